@@ -1,0 +1,108 @@
+# The verbs of this repository. Needs Python 3.11 and g++; everything else is installed into .venv.
+#
+#   make test PYTEST_ARGS="-k fid -x"     pass arguments to pytest
+#   make bench BENCH=engine BENCH_ARGS="--case line_share"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+
+PYTHON ?= python3
+PYTEST_ARGS ?=
+BENCH ?= engine
+BENCH_ARGS ?= --quick
+
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+BUILD := build/release
+# Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
+export PATH := $(BIN):$(PATH)
+
+# What the editable install depends on. Python files are not in it: they are read from src/ as they are.
+CPP_FILES := $(sort $(shell find cpp -name '*.cc' -o -name '*.h' 2>/dev/null))
+NATIVE_FILES := $(filter-out cpp/engine/tests/%,$(CPP_FILES))
+# Rewritten only when a file came or went; a removed file is in no other prerequisite.
+FILE_LIST := build/.native-files
+$(shell mkdir -p build; echo '$(NATIVE_FILES)' | cmp -s - $(FILE_LIST) || echo '$(NATIVE_FILES)' > $(FILE_LIST))
+
+.PHONY: help
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 20
+
+# --- environment ------------------------------------------------------------------------------------------------------
+
+.PHONY: setup system-packages
+setup: $(VENV)/.native ## Create .venv, install the pinned packages, build the extension; quick when nothing changed
+
+system-packages:
+	@scripts/install_system_packages.sh
+
+$(VENV)/.requirements: requirements.lock | system-packages
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	touch $@
+
+# A fixed build folder and no build isolation: ninja recompiles only what changed.
+$(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
+		-Cbuild-dir=$(BUILD) --editable .
+	touch $@
+
+.PHONY: lock
+lock: ## Write the packages of .venv into requirements.lock, after an intended upgrade
+	scripts/write_lock.sh $(BIN)/python requirements.lock
+
+# --- tests ------------------------------------------------------------------------------------------------------------
+
+.PHONY: test test-cpp test-python test-sanitizers
+test: test-cpp test-python ## Set up, then run the C++ and the Python tests
+
+test-cpp: setup ## Run the C++ tests only
+	cmake --build $(BUILD) --target engine_tests
+	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
+
+test-python: setup ## Run the Python tests only
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-sanitizers: setup ## Run the table tests under ASan + UBSan, then under TSan
+	scripts/test_sanitizers.sh address,undefined build/asan
+	scripts/test_sanitizers.sh thread build/tsan
+
+# --- checks -----------------------------------------------------------------------------------------------------------
+
+.PHONY: lint format sizes docs
+lint: $(VENV)/.requirements ## Check style, types, layers and C++ formatting
+	ruff check .
+	ruff format --check .
+	mypy
+	PYTHONPATH=src lint-imports
+	$(if $(CPP_FILES),clang-format --dry-run -Werror $(CPP_FILES))
+
+format: $(VENV)/.requirements ## Format Python and C++ in place
+	ruff check --fix-only --quiet .
+	ruff format .
+	$(if $(CPP_FILES),clang-format -i $(CPP_FILES))
+
+sizes: ## Print the ten largest modules and functions
+	@$(PYTHON) scripts/sizes.py
+
+docs: $(VENV)/.requirements ## Check that the links of the documentation lead somewhere
+	$(BIN)/python scripts/check_docs.py
+
+# --- the rest ---------------------------------------------------------------------------------------------------------
+
+.PHONY: bench demo proto clean
+bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.lock
+	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
+
+demo: setup ## Set up and run the first example
+	$(BIN)/python examples/01_local_table.py
+
+proto: ## Rebuild the generated stubs of proto/ (there is none yet)
+	@test ! -d proto || { echo "proto/ exists, but no generator is set up; see CONTRIBUTING.md" >&2; exit 1; }
+	@echo "nothing to generate: there is no proto/ yet"
+
+clean: ## Remove what was built; .venv stays
+	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis $(VENV)/.native
+	find src tests scripts benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

@@ -1,0 +1,187 @@
+// bind_codec.cc: exposes checksums, TFRecord framing and the EntryDump codec to Python; converts and forwards.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "arrays.h"
+#include "engine/city_hash.h"
+#include "engine/crc32c.h"
+#include "engine/entry_dump.h"
+#include "engine/tfrecord.h"
+#include "module.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace {
+
+using bindings::as_array;
+using bindings::as_bytes;
+using bindings::as_span;
+using Ids = bindings::Vector<const std::int64_t>;
+using Times = bindings::Vector<const std::uint32_t>;
+using Rows = bindings::Matrix<const float>;
+using Values = bindings::Vector<const float>;
+using Bytes = std::vector<std::byte>;
+
+// The memory of any object with a buffer: bytes, bytearray, memoryview. Held until the end of the call, with the GIL.
+class Buffer {
+ public:
+  explicit Buffer(nb::handle object) {
+    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
+  }
+  ~Buffer() { PyBuffer_Release(&view_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
+    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
+  }
+
+ private:
+  Py_buffer view_{};
+};
+
+std::uint32_t crc32c(nb::handle data, std::uint32_t seed_crc) {
+  const Buffer buffer(data);
+  const auto bytes = buffer.bytes();
+  nb::gil_scoped_release unlocked;
+  return engine::crc32c(seed_crc, bytes.data(), bytes.size());
+}
+
+std::uint64_t city_hash64(nb::handle data) {
+  const Buffer buffer(data);
+  return engine::city_hash64(buffer.bytes().data(), buffer.bytes().size());
+}
+
+nb::bytes frame_record(nb::handle payload) {
+  const Buffer buffer(payload);
+  Bytes out;
+  engine::append_record(out, buffer.bytes());
+  return as_bytes(out);
+}
+
+// At most `limit` complete records and the bytes they take.
+std::pair<nb::list, std::size_t> scan_records(nb::handle data, std::uint64_t offset, const std::string& source,
+                                              std::size_t limit, bool is_last) {
+  const Buffer buffer(data);
+  engine::RecordScanner scanner(buffer.bytes(), offset, source);
+  nb::list records;
+  std::span<const std::byte> record;
+  while (records.size() < limit && scanner.next(record)) {
+    records.append(nb::bytes(record.data(), record.size()));
+  }
+  if (is_last && records.size() < limit) scanner.finish();
+  return {std::move(records), scanner.consumed()};
+}
+
+std::pair<std::size_t, std::size_t> skip_records(nb::handle data, std::uint64_t offset, const std::string& source,
+                                                 std::size_t limit) {
+  const Buffer buffer(data);
+  engine::RecordScanner scanner(buffer.bytes(), offset, source);
+  nb::gil_scoped_release unlocked;
+  std::span<const std::byte> record;
+  std::size_t count = 0;
+  while (count < limit && scanner.next(record)) ++count;
+  return {count, scanner.consumed()};
+}
+
+std::vector<std::pair<std::string, std::uint64_t>> read_metadata(nb::handle data, const std::string& source) {
+  const Buffer buffer(data);
+  engine::RecordScanner scanner(buffer.bytes(), 0, source);
+  std::vector<std::pair<std::string, std::uint64_t>> tables;
+  std::span<const std::byte> record;
+  while (scanner.next(record)) {
+    auto metadata = engine::decode_metadata(record, scanner);
+    tables.emplace_back(std::move(metadata.table_name), metadata.entries);
+  }
+  scanner.finish();
+  return tables;
+}
+
+nb::bytes frame_metadata(const std::string& table_name, std::uint64_t entries) {
+  Bytes out;
+  engine::encode_metadata({table_name, entries}, out);
+  return as_bytes(out);
+}
+
+nb::bytes frame_item(std::int64_t id, const Values& values) {
+  Bytes out;
+  engine::encode_item(id, as_span(values), out);
+  return as_bytes(out);
+}
+
+// Python gives each slice as (dim, optimizer kind, optimizer settings).
+using Slice = std::tuple<std::uint32_t, std::string, std::map<std::string, double>>;
+
+void make_schema(engine::DumpSchema* self, const std::vector<Slice>& slices) {
+  std::vector<engine::SliceConfig> configs;
+  for (const auto& [dim, kind, settings] : slices) {
+    engine::SliceConfig config;
+    config.dim = dim;
+    config.optimizer = {kind, settings};
+    configs.push_back(std::move(config));
+  }
+  new (self) engine::DumpSchema(engine::make_dump_schema(configs));
+}
+
+nb::tuple decode(const engine::DumpSchema& schema, nb::handle data, std::uint64_t offset, const std::string& source,
+                 std::size_t limit, bool allow_missing_state) {
+  const Buffer buffer(data);
+  engine::EntryBatch batch;
+  engine::RecordScanner scanner(buffer.bytes(), offset, source);
+  {
+    nb::gil_scoped_release unlocked;
+    engine::decode_entries(schema, scanner, limit, allow_missing_state, batch);
+  }
+  return nb::make_tuple(as_array(std::move(batch.ids)), as_array(std::move(batch.times_s)),
+                        as_array(std::move(batch.rows), schema.row_words), as_array(std::move(batch.value_counts)),
+                        scanner.consumed());
+}
+
+nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& times_s, const Rows& rows) {
+  Bytes out;
+  {
+    nb::gil_scoped_release unlocked;
+    engine::encode_entries(schema, as_span(ids), as_span(times_s), {rows.data(), rows.size()}, out);
+  }
+  return as_bytes(out);
+}
+
+}  // namespace
+
+void bind_codec(nb::module_& m) {
+  m.def("crc32c", &crc32c, "data"_a, "seed_crc"_a = 0, "Extend a CRC-32C by the bytes of ``data``.");
+  m.def(
+      "masked_crc32c", [](nb::handle data) { return engine::mask_crc32c(crc32c(data, 0)); }, "data"_a,
+      "The checksum as TFRecord stores it.");
+  m.def("city_hash64", &city_hash64, "data"_a, "CityHash64 (version 1.1) of the bytes.");
+  m.def("frame_record", &frame_record, "payload"_a, "One TFRecord.");
+  m.def("scan_records", &scan_records, "data"_a, "offset"_a, "source"_a, "limit"_a, "is_last"_a,
+        "At most ``limit`` complete records, and the bytes they take; at the last piece nothing may be left over.");
+  m.def("skip_records", &skip_records, "data"_a, "offset"_a, "source"_a, "limit"_a,
+        "Check at most ``limit`` complete records; their number, and the bytes they take.");
+  m.def("read_metadata", &read_metadata, "data"_a, "source"_a, "(table name, entries) of a whole metadata file.");
+  m.def("frame_metadata", &frame_metadata, "table_name"_a, "entries"_a, "One metadata record, framed.");
+  m.def("frame_item", &frame_item, "id"_a, "values"_a, "One EntryDump of id and values only, framed.");
+
+  nb::class_<engine::DumpSchema>(m, "DumpSchema", "How the rows of one table are spelled in EntryDump records.")
+      .def("__init__", &make_schema, "slices"_a)
+      .def_ro("dim", &engine::DumpSchema::dim)
+      .def_ro("row_words", &engine::DumpSchema::row_words)
+      .def("decode", &decode, "data"_a, "offset"_a, "source"_a, "limit"_a, "allow_missing_state"_a,
+           "(ids, times_s, rows, value_counts, consumed) of at most ``limit`` records.")
+      .def("encode", &encode, "ids"_a, "times_s"_a, "rows"_a, "Framed records of the rows.");
+}

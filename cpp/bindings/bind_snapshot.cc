@@ -1,0 +1,99 @@
+// bind_snapshot.cc: exposes cuts, part files and failpoints to Python; converts and forwards.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+
+#include "arrays.h"
+#include "engine/error.h"
+#include "engine/failpoint.h"
+#include "engine/snapshot.h"
+#include "module.h"
+
+namespace bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+using engine::Table;
+
+// A table's state at one instant. Written once; dropped unwritten, it lets go of the table.
+class Cut {
+ public:
+  explicit Cut(std::shared_ptr<Table> table) : table_(std::move(table)), cut_(table_->begin_cut()) {}
+  ~Cut() {
+    if (!is_written_) table_->end_cut();
+  }
+  Cut(const Cut&) = delete;
+  Cut& operator=(const Cut&) = delete;
+
+  [[nodiscard]] const Table::Cut& content() const noexcept { return cut_; }
+
+  std::vector<engine::SnapshotPart> write(std::uint64_t generation, const std::vector<std::string>& paths) {
+    if (is_written_) throw engine::ConfigError("this cut was already written; make another");
+    is_written_ = true;
+    return engine::write_snapshot(*table_, cut_, generation, paths);
+  }
+
+ private:
+  std::shared_ptr<Table> table_;
+  Table::Cut cut_;
+  bool is_written_ = false;
+};
+
+}  // namespace
+
+void bind_snapshot(nb::module_& m) {
+  m.def("set_failpoint", &engine::set_failpoint, "name"_a);
+  m.def("failpoint", [](const std::string& name) { engine::failpoint(name.c_str()); }, "name"_a);
+
+  nb::class_<engine::SnapshotPart>(m, "SnapshotPart")
+      .def("__init__",
+           [](engine::SnapshotPart* self, std::string path, std::uint64_t bytes, std::uint64_t rows) {
+             new (self) engine::SnapshotPart{std::move(path), bytes, rows};
+           },
+           "path"_a, "bytes"_a, "rows"_a)
+      .def_ro("path", &engine::SnapshotPart::path)
+      .def_ro("bytes", &engine::SnapshotPart::bytes)
+      .def_ro("rows", &engine::SnapshotPart::rows);
+
+  nb::class_<Cut>(m, "Cut")
+      .def(nb::init<std::shared_ptr<Table>>(), "table"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("max_time_s", [](const Cut& cut) { return cut.content().max_time_s; })
+      .def_prop_ro("rows", [](const Cut& cut) { return cut.content().rows; })
+      .def_prop_ro("scales", [](const Cut& cut) { return cut.content().scales; })
+      .def_prop_ro("filter", [](const Cut& cut) { return as_bytes(cut.content().filter); })
+      .def("write", &Cut::write, "generation"_a, "paths"_a, nb::call_guard<nb::gil_scoped_release>());
+
+  m.def(
+      "verify_snapshot",
+      [](const Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts) {
+        nb::gil_scoped_release unlocked;
+        engine::verify_snapshot(table.schema(), generation, parts, table.pool());
+      },
+      "table"_a, "generation"_a, "parts"_a);
+  m.def(
+      "read_snapshot",
+      [](Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts, std::uint64_t index,
+         std::uint64_t count) {
+        nb::gil_scoped_release unlocked;
+        return engine::read_snapshot(table, generation, parts, {.index = index, .count = count});
+      },
+      "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);
+  // What a snapshot keeps beside the rows.
+  m.def(
+      "restore_extras",
+      [](Table& table, std::int64_t max_time_s, const std::vector<float>& scales, nb::bytes filter) {
+        table.see_time(max_time_s);
+        table.set_scales(scales);
+        if (table.filter() != nullptr && filter.size() > 0) {
+          table.filter()->load(reinterpret_cast<const std::byte*>(filter.c_str()), filter.size());
+        }
+      },
+      "table"_a, "max_time_s"_a, "scales"_a, "filter"_a);
+}
+
+}  // namespace bindings

@@ -1,0 +1,271 @@
+// bind_table.cc: exposes engine::Table to Python; converts, releases the GIL and forwards.
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "arrays.h"
+#include "engine/table.h"
+#include "module.h"
+
+namespace bindings {
+
+using namespace nb::literals;
+
+namespace {
+
+using Ids = Vector<const std::int64_t>;
+using Offsets = Vector<const std::int64_t>;
+
+// The pool of this process. Tables share it, so that many tables do not mean many threads.
+const std::shared_ptr<engine::Pool>& shared_pool() {
+  static const auto pool = std::make_shared<engine::Pool>(std::max(1U, std::thread::hardware_concurrency()));
+  return pool;
+}
+
+// Jobs keep their arrays alive until the call is over.
+struct LookupJob {
+  std::shared_ptr<engine::Table> table;
+  Ids ids;
+  std::optional<Offsets> offsets;
+  Matrix<float> out;
+  engine::LookupJob job;
+};
+
+struct GradientJob {
+  std::shared_ptr<engine::Table> table;
+  Ids ids;
+  std::optional<Offsets> offsets;
+  Matrix<const float> grads;
+  Vector<const float> learning_rates;
+  std::optional<Vector<const std::uint32_t>> counts;
+  std::optional<Matrix<const float>> latest;
+  engine::GradientJob job;
+};
+
+engine::Bags make_bags(const Ids& ids, const std::optional<Offsets>& offsets, engine::Pooling pooling,
+                       std::uint32_t first_n) {
+  engine::Bags bags{.ids = as_span(ids), .offsets = {}, .pooling = pooling, .first_n = first_n};
+  if (offsets) bags.offsets = as_span(*offsets);
+  return bags;
+}
+
+void bind_configs(nb::module_& m) {
+  nb::class_<engine::PartConfig>(m, "PartConfig")
+      .def(nb::init<std::string, std::map<std::string, double>>(), "kind"_a, "settings"_a);
+  nb::class_<engine::SliceConfig>(m, "SliceConfig")
+      .def(nb::init<>())
+      .def_rw("dim", &engine::SliceConfig::dim)
+      .def_rw("optimizer", &engine::SliceConfig::optimizer)
+      .def_rw("delay_lambda", &engine::SliceConfig::delay_lambda)
+      .def_rw("stochastic_rounding", &engine::SliceConfig::stochastic_rounding)
+      .def_rw("initializer", &engine::SliceConfig::initializer)
+      .def_rw("compressor", &engine::SliceConfig::compressor);
+  nb::enum_<engine::NanPolicy>(m, "NanPolicy")
+      .value("error", engine::NanPolicy::kError)
+      .value("skip", engine::NanPolicy::kSkip)
+      .value("pass", engine::NanPolicy::kPass);
+  nb::enum_<engine::Pooling>(m, "Pooling")
+      .value("none", engine::Pooling::kNone)
+      .value("sum", engine::Pooling::kSum)
+      .value("mean", engine::Pooling::kMean)
+      .value("first", engine::Pooling::kFirst);
+  nb::class_<engine::TableConfig>(m, "TableConfig")
+      .def(nb::init<>())
+      .def_rw("name", &engine::TableConfig::name)
+      .def_rw("slices", &engine::TableConfig::slices)
+      .def_rw("expire_days", &engine::TableConfig::expire_days)
+      .def_rw("slot_expire_days", &engine::TableConfig::slot_expire_days)
+      .def_rw("admission", &engine::TableConfig::admission)
+      .def_rw("slot_thresholds", &engine::TableConfig::slot_thresholds)
+      .def_rw("miss_is_initial", &engine::TableConfig::miss_is_initial)
+      .def_rw("max_bytes", &engine::TableConfig::max_bytes)
+      .def_rw("seed", &engine::TableConfig::seed)
+      .def_rw("is_deterministic", &engine::TableConfig::is_deterministic)
+      .def_rw("nan_policy", &engine::TableConfig::nan_policy)
+      .def_rw("touched_capacity", &engine::TableConfig::touched_capacity)
+      .def_rw("is_serving", &engine::TableConfig::is_serving)
+      .def_rw("skip_zero_rows", &engine::TableConfig::skip_zero_rows);
+  nb::class_<engine::TableStats>(m, "TableStats")
+      .def_ro("nan_rows_skipped", &engine::TableStats::nan_rows_skipped)
+      .def_ro("ids_filtered", &engine::TableStats::ids_filtered)
+      .def_ro("rows_evicted", &engine::TableStats::rows_evicted)
+      .def_ro("touched_dropped", &engine::TableStats::touched_dropped);
+  nb::class_<engine::StateField>(m, "StateField")
+      .def_ro("name", &engine::StateField::name)
+      .def_ro("offset", &engine::StateField::offset)
+      .def_ro("words", &engine::StateField::words)
+      .def_ro("is_int64", &engine::StateField::is_int64);
+}
+
+void bind_jobs(nb::module_& m) {
+  nb::class_<LookupJob>(m, "LookupJob")
+      .def(
+          "__init__",
+          [](LookupJob* self, std::shared_ptr<engine::Table> table, Ids ids, std::optional<Offsets> offsets,
+             engine::Pooling pooling, std::uint32_t first_n, Matrix<float> out) {
+            new (self) LookupJob{std::move(table), std::move(ids), std::move(offsets), std::move(out), {}};
+            self->job = {.table = self->table.get(),
+                         .bags = make_bags(self->ids, self->offsets, pooling, first_n),
+                         .out = self->out.data(),
+                         .found = nullptr};
+          },
+          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a, "out"_a.noconvert());
+  nb::class_<GradientJob>(m, "GradientJob")
+      .def(
+          "__init__",
+          [](GradientJob* self, std::shared_ptr<engine::Table> table, Ids ids, std::optional<Offsets> offsets,
+             engine::Pooling pooling, std::uint32_t first_n, Matrix<const float> grads,
+             Vector<const float> learning_rates, std::optional<Vector<const std::uint32_t>> counts,
+             std::optional<Matrix<const float>> latest, std::uint32_t time_s, std::int64_t step, bool dedup) {
+            new (self) GradientJob{std::move(table),  std::move(ids),    std::move(offsets), std::move(grads),
+                                   std::move(learning_rates), std::move(counts), std::move(latest),  {}};
+            self->job = {.table = self->table.get(),
+                         .bags = make_bags(self->ids, self->offsets, pooling, first_n),
+                         .grads = self->grads.data(),
+                         .counts = {},
+                         .latest = self->latest ? self->latest->data() : nullptr,
+                         .learning_rates = as_span(self->learning_rates),
+                         .time_s = time_s,
+                         .step = step,
+                         .dedup = dedup};
+            if (self->counts) self->job.counts = as_span(*self->counts);
+          },
+          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a,
+          "grads"_a.noconvert(), "learning_rates"_a.noconvert(), "counts"_a.noconvert().none(),
+          "latest"_a.noconvert().none(), "time_s"_a, "step"_a, "dedup"_a);
+  m.def("lookup_all", [](const std::vector<LookupJob*>& jobs) {
+    std::vector<engine::LookupJob> inner;
+    for (const LookupJob* job : jobs) inner.push_back(job->job);
+    nb::gil_scoped_release unlocked;
+    engine::Table::lookup_all(inner, *shared_pool());
+  });
+  m.def("apply_all", [](const std::vector<GradientJob*>& jobs) {
+    std::vector<engine::GradientJob> inner;
+    for (const GradientJob* job : jobs) inner.push_back(job->job);
+    nb::gil_scoped_release unlocked;
+    engine::Table::apply_all(inner, *shared_pool());
+  });
+}
+
+nb::object state_fields(const engine::Table& table) {
+  nb::list slices;
+  for (const auto& slice : table.schema().slices()) slices.append(nb::cast(slice.optimizer->state_fields()));
+  return slices;
+}
+
+// Rows as a matrix of 32-bit words.
+nb::tuple raw_tuple(engine::RawRows&& raw, std::size_t row_bytes) {
+  std::vector<float> words(raw.rows.size() / sizeof(float));
+  std::memcpy(words.data(), raw.rows.data(), raw.rows.size());
+  return nb::make_tuple(as_array(std::move(raw.ids)), as_array(std::move(raw.times)),
+                        as_array(std::move(words), row_bytes / sizeof(float)));
+}
+
+}  // namespace
+
+void bind_table(nb::module_& m) {
+  m.def("set_threads", [](unsigned threads) {
+    nb::gil_scoped_release unlocked;
+    shared_pool()->resize(threads);
+  });
+  m.def("threads", [] { return shared_pool()->threads(); });
+  bind_configs(m);
+
+  using engine::Table;
+  nb::class_<Table>(m, "Table")
+      .def("__init__",
+           [](Table* self, const engine::TableConfig& config) { new (self) Table(config, shared_pool()); })
+      .def_prop_ro("dim", [](const Table& table) { return table.schema().dim(); })
+      .def_prop_ro("row_words", [](const Table& table) { return table.schema().row_bytes() / sizeof(float); })
+      .def_prop_ro("state_fields", &state_fields)
+      .def_prop_ro("max_time_s", &Table::max_time_s)
+      .def_prop_ro("stats", &Table::stats)
+      .def_prop_ro("skips_zero_rows", [](const Table& table) { return table.config().skip_zero_rows; })
+      .def_prop_ro("shards", [](const Table&) { return engine::kShards; })
+      .def("size", &Table::size, nb::call_guard<nb::gil_scoped_release>())
+      .def("memory_bytes", &Table::memory_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("lookup",
+           [](const Table& table, const Ids& ids, const Matrix<float>& out, std::optional<Vector<std::uint8_t>> found) {
+             nb::gil_scoped_release unlocked;
+             table.lookup(as_span(ids), out.data(), found ? found->data() : nullptr);
+           },
+           "ids"_a.noconvert(), "out"_a.noconvert(), "found"_a.noconvert().none())
+      .def("contains",
+           [](const Table& table, const Ids& ids, const Vector<std::uint8_t>& found) {
+             nb::gil_scoped_release unlocked;
+             table.contains(as_span(ids), found.data());
+           },
+           "ids"_a.noconvert(), "found"_a.noconvert())
+      .def("assign",
+           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
+             nb::gil_scoped_release unlocked;
+             table.assign(as_span(ids), rows.data(), time_s);
+           },
+           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
+      .def("assign_add",
+           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
+             nb::gil_scoped_release unlocked;
+             table.assign_add(as_span(ids), rows.data(), time_s);
+           },
+           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
+      .def("reinitialize",
+           [](Table& table, const Ids& ids, const Vector<std::int8_t>& existed) {
+             nb::gil_scoped_release unlocked;
+             table.reinitialize(as_span(ids), existed.data());
+           },
+           "ids"_a.noconvert(), "existed"_a.noconvert())
+      .def("erase",
+           [](Table& table, const Ids& ids) {
+             nb::gil_scoped_release unlocked;
+             return table.erase(as_span(ids));
+           },
+           "ids"_a.noconvert())
+      .def("evict", &Table::evict, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
+      .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("drain_touched",
+           [](Table& table) {
+             std::vector<std::int64_t> ids;
+             {
+               nb::gil_scoped_release unlocked;
+               ids = table.drain_touched();
+             }
+             return as_array(std::move(ids));
+           })
+      .def("shard_ids",
+           [](const Table& table, std::size_t shard) {
+             std::vector<std::int64_t> ids;
+             {
+               nb::gil_scoped_release unlocked;
+               ids = table.shard_ids(shard);
+             }
+             return as_array(std::move(ids));
+           },
+           "shard"_a)
+      .def("copy_to", &Table::copy_to, "other"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("raw_rows",
+           [](const Table& table, const Ids& ids) {
+             engine::RawRows raw;
+             {
+               nb::gil_scoped_release unlocked;
+               raw = table.raw_rows(as_span(ids));
+             }
+             return raw_tuple(std::move(raw), table.schema().row_bytes());
+           },
+           "ids"_a.noconvert())
+      .def("import_rows",
+           [](Table& table, const Ids& ids, const Vector<const std::uint32_t>& times, const Matrix<const float>& rows) {
+             nb::gil_scoped_release unlocked;
+             table.import_rows(as_span(ids), as_span(times), reinterpret_cast<const std::byte*>(rows.data()));
+           },
+           "ids"_a.noconvert(), "times"_a.noconvert(), "rows"_a.noconvert());
+  bind_jobs(m);
+}
+
+}  // namespace bindings

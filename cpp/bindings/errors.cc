@@ -1,0 +1,41 @@
+// errors.cc: engine exceptions -> the classes of monolith.core.errors.
+#include "module.h"
+
+#include "engine/error.h"
+
+namespace bindings {
+
+namespace {
+
+// Raised as the class of that name; the module is imported on first use, so importing the engine stays cheap.
+void raise_as(const char* module, const char* name, const char* text) {
+  const nb::object type = nb::module_::import_(module).attr(name);
+  PyErr_SetString(type.ptr(), text);
+}
+
+}  // namespace
+
+void bind_errors(nb::module_&) {
+  nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {
+    constexpr const char* kErrors = "monolith.core.errors";
+    try {
+      std::rethrow_exception(pointer);
+    } catch (const engine::ConfigError& error) {
+      raise_as(kErrors, "ConfigError", error.what());
+    } catch (const engine::DimensionMismatch& error) {
+      raise_as(kErrors, "DimensionMismatch", error.what());
+    } catch (const engine::CapacityExceeded& error) {
+      raise_as(kErrors, "CapacityExceeded", error.what());
+    } catch (const engine::SnapshotCorrupt& error) {
+      raise_as(kErrors, "SnapshotCorrupt", error.what());
+    } catch (const engine::RecordCorrupt& error) {
+      raise_as(kErrors, "RecordCorrupt", error.what());
+    } catch (const engine::IoError& error) {
+      PyErr_SetString(PyExc_OSError, error.what());
+    } catch (const engine::Error& error) {
+      raise_as(kErrors, "EngineError", error.what());
+    }
+  });
+}
+
+}  // namespace bindings

@@ -1,0 +1,10 @@
+// module.cc: assembles monolith._native.
+#include "module.h"
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native engine. Private: use the public faces in monolith.embedding.";
+  bindings::bind_errors(m);
+  bind_codec(m);
+  bindings::bind_table(m);
+  bindings::bind_snapshot(m);
+}

@@ -1,0 +1,16 @@
+// module.h: the pieces that make up monolith._native.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+void bind_codec(nanobind::module_& m);
+
+namespace bindings {
+
+namespace nb = nanobind;
+
+void bind_errors(nb::module_& m);
+void bind_table(nb::module_& m);
+void bind_snapshot(nb::module_& m);
+
+}  // namespace bindings

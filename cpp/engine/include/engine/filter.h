@@ -1,0 +1,32 @@
+// filter.h: admission. Decides whether an absent id has been seen often enough to get a row.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+
+namespace engine {
+
+class AdmissionFilter {
+ public:
+  virtual ~AdmissionFilter() = default;
+  // Counts `count` more sightings of an absent id and says whether it may enter now. Concurrent.
+  // `threshold` > 0. `turn` numbers the call that asks, for filters that draw random numbers.
+  virtual bool admit(std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn) = 0;
+  // Sightings remembered of an id; 0 when unknown. Concurrent.
+  [[nodiscard]] virtual std::uint32_t seen(std::int64_t id) const = 0;
+  [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
+  // The whole state as bytes, and back. `load` throws SnapshotCorrupt or ConfigError. Exclusive.
+  [[nodiscard]] virtual std::vector<std::byte> save() const = 0;
+  virtual void load(const std::byte* data, std::size_t size) = 0;
+  virtual void clear() = 0;
+};
+
+// Kinds: sliding_hash_filter{capacity, split_num}, probabilistic_filter{equal_probability}; no_filter gives null.
+std::unique_ptr<AdmissionFilter> make_filter(const PartConfig& config, std::uint64_t seed);
+
+}  // namespace engine

@@ -1,0 +1,56 @@
+// optimizer.h: the update rule of one slice, applied to many rows at once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/config.h"
+
+namespace engine {
+
+// n rows to update. A row is float words: all values, then the state of each slice in turn.
+struct RowBatch {
+  std::size_t count = 0;
+  float* const* rows = nullptr;          // (n) first word of each row
+  const float* const* grads = nullptr;   // (n) first word of each row's gradient, all slices wide
+  const float* const* latest = nullptr;  // (n) values the gradient was computed at, or null: no delay
+  const std::int64_t* ids = nullptr;     // (n)
+  std::size_t value_offset = 0;          // words from row (and gradient) start to this slice's values
+  std::size_t state_offset = 0;          // words from row start to this slice's state
+  std::size_t prefetch_bytes = 0;        // bytes of a later row to fetch early; 0 = already in cache
+};
+
+struct StepArgs {
+  float learning_rate = 0.0F;
+  std::int64_t step = 0;
+  std::uint64_t seed = 0;
+};
+
+// One named field of an optimizer's state, as the original's dumps spell it ("norm", "beta1_power").
+struct StateField {
+  std::string name;
+  std::size_t offset = 0;  // words from the slice's state start
+  std::size_t words = 0;   // 32-bit words
+  bool is_int64 = false;   // two words holding an int64; otherwise float32 words
+};
+
+class Optimizer {
+ public:
+  virtual ~Optimizer() = default;
+
+  // Number of 32-bit words of state per row.
+  [[nodiscard]] virtual std::size_t state_words() const noexcept = 0;
+  [[nodiscard]] virtual std::vector<StateField> state_fields() const = 0;
+  virtual void init(float* state) const noexcept = 0;
+  // Applies one step to every row of the batch. Rows are distinct. Concurrent on disjoint rows.
+  virtual void step(const RowBatch& batch, const StepArgs& args) const noexcept = 0;
+};
+
+// Throws ConfigError on an unknown kind, a missing or unknown setting, or a bad value.
+std::unique_ptr<Optimizer> make_optimizer(const SliceConfig& slice);
+
+}  // namespace engine

@@ -1,0 +1,52 @@
+// row_store.h: the rows of one shard, by number. Rows live in slabs that never move once the first one is full size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/pages.h"
+
+namespace engine {
+
+// Rows in a slab of about 256 KiB: a power of two, so that a row number splits by shift and mask.
+std::size_t rows_per_slab(std::size_t row_bytes) noexcept;
+
+class RowStore {
+ public:
+  RowStore(std::size_t row_bytes, SlabArena* arena);
+
+  [[nodiscard]] std::byte* at(std::uint32_t row) const noexcept {
+    return slabs_[row >> shift_] + (row & mask_) * row_bytes_;
+  }
+  // Numbers handed out so far lie below this; freed ones among them.
+  [[nodiscard]] std::uint32_t end() const noexcept { return end_; }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }
+  [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
+
+  // Makes room, so that the next `more` takes cannot throw. Rows of a store smaller than one slab may move.
+  void reserve(std::size_t more);
+  // A row number; freed ones first. The content is whatever was there. There must be room (reserve).
+  std::uint32_t take() noexcept;
+  void free(std::uint32_t row) noexcept;
+  void clear() noexcept;
+
+ private:
+  static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
+
+  [[nodiscard]] std::size_t capacity_for(std::size_t rows) const noexcept;
+
+  std::size_t row_bytes_;
+  SlabArena* arena_;
+  std::uint32_t shift_;
+  std::uint32_t mask_;
+  std::vector<std::byte*> slabs_;
+  Block first_;  // the only slab of a small store; doubles until it is full size
+  std::size_t capacity_ = 0;
+  std::size_t memory_bytes_ = 0;
+  std::uint32_t end_ = 0;
+  std::uint32_t free_ = kNone;  // head of the list of freed rows, linked through their first word
+  std::size_t free_count_ = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,80 @@
+// shard.h: one of a table's parts: an index, its rows, and what is remembered about changes. Guarded by its mutex.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/index.h"
+#include "engine/row_store.h"
+#include "engine/shared_mutex.h"
+
+namespace engine {
+
+inline constexpr std::size_t kShardBits = 6;
+inline constexpr std::size_t kShards = std::size_t{1} << kShardBits;
+
+// The part of a table that owns an id. The index uses the low half of the same hash.
+inline std::size_t shard_of(std::uint64_t hash) noexcept { return static_cast<std::size_t>(hash >> (64 - kShardBits)); }
+
+// A bit per row number.
+class RowBits {
+ public:
+  [[nodiscard]] bool test(std::uint32_t row) const noexcept {
+    return row / 64 < words_.size() && ((words_[row / 64] >> (row % 64)) & 1) != 0;
+  }
+  void set(std::uint32_t row) {
+    if (row / 64 >= words_.size()) words_.resize(row / 64 + 1 + words_.size() / 4);
+    words_[row / 64] |= std::uint64_t{1} << (row % 64);
+  }
+  void reset(std::uint32_t row) noexcept {
+    if (row / 64 < words_.size()) words_[row / 64] &= ~(std::uint64_t{1} << (row % 64));
+  }
+  void clear() noexcept { words_.clear(); }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept { return words_.capacity() * sizeof(std::uint64_t); }
+
+ private:
+  std::vector<std::uint64_t> words_;
+};
+
+// Ids changed since the last drain: each present row once, by its bit.
+struct TouchedIds {
+  std::vector<std::int64_t> ids;
+  RowBits rows;
+  std::uint64_t generation = 0;  // of the table's tracking; an older one means: already dropped
+};
+
+// What a running snapshot still needs of rows that training has changed since the cut.
+struct Preimages {
+  struct Entry {
+    std::int64_t id;
+    std::uint32_t time;
+  };
+  RowBits settled;  // rows kept here, or newer than the cut: their live content is not the snapshot's
+  std::vector<Entry> entries;
+  std::vector<std::byte> rows;
+};
+
+// A row that left, for explain().
+struct Removal {
+  enum class Reason : std::uint8_t { kDeleted, kExpired, kZero };
+  std::int64_t id;
+  std::int64_t now_s;       // the eviction's clock; 0 for a deletion
+  std::uint32_t updated_s;  // the row's last update
+  Reason reason;
+};
+
+struct Shard {
+  Shard(std::size_t row_bytes, SlabArena* arena) : rows(row_bytes, arena) {}
+
+  mutable SharedMutex mutex;
+  Index index;
+  RowStore rows;
+  TouchedIds touched;
+  std::unique_ptr<Preimages> preimages;  // while a snapshot waits for this shard
+  std::vector<Removal> removals;         // the last few, as a ring
+  std::size_t removal_count = 0;
+};
+
+}  // namespace engine

@@ -1,0 +1,76 @@
+// sliding_counter.h: counts sightings of ids in bounded memory and forgets the oldest. Behind the sliding hash filter.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+namespace engine {
+
+// A ring of splits. New ids enter the head split (or the one after it, when their places there are taken); a full head
+// moves on by one, and the split it will need next is wiped: what was seen longest ago is forgotten.
+//
+// A cell is 32 bits: a 16-bit signature and a 16-bit count that stays at its maximum. Zero is an empty cell. Two ids
+// are taken for one when they probe into each other and share a signature: about one in 65,536 of the neighbours.
+// Memory: split_num x (capacity / (split_num - 1) x 1.2 + 64) x 4 bytes when all splits are in use, so 1.7 GB at the
+// original's defaults (300 million ids, 7 splits); a split takes memory when the head first comes near it.
+class SlidingCounter {
+ public:
+  static constexpr std::uint32_t kMaxCount = 0xffff;
+
+  // Needs split_num >= 5 and capacity >= split_num - 1.
+  SlidingCounter(std::uint64_t capacity, std::uint32_t split_num);
+
+  // Counts `count` more sightings and returns how many there were before. `kMaxCount` when the places of the id are all
+  // taken: an id that cannot be counted is let in. Exclusive.
+  std::uint32_t add(std::int64_t id, std::uint32_t count);
+  // Exclusive, because a split may be wiped meanwhile.
+  [[nodiscard]] std::uint32_t seen(std::int64_t id) const noexcept;
+
+  void clear() noexcept;
+  [[nodiscard]] std::size_t memory_bytes() const noexcept;
+
+  // For tests and reports.
+  [[nodiscard]] std::uint32_t head() const noexcept { return head_; }
+  [[nodiscard]] std::uint64_t head_increment() const noexcept { return head_increment_; }
+  [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
+  [[nodiscard]] std::uint64_t elements(std::uint32_t split) const noexcept { return splits_[split].elements; }
+  // Places an id can have as its first, per split.
+  [[nodiscard]] std::uint64_t home_cells() const noexcept { return home_cells_; }
+
+  // The whole state as bytes: per split a bit map of the cells in use, then those cells.
+  void save(std::vector<std::byte>& out) const;
+  // Takes the state from the front of `in` and moves `in` behind it. False: the bytes make no sense; nothing changed.
+  [[nodiscard]] bool load(std::span<const std::byte>& in);
+
+ private:
+  struct Release {
+    void operator()(std::uint32_t* cells) const noexcept;
+  };
+  struct Split {
+    std::unique_ptr<std::uint32_t[], Release> cells;  // null: never used, all empty
+    std::uint64_t elements = 0;
+  };
+  struct Place;
+
+  [[nodiscard]] Place place_of(std::int64_t id) const noexcept;
+  [[nodiscard]] std::uint32_t* usable_cell(const Split& split, const Place& place) const noexcept;
+  [[nodiscard]] std::uint32_t count_behind(const Place& place) const noexcept;
+  [[nodiscard]] std::uint32_t at(std::uint64_t split) const noexcept {
+    return static_cast<std::uint32_t>(split % splits_.size());
+  }
+  void allocate(Split& split) const;
+  void advance();
+
+  std::uint64_t split_capacity_;
+  std::uint64_t home_cells_;
+  std::uint64_t cells_;
+  std::vector<Split> splits_;
+  std::uint32_t head_ = 0;
+  std::uint64_t head_increment_ = 0;
+  std::uint64_t failures_ = 0;
+};
+
+}  // namespace engine

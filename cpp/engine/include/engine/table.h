@@ -1,0 +1,210 @@
+// table.h: a collisionless embedding table: one row per 64-bit id.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <semaphore>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/bags.h"
+#include "engine/config.h"
+#include "engine/filter.h"
+#include "engine/pool.h"
+#include "engine/row_schema.h"
+#include "engine/shard.h"
+
+namespace engine {
+
+enum class NanPolicy : std::uint8_t { kError, kSkip, kPass };
+
+struct TableConfig {
+  std::string name;
+  std::vector<SliceConfig> slices;
+  std::uint32_t expire_days = 36500;
+  std::map<std::uint32_t, std::uint32_t> slot_expire_days;
+  PartConfig admission{.kind = "no_filter", .settings = {}};
+  std::map<std::uint32_t, std::uint32_t> slot_thresholds;
+  bool miss_is_initial = false;
+  std::uint64_t max_bytes = 0;  // 0 = unbounded
+  std::uint64_t seed = 0;
+  bool is_deterministic = false;
+  NanPolicy nan_policy = NanPolicy::kSkip;
+  std::uint64_t touched_capacity = 0;  // 0 = unbounded
+  bool is_serving = false;
+  bool skip_zero_rows = false;  // serving: an all-zero row is not kept
+};
+
+// A row as raw material: id, time and the row's bytes.
+struct RawRows {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> times;
+  std::vector<std::byte> rows;
+};
+
+class Table;
+class Turnstile;
+struct Partition;
+
+struct LookupJob {
+  const Table* table = nullptr;
+  Bags bags;
+  float* out = nullptr;           // (targets, dim)
+  std::uint8_t* found = nullptr;  // (ids), kNone only; may be null
+};
+
+struct GradientJob {
+  Table* table = nullptr;
+  Bags bags;
+  const float* grads = nullptr;                    // (targets, dim)
+  std::span<const std::uint32_t> counts;           // (ids), kNone only: sightings behind each id; empty = one each
+  const float* latest = nullptr;                   // (targets, dim), kNone only: values the gradient was computed at
+  std::span<const float> learning_rates;           // (slices)
+  std::uint32_t time_s = 0;
+  std::int64_t step = 0;
+  bool dedup = true;  // false: one optimizer step per occurrence
+};
+
+// Counters since the table was made.
+struct TableStats {
+  std::uint64_t nan_rows_skipped = 0;
+  std::uint64_t ids_filtered = 0;   // answers "not yet" of the admission filter
+  std::uint64_t rows_evicted = 0;
+  std::uint64_t touched_dropped = 0;
+};
+
+class Table {
+ public:
+  Table(TableConfig config, std::shared_ptr<Pool> pool);
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  [[nodiscard]] const TableConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const RowSchema& schema() const noexcept { return schema_; }
+  [[nodiscard]] Pool& pool() const noexcept { return *pool_; }
+
+  // --- batched reads; concurrent, snapshot-safe ---
+  void lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* found) const;
+  void contains(std::span<const std::int64_t> ids, std::uint8_t* found) const;
+  // All jobs as one piece of work. Jobs may name the same table.
+  static void lookup_all(std::span<const LookupJob> jobs, Pool& pool);
+
+  // --- batched writes; concurrent: each part of a table is changed by one thread at a time ---
+  void assign(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s);
+  void assign_add(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s);
+  // Sums the gradients of equal ids in order of occurrence, then takes one optimizer step per id.
+  static void apply_all(std::span<const GradientJob> jobs, Pool& pool);
+  void reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed);
+  std::size_t erase(std::span<const std::int64_t> ids);
+  // Removes rows whose last update is expire_days or more before now_s.
+  std::size_t evict(std::int64_t now_s);
+  void clear();
+
+  // --- raw rows: export, import, restore ---
+  // Upserts whole rows; `rows` holds row_bytes() per id. Touches nothing, asks no filter. Concurrent.
+  void import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows);
+  // Ids of one part, by row number. Concurrent.
+  [[nodiscard]] std::vector<std::int64_t> shard_ids(std::size_t shard) const;
+  // The raw rows of the given ids that are present. Concurrent.
+  [[nodiscard]] RawRows raw_rows(std::span<const std::int64_t> ids) const;
+  void reserve(std::size_t ids);
+  // Upserts all rows, with their times, into a table of the same slices that may store them differently. Concurrent.
+  void copy_to(Table& other) const;
+
+  // --- figures; concurrent ---
+  [[nodiscard]] std::size_t size() const;
+  [[nodiscard]] std::size_t memory_bytes() const;
+  [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_.load(std::memory_order_relaxed); }
+  void see_time(std::int64_t time_s) noexcept;
+  [[nodiscard]] TableStats stats() const noexcept;
+  // One sentence: why the id is present or absent.
+  [[nodiscard]] std::string explain(std::int64_t id) const;
+  [[nodiscard]] std::vector<float> scales() const;
+  void set_scales(std::span<const float> scales);
+  // True when a row updated at `time_s` has expired at `now_s`.
+  [[nodiscard]] bool is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept;
+
+  // Sorted ids changed since the last call. The first call returns all present ids and starts the tracking.
+  [[nodiscard]] std::vector<std::int64_t> drain_touched();
+
+  [[nodiscard]] AdmissionFilter* filter() const noexcept { return filter_.get(); }
+
+  // --- snapshots: see snapshot.h ---
+  // The state at one instant. While it exists, training goes on; rows it changes are kept aside until written.
+  struct Cut {
+    std::int64_t max_time_s = 0;
+    std::vector<float> scales;
+    std::vector<std::byte> filter;
+    std::size_t rows = 0;
+  };
+  Cut begin_cut();
+  // Rows as they were at the cut.
+  struct CutRows {
+    std::span<const std::int64_t> ids;
+    std::span<const std::uint32_t> times;
+    std::span<const std::byte* const> rows;
+  };
+  // Hands out the unexpired rows of one part in pieces of at most `most`. pack(rows) must only copy: the part is locked
+  // for reading; flush() follows without the lock. Once per part.
+  void visit_cut(const Cut& cut, std::size_t part, std::size_t most, const std::function<void(const CutRows&)>& pack,
+                 const std::function<void()>& flush);
+  void end_cut() noexcept;
+
+ private:
+  friend class ShardUpdate;
+
+  void lookup_piece(const LookupJob& job, std::size_t begin, std::size_t end) const;
+  // Calls consume(id, target, row or null) for every occurrence, part by part under that part's lock.
+  template <class Consume>
+  void visit_rows(const Bags& bags, std::size_t begin, std::size_t end, Consume&& consume) const;
+  // Groups the ids by part and calls change(update, group) on each part, its rows resolved, in parallel.
+  template <class Change>
+  void change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change);
+  struct TableWork {
+    const GradientJob* job;
+    const Partition* grouped;
+  };
+  static void check_job(const GradientJob& job, Pool& pool);
+  void apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order);
+  // Throws CapacityExceeded when the absent ids of the call do not fit the budget. Holds the lock while near it.
+  std::unique_lock<std::mutex> check_budget(std::span<const std::span<const std::int64_t>> calls);
+  [[nodiscard]] std::uint32_t threshold_of(std::int64_t id) const noexcept;
+  void lock_all() noexcept;
+  void unlock_all() noexcept;
+  // Bookkeeping before a row changes or leaves, and after one is made. The shard is locked for writing.
+  void preserve(Shard& shard, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
+  void touch(Shard& shard, std::int64_t id, std::uint32_t row);
+  void remove(Shard& shard, Slot slot, Removal::Reason reason, std::int64_t now_s);
+
+  TableConfig config_;
+  RowSchema schema_;
+  std::shared_ptr<Pool> pool_;
+  SlabArena arena_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::unique_ptr<AdmissionFilter> filter_;
+  std::vector<std::uint32_t> thresholds_;   // by slot; empty = all zero
+  std::vector<std::uint32_t> expire_days_;  // by slot; empty = config_.expire_days
+  std::unique_ptr<std::atomic<float>[]> scales_;
+  std::atomic<std::int64_t> max_time_s_{0};
+  std::atomic<std::uint64_t> turn_{0};  // numbers the calls that may ask the filter
+  std::mutex budget_mutex_;
+  std::binary_semaphore no_cut_{1};  // taken from begin_cut to end_cut, which may be different threads
+  std::atomic<bool> is_tracking_{false};
+  std::atomic<std::uint64_t> touched_count_{0};
+  std::atomic<std::uint64_t> touched_generation_{0};
+  std::atomic<std::uint64_t> nan_rows_skipped_{0};
+  std::atomic<std::uint64_t> ids_filtered_{0};
+  std::atomic<std::uint64_t> rows_evicted_{0};
+  std::atomic<std::uint64_t> touched_dropped_{0};
+};
+
+}  // namespace engine

@@ -1,0 +1,121 @@
+// index.cc: growth and removal in the bucketed index.
+#include "engine/index.h"
+
+#include <algorithm>
+
+#include "engine/error.h"
+
+namespace engine {
+
+namespace {
+
+// Seven slots of eight filled before growing; growing by a quarter keeps at least 70 % of them filled.
+constexpr std::size_t kFillNumerator = 7;
+constexpr std::size_t kFillDenominator = 8;
+// A small index doubles: its slack is nothing, its rebuilds are many.
+constexpr std::size_t kSmallBuckets = 1024;
+constexpr std::size_t kMostBuckets = 0xFFFFFFFFU / Index::kWidth;
+
+constexpr bool has_room(std::size_t ids, std::size_t buckets) noexcept {
+  return ids * kFillDenominator <= buckets * Index::kWidth * kFillNumerator;
+}
+
+}  // namespace
+
+std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
+  if (has_room(ids, bucket_count_)) return bucket_count_;
+  const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
+  const std::size_t needed = ids * kFillDenominator / (Index::kWidth * kFillNumerator) + 1;
+  return static_cast<std::uint32_t>(std::min(std::max(grown, needed), kMostBuckets));
+}
+
+std::size_t Index::growth_bytes(std::size_t more) const noexcept {
+  return (buckets_for(size_ + more) - bucket_count_) * sizeof(Bucket);
+}
+
+bool Index::reserve(std::size_t more) {
+  const std::uint32_t wanted = buckets_for(size_ + more);
+  if (wanted == bucket_count_) return false;
+  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a shard holds at most 3.7e9 ids; split the table");
+  rebuild(wanted);
+  return true;
+}
+
+void Index::rebuild(std::uint32_t bucket_count) {
+  Block fresh(std::size_t{bucket_count} * sizeof(Bucket));
+  const std::span<const Bucket> old = buckets();
+  buckets_ = reinterpret_cast<Bucket*>(fresh.data());
+  bucket_count_ = bucket_count;
+  size_ = 0;
+  for (const Bucket& bucket : old) {
+    for (std::size_t i = 0; i < kWidth && bucket.rows[i] != 0; ++i) {
+      insert(bucket.ids[i], mix(static_cast<std::uint64_t>(bucket.ids[i])), bucket.rows[i] - 1, bucket.times[i]);
+    }
+  }
+  block_ = std::move(fresh);
+}
+
+Slot Index::insert(std::int64_t id, std::uint64_t hash, std::uint32_t row, std::uint32_t time) noexcept {
+  std::uint32_t b = home_of(hash);
+  while (buckets_[b].rows[kWidth - 1] != 0) b = after(b);
+  Bucket& bucket = buckets_[b];
+  std::uint32_t i = 0;
+  while (bucket.rows[i] != 0) ++i;
+  bucket.ids[i] = id;
+  bucket.rows[i] = row + 1;
+  bucket.times[i] = time;
+  ++size_;
+  return b * kWidth + i;
+}
+
+void Index::erase(Slot slot) noexcept {
+  --size_;
+  std::uint32_t hole = slot / kWidth;
+  std::uint32_t position = slot % kWidth;
+  for (;;) {
+    Bucket& bucket = buckets_[hole];
+    std::uint32_t last = kWidth - 1;
+    while (bucket.rows[last] == 0) --last;
+    bucket.ids[position] = bucket.ids[last];
+    bucket.rows[position] = bucket.rows[last];
+    bucket.times[position] = bucket.times[last];
+    bucket.rows[last] = 0;
+    if (last != kWidth - 1) return;
+    // The bucket was full, so entries that wanted to live here may stand further on: bring one home.
+    bool moved = false;
+    for (std::uint32_t b = after(hole); !moved && b != hole; b = after(b)) {
+      Bucket& later = buckets_[b];
+      const bool is_full = later.rows[kWidth - 1] != 0;
+      for (std::uint32_t i = 0; i < kWidth && later.rows[i] != 0; ++i) {
+        const std::uint32_t home = home_of(mix(static_cast<std::uint64_t>(later.ids[i])));
+        // Distances run around the ring: the entry may move when its home is not after the hole.
+        const std::uint32_t from_home = b >= home ? b - home : b + bucket_count_ - home;
+        const std::uint32_t from_hole = b >= hole ? b - hole : b + bucket_count_ - hole;
+        if (from_home < from_hole) continue;
+        bucket.ids[last] = later.ids[i];
+        bucket.rows[last] = later.rows[i];
+        bucket.times[last] = later.times[i];
+        hole = b;
+        position = i;
+        moved = true;
+        break;
+      }
+      if (!moved && !is_full) return;
+    }
+    if (!moved) return;
+  }
+}
+
+void Index::shrink() {
+  if (bucket_count_ <= kSmallBuckets || size_ * 4 > std::size_t{bucket_count_} * kWidth) return;
+  rebuild(static_cast<std::uint32_t>(std::max(kSmallBuckets, size_ * 3 / (kWidth * 2))));
+}
+
+void Index::clear() noexcept {
+  block_ = Block();
+  buckets_ = nullptr;
+  bucket_count_ = 0;
+  size_ = 0;
+}
+
+}  // namespace engine

@@ -1,0 +1,93 @@
+// row_schema.cc: lays slices out in a row and reads and writes them.
+#include "engine/row_schema.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "engine/error.h"
+#include "engine/hash.h"
+
+namespace engine {
+
+RowSchema::RowSchema(std::span<const SliceConfig> slices, std::uint64_t seed, bool is_serving)
+    : seed_(seed), is_serving_(is_serving) {
+  if (slices.empty()) throw ConfigError("a table needs at least one slice");
+  std::size_t bytes = 0;
+  for (const SliceConfig& config : slices) {
+    if (config.dim == 0) throw ConfigError("a slice's dim must be positive, got 0");
+    Slice slice{.dim = config.dim,
+                .optimizer_kind = config.optimizer.kind,
+                .value_offset = dim_,
+                .state_offset = 0,
+                .byte_offset = bytes,
+                .optimizer = make_optimizer(config),
+                .initializer = make_initializer(config.initializer),
+                .compressor = make_compressor(config.compressor)};
+    dim_ += config.dim;
+    bytes += slice.compressor->bytes(config.dim);
+    is_transparent_ = is_transparent_ && slice.compressor->is_transparent();
+    is_plain_ = is_plain_ && (is_serving ? config.compressor.kind == "fp32" : slice.compressor->is_transparent());
+    slices_.push_back(std::move(slice));
+  }
+  for (Slice& slice : slices_) {
+    slice.state_offset = dim_ + initial_state_.size();
+    initial_state_.resize(initial_state_.size() + slice.optimizer->state_words());
+    slice.optimizer->init(initial_state_.data() + (slice.state_offset - dim_));
+  }
+  // Whole words, and room for the link of a freed row.
+  row_bytes_ = is_serving ? (bytes + 3) / 4 * 4 : (dim_ + initial_state_.size()) * sizeof(float);
+}
+
+void RowSchema::initial_values(std::int64_t id, float* values) const noexcept {
+  for (std::size_t k = 0; k < slices_.size(); ++k) {
+    const Slice& slice = slices_[k];
+    slice.initializer->fill(scramble(seed_ + k), id, values + slice.value_offset, slice.dim);
+  }
+}
+
+void RowSchema::init(std::int64_t id, std::byte* row) const noexcept {
+  if (is_serving_) {
+    std::memset(row, 0, row_bytes_);
+    return;
+  }
+  auto* words = reinterpret_cast<float*>(row);
+  initial_values(id, words);
+  std::copy(initial_state_.begin(), initial_state_.end(), words + dim_);
+}
+
+void RowSchema::read(const std::byte* row, float* out, std::span<const float> scales) const noexcept {
+  if (is_plain_) {
+    std::memcpy(out, row, dim_ * sizeof(float));
+    return;
+  }
+  const auto* words = reinterpret_cast<const float*>(row);
+  for (std::size_t k = 0; k < slices_.size(); ++k) {
+    const Slice& slice = slices_[k];
+    float* values = out + slice.value_offset;
+    if (is_serving_) {
+      slice.compressor->decode(row + slice.byte_offset, values, slice.dim);
+    } else {
+      slice.compressor->read(words + slice.value_offset, values, slice.dim, scales[k]);
+    }
+  }
+}
+
+void RowSchema::get(const std::byte* row, float* values) const noexcept {
+  if (is_serving_) {
+    read(row, values, {});
+  } else {
+    std::memcpy(values, row, dim_ * sizeof(float));
+  }
+}
+
+void RowSchema::set(std::byte* row, const float* values) const noexcept {
+  if (!is_serving_) {
+    std::memcpy(row, values, dim_ * sizeof(float));
+    return;
+  }
+  for (const Slice& slice : slices_) {
+    slice.compressor->encode(values + slice.value_offset, row + slice.byte_offset, slice.dim);
+  }
+}
+
+}  // namespace engine

@@ -1,0 +1,87 @@
+// row_store.cc: slabs of rows and the list of freed ones.
+#include "engine/row_store.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "engine/error.h"
+
+namespace engine {
+
+namespace {
+
+constexpr std::size_t kSlabBytes = std::size_t{256} << 10;
+constexpr std::size_t kFirstRows = 8;
+
+}  // namespace
+
+std::size_t rows_per_slab(std::size_t row_bytes) noexcept {
+  return std::bit_floor(std::max(kFirstRows, kSlabBytes / row_bytes));
+}
+
+RowStore::RowStore(std::size_t row_bytes, SlabArena* arena)
+    : row_bytes_(row_bytes),
+      arena_(arena),
+      shift_(static_cast<std::uint32_t>(std::countr_zero(rows_per_slab(row_bytes)))),
+      mask_(static_cast<std::uint32_t>(rows_per_slab(row_bytes) - 1)) {}
+
+std::size_t RowStore::capacity_for(std::size_t rows) const noexcept {
+  if (rows <= capacity_) return capacity_;
+  const std::size_t slab_rows = std::size_t{mask_} + 1;
+  if (rows <= slab_rows) return std::min(slab_rows, std::bit_ceil(std::max(rows, kFirstRows)));
+  return (rows + slab_rows - 1) / slab_rows * slab_rows;
+}
+
+std::size_t RowStore::growth_bytes(std::size_t more) const noexcept {
+  const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
+  return (capacity_for(end_ + fresh) - capacity_) * row_bytes_;
+}
+
+void RowStore::reserve(std::size_t more) {
+  const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
+  const std::size_t wanted = capacity_for(end_ + fresh);
+  if (wanted == capacity_) return;
+  if (wanted >= kNone) throw CapacityExceeded("a shard holds at most 4.2e9 rows; split the table");
+  const std::size_t slab_rows = std::size_t{mask_} + 1;
+  if (capacity_ < slab_rows) {
+    const bool is_full_size = wanted >= slab_rows;
+    Block small(is_full_size ? 0 : wanted * row_bytes_);
+    std::byte* slab = is_full_size ? arena_->take() : small.data();
+    if (end_ > 0) std::memcpy(slab, slabs_[0], end_ * row_bytes_);
+    slabs_.assign(1, slab);
+    first_ = std::move(small);
+    capacity_ = is_full_size ? slab_rows : wanted;
+  }
+  while (capacity_ < wanted) {
+    slabs_.push_back(arena_->take());
+    capacity_ += slab_rows;
+  }
+  memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : slabs_.size() * arena_->slab_bytes();
+}
+
+std::uint32_t RowStore::take() noexcept {
+  if (free_ == kNone) return end_++;
+  const std::uint32_t row = free_;
+  std::memcpy(&free_, at(row), sizeof free_);
+  --free_count_;
+  return row;
+}
+
+void RowStore::free(std::uint32_t row) noexcept {
+  std::memcpy(at(row), &free_, sizeof free_);
+  free_ = row;
+  ++free_count_;
+}
+
+void RowStore::clear() noexcept {
+  slabs_.clear();
+  first_ = Block();
+  capacity_ = 0;
+  memory_bytes_ = 0;
+  end_ = 0;
+  free_ = kNone;
+  free_count_ = 0;
+}
+
+}  // namespace engine

@@ -1,0 +1,284 @@
+// shard_update.cc: the passes of a write: resolve all ids, sum all gradients, step all rows, stamp all times.
+//
+// While ids are resolved, the time field of an index entry holds the place of its id in the list of unique ids. A place
+// is believed only if the list points back to the entry, so the field needs no clearing and no second hash table is
+// needed to find duplicates.
+#include "shard_update.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+
+#include "rows.h"
+
+namespace engine {
+
+namespace {
+
+constexpr std::size_t kAhead = 16;
+// Rows handed to an optimizer at a time.
+constexpr std::size_t kGroupRows = 256;
+
+struct Scratch {
+  Reused<UniqueId> uniques;
+  Reused<std::uint32_t> members;
+  Reused<std::uint32_t> absent;  // open-addressed: place in uniques + 1, by hash of the id
+  Reused<float> sums;
+  Reused<float> backward;
+};
+
+Scratch& thread_scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
+std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
+
+// True when every float is finite: anything times zero is zero, but for NaN and Inf.
+bool is_finite(const float* values, std::size_t count) noexcept {
+  float zeros = 0.0F;
+  for (std::size_t i = 0; i < count; ++i) zeros += values[i] * 0.0F;
+  return zeros == 0.0F;
+}
+
+}  // namespace
+
+ShardUpdate::ShardUpdate(Table& table, std::size_t part)
+    : table_(table), shard_(*table.shards_[part]), part_(part), lock_(shard_.mutex) {}
+
+ShardUpdate::~ShardUpdate() { put_times_back(); }
+
+void ShardUpdate::put_times_back() noexcept {
+  for (const UniqueId& unique : uniques()) {
+    if (unique.row != kNoRow) shard_.index.time(unique.slot) = unique.time;
+  }
+  unique_count_ = 0;
+}
+
+void ShardUpdate::add_unique(std::size_t occurrence, std::int64_t id, Slot slot, std::uint32_t row, bool is_new,
+                             std::uint32_t target) noexcept {
+  uniques_[unique_count_] = {.id = id,
+                             .slot = slot,
+                             .row = row,
+                             .time = 0,
+                             .count = 1,
+                             .target = target,
+                             .sum = 0,
+                             .is_new = is_new,
+                             .leaves = false};
+  members_[occurrence] = static_cast<std::uint32_t>(unique_count_++);
+}
+
+void ShardUpdate::refresh_slots() noexcept {
+  for (UniqueId& unique : uniques()) {
+    if (unique.row != kNoRow) unique.slot = shard_.index.find(unique.id, hash_of(unique.id));
+  }
+}
+
+// The id gets a row with its initial content. There must be room in the index.
+void ShardUpdate::make_row(UniqueId& unique, std::uint64_t hash) {
+  shard_.rows.reserve(1);
+  const std::uint32_t row = shard_.rows.take();
+  if (shard_.preimages) shard_.preimages->settled.set(row);
+  table_.schema_.init(unique.id, shard_.rows.at(row));
+  unique.row = row;
+  unique.is_new = true;
+  unique.slot = shard_.index.insert(unique.id, hash, row, static_cast<std::uint32_t>(&unique - uniques_));
+}
+
+void ShardUpdate::resolve(const Partition::Group& group, const Admission& admission) {
+  Scratch& scratch = thread_scratch();
+  uniques_ = scratch.uniques.get(group.ids.size());
+  members_ = scratch.members.get(group.ids.size());
+  unique_count_ = 0;
+  if (admission.asks_filter && table_.filter_) {
+    resolve_filtered(group, admission);
+  } else {
+    resolve_open(group);
+  }
+}
+
+void ShardUpdate::resolve_open(const Partition::Group& group) {
+  Index& index = shard_.index;
+  const std::size_t count = group.ids.size();
+  for (std::size_t i = 0; i < std::min(count, kAhead); ++i) prefetch(index.home(hash_of(group.ids[i])));
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
+    const std::int64_t id = group.ids[i];
+    const std::uint64_t hash = hash_of(id);
+    const Slot slot = index.find(id, hash);
+    if (slot == kNoSlot) {
+      if (index.reserve(1)) refresh_slots();
+      add_unique(i, id, kNoSlot, kNoRow, true, group.targets[i]);
+      make_row(uniques_[unique_count_ - 1], hash);
+      continue;
+    }
+    std::uint32_t& place = index.time(slot);
+    if (place < unique_count_ && uniques_[place].slot == slot) {
+      members_[i] = place;
+      ++uniques_[place].count;
+      continue;
+    }
+    const std::uint32_t row = index.row(slot);
+    prefetch(shard_.rows.at(row));
+    add_unique(i, id, slot, row, false, group.targets[i]);
+    uniques_[unique_count_ - 1].time = std::exchange(place, static_cast<std::uint32_t>(unique_count_ - 1));
+  }
+}
+
+void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admission& admission) {
+  Index& index = shard_.index;
+  const std::size_t count = group.ids.size();
+  const std::size_t buckets = std::bit_ceil(count * 2 + 1);
+  std::uint32_t* absent = thread_scratch().absent.get(buckets);
+  std::fill_n(absent, buckets, 0U);
+  std::size_t absent_count = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
+    const std::int64_t id = group.ids[i];
+    const std::uint64_t hash = hash_of(id);
+    const Slot slot = index.find(id, hash);
+    if (slot != kNoSlot) {
+      std::uint32_t& place = index.time(slot);
+      if (place < unique_count_ && uniques_[place].row != kNoRow && uniques_[place].slot == slot) {
+        members_[i] = place;
+        ++uniques_[place].count;
+        continue;
+      }
+      add_unique(i, id, slot, index.row(slot), false, group.targets[i]);
+      uniques_[unique_count_ - 1].time = std::exchange(place, static_cast<std::uint32_t>(unique_count_ - 1));
+      continue;
+    }
+    std::size_t at = hash & (buckets - 1);
+    while (absent[at] != 0 && uniques_[absent[at] - 1].id != id) at = (at + 1) & (buckets - 1);
+    const std::uint32_t sightings = admission.counts.empty() ? 1 : admission.counts[group.targets[i]];
+    if (absent[at] == 0) {
+      add_unique(i, id, kNoSlot, kNoRow, true, group.targets[i]);
+      absent[at] = static_cast<std::uint32_t>(unique_count_);
+      uniques_[unique_count_ - 1].time = sightings;  // an absent id has no time yet
+      ++absent_count;
+    } else {
+      UniqueId& unique = uniques_[absent[at] - 1];
+      members_[i] = absent[at] - 1;
+      ++unique.count;
+      unique.time += sightings;
+    }
+  }
+  if (absent_count == 0) return;
+  if (admission.order != nullptr) admission.order->wait_for(static_cast<std::uint32_t>(part_));
+  if (index.reserve(absent_count)) refresh_slots();
+  std::uint64_t filtered = 0;
+  for (UniqueId& unique : uniques()) {
+    if (unique.row != kNoRow) continue;
+    const std::uint32_t threshold = table_.threshold_of(unique.id);
+    const std::uint32_t sightings = std::exchange(unique.time, 0U);
+    if (threshold == 0 || table_.filter_->admit(unique.id, sightings, threshold, admission.turn)) {
+      make_row(unique, hash_of(unique.id));
+    } else {
+      ++filtered;
+    }
+  }
+  if (admission.order != nullptr && admission.ends_turn) admission.order->pass(static_cast<std::uint32_t>(part_));
+  table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
+}
+
+// Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
+const float* ShardUpdate::sum_gradients(const Partition::Group& group, const GradientJob& job) {
+  if (unique_count_ == group.ids.size()) return nullptr;
+  const std::size_t dim = table_.schema_.dim();
+  std::uint32_t sums = 0;
+  for (UniqueId& unique : uniques()) {
+    if (unique.count > 1) unique.sum = sums++;
+  }
+  float* sum = thread_scratch().sums.get(sums * dim);
+  std::memset(sum, 0, sums * dim * sizeof(float));
+  with_width(dim, [&](auto width) {
+    for (std::size_t i = 0; i < group.ids.size(); ++i) {
+      if (i + kAhead < group.ids.size()) prefetch(job.grads + group.targets[i + kAhead] * width.value);
+      const UniqueId& unique = member(i);
+      if (unique.count > 1) add_row(sum + unique.sum * width.value, job.grads + group.targets[i] * width.value, width);
+    }
+  });
+  return sum;
+}
+
+void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
+  const RowSchema& schema = table_.schema_;
+  const std::size_t dim = schema.dim();
+  const float* sums = sum_gradients(group, job);
+  const std::vector<float> scales = schema.is_transparent() ? std::vector<float>() : table_.scales();
+  float* backward = schema.is_transparent() ? nullptr : thread_scratch().backward.get(kGroupRows * dim);
+  const bool checks = table_.config_.nan_policy != NanPolicy::kPass;
+  const bool has_preimages = shard_.preimages != nullptr;
+
+  std::array<float*, kGroupRows> rows;
+  std::array<const float*, kGroupRows> grads;
+  std::array<const float*, kGroupRows> latest;
+  std::array<std::int64_t, kGroupRows> ids;
+  for (std::size_t first = 0; first < unique_count_;) {
+    RowBatch batch{.rows = rows.data(),
+                   .grads = grads.data(),
+                   .latest = job.latest == nullptr ? nullptr : latest.data(),
+                   .ids = ids.data()};
+    for (; first < unique_count_ && batch.count < kGroupRows; ++first) {
+      UniqueId& unique = uniques_[first];
+      if (unique.row == kNoRow) continue;
+      const float* grad = unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
+      if (checks && !is_finite(grad, dim)) {
+        unique.leaves = unique.is_new;
+        unique.count = 0;  // keeps its time
+        table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
+        continue;
+      }
+      if (has_preimages) preserve(unique);
+      rows[batch.count] = reinterpret_cast<float*>(row(unique));
+      grads[batch.count] = grad;
+      latest[batch.count] = job.latest == nullptr ? nullptr : job.latest + unique.target * dim;
+      ids[batch.count++] = unique.id;
+    }
+    std::span<const RowSchema::Slice> slices = schema.slices();
+    if (backward != nullptr) {
+      for (std::size_t i = 0; i < batch.count; ++i) {
+        for (std::size_t k = 0; k < slices.size(); ++k) {
+          const std::size_t at = slices[k].value_offset;
+          slices[k].compressor->backward(rows[i] + at, grads[i] + at, backward + i * dim + at, slices[k].dim, scales[k]);
+        }
+        grads[i] = backward + i * dim;
+      }
+    }
+    for (std::size_t k = 0; k < slices.size(); ++k) {
+      batch.value_offset = slices[k].value_offset;
+      batch.state_offset = slices[k].state_offset;
+      batch.prefetch_bytes = k == 0 ? schema.row_bytes() : 0;
+      slices[k].optimizer->step(
+          batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
+    }
+  }
+}
+
+void ShardUpdate::finish(std::optional<std::uint32_t> time_s) {
+  const bool tracks = table_.is_tracking_.load(std::memory_order_relaxed);
+  bool any_leaves = false;
+  for (UniqueId& unique : uniques()) {
+    if (unique.row == kNoRow) continue;
+    any_leaves = any_leaves || unique.leaves;
+    if (unique.count != 0) unique.time = time_s.value_or(unique.time);
+    if (tracks && unique.count != 0 && !unique.leaves) table_.touch(shard_, unique.id, unique.row);
+  }
+  const std::span<UniqueId> done = uniques();
+  put_times_back();
+  if (!any_leaves) return;
+  for (const UniqueId& unique : done) {
+    if (!unique.leaves) continue;
+    const Slot slot = shard_.index.find(unique.id, hash_of(unique.id));
+    if (unique.is_new) {
+      shard_.index.erase(slot);  // as if it had never come
+      shard_.rows.free(unique.row);
+    } else {
+      table_.remove(shard_, slot, Removal::Reason::kZero, 0);
+    }
+  }
+}
+
+}  // namespace engine

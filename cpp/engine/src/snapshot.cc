@@ -1,0 +1,409 @@
+// snapshot.cc: writes and reads part files. See snapshot.h for the format.
+#include "engine/snapshot.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "engine/crc32c.h"
+#include "engine/error.h"
+#include "engine/failpoint.h"
+#include "file.h"
+
+namespace engine {
+
+namespace {
+
+constexpr char kMagic[8] = {'M', 'N', 'L', 'T', 'R', 'O', 'W', 'S'};
+constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kBlockMark = 0x4B434C42;  // "BLCK"
+constexpr std::uint32_t kTailMark = 0x4C494154;   // "TAIL"
+constexpr std::size_t kTailBytes = 24;
+constexpr std::size_t kBlockRows = 16384;
+constexpr std::size_t kMostHeaderBytes = 1 << 20;
+constexpr std::uint64_t kWritebackBytes = 8 << 20;
+
+static_assert(std::endian::native == std::endian::little, "the file format is written as it lies in memory");
+
+template <class T>
+void put(std::vector<std::byte>& out, T value) {
+  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+  out.insert(out.end(), bytes, bytes + sizeof value);
+}
+
+template <class T>
+T get(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// A run of bytes of each row that is stored as one column.
+struct Column {
+  std::size_t row_offset;
+  std::size_t bytes;
+};
+
+std::vector<Column> columns_of(const RowSchema& schema) {
+  std::vector<Column> columns;
+  for (const RowSchema::Slice& slice : schema.slices()) {
+    if (schema.is_serving()) {
+      columns.push_back({slice.byte_offset, slice.compressor->bytes(slice.dim)});
+    } else {
+      columns.push_back({slice.value_offset * sizeof(float), slice.dim * sizeof(float)});
+      const std::size_t state_bytes = slice.optimizer->state_words() * sizeof(float);
+      if (state_bytes > 0) columns.push_back({slice.state_offset * sizeof(float), state_bytes});
+    }
+  }
+  return columns;
+}
+
+// Everything that must agree for two tables' rows to mean the same.
+std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
+                                   std::uint32_t parts) {
+  std::vector<std::byte> body;
+  put(body, kVersion);
+  put(body, generation);
+  put(body, part);
+  put(body, parts);
+  put(body, std::uint32_t{schema.is_serving()});
+  put(body, static_cast<std::uint32_t>(schema.slices().size()));
+  for (const RowSchema::Slice& slice : schema.slices()) {
+    put(body, slice.dim);
+    put(body, static_cast<std::uint32_t>(slice.optimizer_kind.size()));
+    put(body, static_cast<std::uint32_t>(slice.optimizer->state_words() * sizeof(float)));
+    put(body, static_cast<std::uint32_t>(schema.is_serving() ? slice.compressor->bytes(slice.dim) : slice.dim * sizeof(float)));
+    for (const char c : slice.optimizer_kind) body.push_back(static_cast<std::byte>(c));
+  }
+  return body;
+}
+
+// One block being filled with columns.
+class BlockBuilder {
+ public:
+  explicit BlockBuilder(const RowSchema& schema) : columns_(columns_of(schema)) {}
+
+  void pack(const Table::CutRows& rows) {
+    const std::size_t count = rows.ids.size();
+    const std::size_t header_bytes = (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
+    std::size_t total = header_bytes + count * (sizeof(std::int64_t) + sizeof(std::uint32_t));
+    for (const Column& column : columns_) total += count * column.bytes;
+    bytes_.resize(total);
+    std::byte* at = bytes_.data() + header_bytes;
+    std::memcpy(at, rows.ids.data(), rows.ids.size_bytes());
+    at += rows.ids.size_bytes();
+    std::memcpy(at, rows.times.data(), rows.times.size_bytes());
+    at += rows.times.size_bytes();
+    // Row by row, so that each row's lines are read once: the columns are written as parallel streams.
+    std::vector<std::byte*> streams;
+    for (const Column& column : columns_) {
+      streams.push_back(at);
+      at += count * column.bytes;
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      for (std::size_t c = 0; c < columns_.size(); ++c) {
+        std::memcpy(streams[c], rows.rows[i] + columns_[c].row_offset, columns_[c].bytes);
+        streams[c] += columns_[c].bytes;
+      }
+    }
+    count_ = count;
+  }
+
+  // The finished block, checksums included.
+  [[nodiscard]] std::span<const std::byte> seal() {
+    std::vector<std::byte> header;
+    put(header, kBlockMark);
+    put(header, static_cast<std::uint32_t>(count_));
+    const std::byte* at = bytes_.data() + (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
+    const auto add_column = [&](std::size_t bytes) {
+      put(header, crc32c(0, at, bytes));
+      at += bytes;
+    };
+    add_column(count_ * sizeof(std::int64_t));
+    add_column(count_ * sizeof(std::uint32_t));
+    for (const Column& column : columns_) add_column(count_ * column.bytes);
+    put(header, crc32c(0, header.data(), header.size()));
+    std::copy(header.begin(), header.end(), bytes_.begin());
+    return bytes_;
+  }
+
+ private:
+  std::vector<Column> columns_;
+  std::vector<std::byte> bytes_;
+  std::size_t count_ = 0;
+};
+
+class PartWriter {
+ public:
+  PartWriter(const RowSchema& schema, std::string path, std::vector<std::byte> header)
+      : path_(std::move(path)),
+        temporary_(path_ + ".tmp-" + std::to_string(std::random_device()())),
+        file_(File::create(temporary_)),
+        builder_(schema) {
+    std::vector<std::byte> opening;
+    for (const char c : kMagic) opening.push_back(static_cast<std::byte>(c));
+    put(opening, static_cast<std::uint32_t>(header.size()));
+    opening.insert(opening.end(), header.begin(), header.end());
+    put(opening, crc32c(0, header.data(), header.size()));
+    write(opening);
+  }
+
+  ~PartWriter() {
+    if (!is_done_) ::unlink(temporary_.c_str());
+  }
+  PartWriter(const PartWriter&) = delete;
+  PartWriter& operator=(const PartWriter&) = delete;
+
+  void pack(const Table::CutRows& rows) {
+    builder_.pack(rows);
+    rows_ += rows.ids.size();
+    ++blocks_;
+  }
+  void flush() { write(builder_.seal()); }
+
+  SnapshotPart finish() {
+    std::vector<std::byte> tail;
+    put(tail, kTailMark);
+    put(tail, rows_);
+    put(tail, blocks_);
+    put(tail, crc32c(0, tail.data(), tail.size()));
+    write(tail);
+    file_.sync();
+    failpoint("snapshot.part_written");
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
+      throw IoError("cannot rename '" + temporary_ + "' to '" + path_ + "': " + std::strerror(errno));
+    }
+    is_done_ = true;
+    return {.path = path_, .bytes = written_, .rows = rows_};
+  }
+
+ private:
+  void write(std::span<const std::byte> bytes) {
+    file_.write(bytes.data(), bytes.size());
+    written_ += bytes.size();
+    if (written_ - started_ >= kWritebackBytes) {
+      file_.start_writeback(started_, written_ - started_);
+      started_ = written_;
+    }
+  }
+
+  std::string path_;
+  std::string temporary_;
+  File file_;
+  BlockBuilder builder_;
+  std::uint64_t written_ = 0;
+  std::uint64_t started_ = 0;  // bytes whose writeback has been started
+  std::uint64_t rows_ = 0;
+  std::uint64_t blocks_ = 0;
+  bool is_done_ = false;
+};
+
+// Reads one part file; every complaint names file, offset and reason.
+class PartReader {
+ public:
+  struct BlockPlace {
+    std::uint64_t offset;
+    std::uint32_t rows;
+  };
+
+  PartReader(const RowSchema& schema, std::uint64_t generation, std::uint32_t part, std::uint32_t parts,
+             const SnapshotPart& expected)
+      : file_(File::open(expected.path)), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
+    const std::uint64_t size = file_.size();
+    if (size != expected.bytes) {
+      fail(std::min(size, expected.bytes), "the file has " + std::to_string(size) + " bytes, the manifest says " +
+                                               std::to_string(expected.bytes));
+    }
+    const std::uint64_t first_block = check_opening(header_body(schema, generation, part, parts));
+    list_blocks(first_block, size, expected.rows);
+  }
+
+  [[nodiscard]] std::span<const BlockPlace> blocks() const noexcept { return blocks_; }
+
+  // The block's rows, checked. Reuses the buffers of `rows`.
+  void read(const BlockPlace& place, std::vector<std::byte>& buffer, RawRows& rows) const {
+    const std::size_t header_bytes = block_header_bytes();
+    buffer.resize(header_bytes + place.rows * row_width());
+    if (!file_.read_at(place.offset, buffer.data(), buffer.size())) fail(place.offset, "the block is cut off");
+    const std::byte* checksum = buffer.data() + 2 * sizeof(std::uint32_t);
+    const std::byte* at = buffer.data() + header_bytes;
+    const auto check = [&](std::size_t bytes) {
+      if (crc32c(0, at, bytes) != get<std::uint32_t>(checksum)) {
+        fail(place.offset + static_cast<std::uint64_t>(at - buffer.data()), "checksum of a column does not match");
+      }
+      checksum += sizeof(std::uint32_t);
+      at += bytes;
+      return at - bytes;
+    };
+    rows.ids.resize(place.rows);
+    std::memcpy(rows.ids.data(), check(place.rows * sizeof(std::int64_t)), place.rows * sizeof(std::int64_t));
+    rows.times.resize(place.rows);
+    std::memcpy(rows.times.data(), check(place.rows * sizeof(std::uint32_t)), place.rows * sizeof(std::uint32_t));
+    rows.rows.resize(place.rows * row_bytes_);
+    std::vector<const std::byte*> streams;
+    for (const Column& column : columns_) streams.push_back(check(place.rows * column.bytes));
+    std::byte* row = rows.rows.data();
+    for (std::size_t i = 0; i < place.rows; ++i, row += row_bytes_) {
+      for (std::size_t c = 0; c < columns_.size(); ++c) {
+        std::memcpy(row + columns_[c].row_offset, streams[c] + i * columns_[c].bytes, columns_[c].bytes);
+      }
+    }
+  }
+
+ private:
+  [[noreturn]] void fail(std::uint64_t offset, const std::string& reason) const {
+    throw SnapshotCorrupt("'" + file_.path() + "' at byte " + std::to_string(offset) + ": " + reason);
+  }
+
+  [[nodiscard]] std::size_t block_header_bytes() const noexcept {
+    return (2 + 2 + columns_.size() + 1) * sizeof(std::uint32_t);
+  }
+  [[nodiscard]] std::size_t row_width() const noexcept {
+    std::size_t bytes = sizeof(std::int64_t) + sizeof(std::uint32_t);
+    for (const Column& column : columns_) bytes += column.bytes;
+    return bytes;
+  }
+
+  [[nodiscard]] std::uint64_t check_opening(const std::vector<std::byte>& wanted) const {
+    std::vector<std::byte> opening(sizeof kMagic + sizeof(std::uint32_t));
+    if (!file_.read_at(0, opening.data(), opening.size())) fail(0, "the file is cut off in its first bytes");
+    if (std::memcmp(opening.data(), kMagic, sizeof kMagic) != 0) fail(0, "this is no part of a table snapshot");
+    const auto bytes = get<std::uint32_t>(opening.data() + sizeof kMagic);
+    if (bytes > kMostHeaderBytes) fail(sizeof kMagic, "the header claims " + std::to_string(bytes) + " bytes");
+    std::vector<std::byte> body(bytes + sizeof(std::uint32_t));
+    const std::uint64_t offset = opening.size();
+    if (!file_.read_at(offset, body.data(), body.size())) fail(offset, "the header is cut off");
+    if (crc32c(0, body.data(), bytes) != get<std::uint32_t>(body.data() + bytes)) {
+      fail(offset, "checksum of the header does not match");
+    }
+    body.resize(bytes);
+    if (body.size() < sizeof(std::uint32_t) || get<std::uint32_t>(body.data()) != kVersion) {
+      fail(offset, "the format version is not " + std::to_string(kVersion));
+    }
+    if (body != wanted) fail(offset, "the header belongs to another snapshot, part or table layout");
+    return offset + bytes + sizeof(std::uint32_t);
+  }
+
+  void list_blocks(std::uint64_t offset, std::uint64_t size, std::uint64_t expected_rows) {
+    std::uint64_t rows = 0;
+    std::vector<std::byte> header(block_header_bytes());
+    while (offset + kTailBytes < size) {
+      if (offset + header.size() > size || !file_.read_at(offset, header.data(), header.size())) {
+        fail(offset, "a block header is cut off");
+      }
+      const std::size_t checked = header.size() - sizeof(std::uint32_t);
+      if (get<std::uint32_t>(header.data()) != kBlockMark ||
+          crc32c(0, header.data(), checked) != get<std::uint32_t>(header.data() + checked)) {
+        fail(offset, "checksum of a block header does not match");
+      }
+      const auto count = get<std::uint32_t>(header.data() + sizeof(std::uint32_t));
+      const std::uint64_t bytes = header.size() + count * row_width();
+      if (count > kBlockRows || offset + bytes + kTailBytes > size) fail(offset, "a block is longer than the file");
+      blocks_.push_back({offset, count});
+      rows += count;
+      offset += bytes;
+    }
+    std::vector<std::byte> tail(kTailBytes);
+    if (offset + kTailBytes != size || !file_.read_at(offset, tail.data(), tail.size())) fail(offset, "the tail is cut off");
+    if (get<std::uint32_t>(tail.data()) != kTailMark ||
+        crc32c(0, tail.data(), kTailBytes - 4) != get<std::uint32_t>(tail.data() + kTailBytes - 4)) {
+      fail(offset, "checksum of the tail does not match");
+    }
+    if (get<std::uint64_t>(tail.data() + 4) != rows || get<std::uint64_t>(tail.data() + 12) != blocks_.size() ||
+        rows != expected_rows) {
+      fail(offset, "the file holds " + std::to_string(rows) + " rows, its tail or the manifest says otherwise");
+    }
+  }
+
+  File file_;
+  std::vector<Column> columns_;
+  std::size_t row_bytes_;
+  std::vector<BlockPlace> blocks_;
+};
+
+// Reads all blocks in parallel and hands each to take(rows). Blocks far apart are read at the same time: they belong to
+// different parts of the table, so the readers do not wait for each other's locks.
+template <class Take>
+void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool,
+                 Take&& take) {
+  struct Piece {
+    const PartReader* reader;
+    PartReader::BlockPlace place;
+  };
+  std::vector<PartReader> readers;
+  readers.reserve(parts.size());
+  std::vector<Piece> pieces;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    readers.emplace_back(schema, generation, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(parts.size()),
+                         parts[i]);
+    for (const PartReader::BlockPlace& place : readers[i].blocks()) pieces.push_back({&readers[i], place});
+  }
+  const std::size_t streams = pool.threads();
+  const std::size_t stride = (pieces.size() + streams - 1) / streams;
+  pool.run(stride * streams, [&](std::size_t i) {
+    const std::size_t at = i % streams * stride + i / streams;
+    if (at >= pieces.size()) return;
+    static thread_local std::vector<std::byte> buffer;
+    static thread_local RawRows rows;
+    pieces[at].reader->read(pieces[at].place, buffer, rows);
+    take(rows);
+  });
+}
+
+}  // namespace
+
+std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, std::uint64_t generation,
+                                         const std::vector<std::string>& paths) {
+  struct EndCut {
+    Table& table;
+    ~EndCut() { table.end_cut(); }
+  } const end_cut{table};
+  std::vector<SnapshotPart> parts(paths.size());
+  try {
+    table.pool().run(paths.size(), [&](std::size_t i) {
+      PartWriter writer(table.schema(), paths[i],
+                        header_body(table.schema(), generation, static_cast<std::uint32_t>(i),
+                                    static_cast<std::uint32_t>(paths.size())));
+      for (std::size_t shard = 0; shard < kShards; ++shard) {
+        if (shard * paths.size() / kShards != i) continue;
+        table.visit_cut(
+            cut, shard, kBlockRows, [&](const Table::CutRows& rows) { writer.pack(rows); }, [&] { writer.flush(); });
+      }
+      parts[i] = writer.finish();
+    });
+  } catch (...) {
+    for (const std::string& path : paths) ::unlink(path.c_str());
+    throw;
+  }
+  return parts;
+}
+
+void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool) {
+  read_blocks(schema, generation, parts, pool, [](const RawRows&) {});
+}
+
+std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts, ShardFilter keep) {
+  std::size_t expected = 0;
+  for (const SnapshotPart& part : parts) expected += part.rows;
+  if (table.size() == 0) table.reserve(expected / keep.count);
+  const std::size_t row_bytes = table.schema().row_bytes();
+  std::atomic<std::size_t> taken{0};
+  read_blocks(table.schema(), generation, parts, table.pool(), [&](RawRows& rows) {
+    std::size_t count = rows.ids.size();
+    if (keep.count > 1) {
+      count = 0;
+      for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+        if (static_cast<std::uint64_t>(rows.ids[i]) % keep.count != keep.index) continue;
+        rows.ids[count] = rows.ids[i];
+        rows.times[count] = rows.times[i];
+        std::memmove(rows.rows.data() + count * row_bytes, rows.rows.data() + i * row_bytes, row_bytes);
+        ++count;
+      }
+    }
+    table.import_rows({rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data());
+    taken.fetch_add(count, std::memory_order_relaxed);
+  });
+  return taken;
+}
+
+}  // namespace engine

@@ -1,0 +1,260 @@
+// update.cc: batched writes. Occurrences are grouped by part; each part is changed by one thread at a time.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <shared_mutex>
+
+#include "engine/error.h"
+#include "engine/table.h"
+#include "partition.h"
+#include "rows.h"
+#include "shard_update.h"
+
+namespace engine {
+
+namespace {
+
+void check_gradients_finite(const GradientJob& job, Pool& pool) {
+  const std::size_t dim = job.table->schema().dim();
+  const std::size_t rows = job.bags.targets();
+  constexpr std::size_t kRows = 16384;
+  pool.run((rows + kRows - 1) / kRows, [&](std::size_t piece) {
+    for (std::size_t i = piece * kRows * dim; i < std::min(rows, (piece + 1) * kRows) * dim; ++i) {
+      if (std::isfinite(job.grads[i])) continue;
+      throw ConfigError("table '" + job.table->config().name + "': gradient row " + std::to_string(i / dim) + ", column " +
+                        std::to_string(i % dim) + " is " + std::to_string(job.grads[i]) +
+                        "; nothing was applied (nan_gradients=\"skip\" leaves such rows out instead)");
+    }
+  });
+}
+
+// Gradients of mean pooling: each bag's row divided by the bag's length.
+std::vector<float> divide_by_length(const GradientJob& job) {
+  const std::size_t dim = job.table->schema().dim();
+  std::vector<float> scaled(job.grads, job.grads + job.bags.units() * dim);
+  for (std::size_t bag = 0; bag < job.bags.units(); ++bag) {
+    const auto length = static_cast<float>(job.bags.offsets[bag + 1] - job.bags.offsets[bag]);
+    if (length > 1) scale_row(scaled.data() + bag * dim, 1.0F / length, dim);
+  }
+  return scaled;
+}
+
+}  // namespace
+
+std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const std::int64_t>> calls) {
+  if (config_.max_bytes == 0) return {};
+  std::vector<std::int64_t> ids;
+  for (const auto& call : calls) ids.insert(ids.end(), call.begin(), call.end());
+  std::unique_lock lock(budget_mutex_);
+  const std::size_t used = memory_bytes();
+  // No call can need more than one row and two index slots per id, plus a slab and an index growth per part.
+  const std::size_t worst = ids.size() * (schema_.row_bytes() + 2 * sizeof(Index::Bucket) / Index::kWidth) +
+                            kShards * arena_.slab_bytes() + used / 4;
+  if (used + worst <= config_.max_bytes) return {};
+  // Near the budget: count the absent ids exactly, and let no other write in between.
+  std::vector<std::uint8_t> found(ids.size());
+  contains(ids, found.data());
+  std::vector<std::int64_t> absent;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    if (found[i] == 0) absent.push_back(ids[i]);
+  }
+  std::sort(absent.begin(), absent.end());
+  absent.erase(std::unique(absent.begin(), absent.end()), absent.end());
+  std::array<std::size_t, kShards> per_part{};
+  for (const std::int64_t id : absent) ++per_part[shard_of(mix(static_cast<std::uint64_t>(id)))];
+  std::size_t growth = 0;
+  for (std::size_t part = 0; part < kShards; ++part) {
+    const Shard& shard = *shards_[part];
+    const std::shared_lock part_lock(shard.mutex);
+    growth += shard.index.growth_bytes(per_part[part]) + shard.rows.growth_bytes(per_part[part]);
+  }
+  if (growth > 0 && used + growth > config_.max_bytes) {
+    throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
+                           std::to_string(config_.max_bytes) + "; " + std::to_string(absent.size()) +
+                           " new ids need " + std::to_string(growth) +
+                           " more. Nothing was changed: evict, delete, raise max_bytes or the admission threshold");
+  }
+  return lock;
+}
+
+template <class Change>
+void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change) {
+  const auto budget = check_budget({&ids, 1});
+  const Bags bags{.ids = ids};
+  const Partition grouped = partition({&bags, 1}, *pool_)[0];
+  Turnstile turnstile;
+  const Admission admission{.asks_filter = asks_filter,
+                            .counts = {},
+                            .turn = turn_.fetch_add(1),
+                            .order = config_.is_deterministic && filter_ ? &turnstile : nullptr};
+  pool_->run(kShards, [&](std::size_t part) {
+    const TurnEnd turn_end(admission.order, part);
+    const Partition::Group group = grouped.group(part);
+    if (group.ids.empty()) return;
+    ShardUpdate update(*this, part);
+    update.resolve(group, admission);
+    change(update, group);
+  });
+}
+
+void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s) {
+  const std::size_t dim = schema_.dim();
+  change_rows(ids, true, [&](ShardUpdate& update, const Partition::Group& group) {
+    for (std::size_t i = 0; i < group.ids.size(); ++i) {
+      UniqueId& unique = update.member(i);
+      if (unique.row == kNoRow) continue;
+      const float* values = rows + group.targets[i] * dim;
+      update.preserve(unique);
+      schema_.set(update.row(unique), values);
+      unique.leaves = config_.skip_zero_rows && is_zero_row(values, dim);
+    }
+    update.finish(time_s);
+  });
+  see_time(time_s);
+}
+
+void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s) {
+  const std::size_t dim = schema_.dim();
+  change_rows(ids, true, [&](ShardUpdate& update, const Partition::Group& group) {
+    std::vector<float> values(dim);
+    for (std::size_t i = 0; i < group.ids.size(); ++i) {
+      UniqueId& unique = update.member(i);
+      if (unique.row == kNoRow) continue;
+      update.preserve(unique);
+      schema_.get(update.row(unique), values.data());
+      add_row(values.data(), rows + group.targets[i] * dim, AnyWidth{dim});
+      schema_.set(update.row(unique), values.data());
+      unique.leaves = config_.skip_zero_rows && is_zero_row(values.data(), dim);
+    }
+    update.finish(time_s);
+  });
+  see_time(time_s);
+}
+
+void Table::check_job(const GradientJob& job, Pool& pool) {
+  const Table& table = *job.table;
+  if (table.schema_.is_serving()) {
+    throw ConfigError("table '" + table.config_.name + "' is a serving table: it has no optimizer state to train");
+  }
+  if (job.learning_rates.size() != table.config_.slices.size()) {
+    throw DimensionMismatch("table '" + table.config_.name + "' has " + std::to_string(table.config_.slices.size()) +
+                            " slices, got " + std::to_string(job.learning_rates.size()) + " learning rates");
+  }
+  if (table.config_.nan_policy == NanPolicy::kError) check_gradients_finite(job, pool);
+}
+
+void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order) {
+  const TurnEnd turn_end(order, part);
+  for (const TableWork& one : work) {
+    const Partition::Group group = one.grouped->group(part);
+    if (group.ids.empty()) continue;
+    ShardUpdate update(*this, part);
+    const std::size_t at_a_time = one.job->dedup ? group.ids.size() : 1;
+    for (std::size_t first = 0; first < group.ids.size(); first += at_a_time) {
+      const Partition::Group some{group.ids.subspan(first, at_a_time), group.targets.subspan(first, at_a_time)};
+      const bool is_last = &one == &work.back() && first + at_a_time == group.ids.size();
+      update.resolve(some, {.asks_filter = true, .counts = one.job->counts, .turn = turn, .order = order, .ends_turn = is_last});
+      update.step(some, *one.job);
+      update.finish(one.job->time_s);
+    }
+  }
+}
+
+void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
+  std::vector<GradientJob> ready(jobs.begin(), jobs.end());
+  std::vector<std::vector<float>> scaled(jobs.size());
+  std::vector<Bags> calls;
+  std::vector<Table*> tables;  // each once, in order of first mention
+  for (std::size_t i = 0; i < jobs.size(); ++i) {
+    check_job(jobs[i], pool);
+    calls.push_back(jobs[i].bags);
+    if (std::find(tables.begin(), tables.end(), jobs[i].table) == tables.end()) tables.push_back(jobs[i].table);
+    if (jobs[i].bags.pooling == Pooling::kMean) {
+      scaled[i] = divide_by_length(jobs[i]);
+      ready[i].grads = scaled[i].data();
+    }
+  }
+  std::vector<std::unique_lock<std::mutex>> budgets;
+  for (Table* table : tables) {
+    std::vector<std::span<const std::int64_t>> ids;
+    for (const GradientJob& job : jobs) {
+      if (job.table == table) ids.push_back(job.bags.ids);
+    }
+    budgets.push_back(table->check_budget(ids));
+  }
+  const std::span<const Partition> grouped = partition(calls, pool);
+
+  // The jobs of one table run in order within each of its parts, so the result does not depend on threads.
+  struct Group {
+    std::vector<TableWork> work;
+    std::uint64_t turn = 0;
+    Turnstile turnstile;
+    Turnstile* order = nullptr;
+  };
+  std::vector<Group> groups(tables.size());
+  for (std::size_t t = 0; t < tables.size(); ++t) {
+    Table& table = *tables[t];
+    for (std::size_t i = 0; i < jobs.size(); ++i) {
+      if (ready[i].table != &table) continue;
+      groups[t].work.push_back({&ready[i], &grouped[i]});
+      for (std::size_t k = 0; k < table.config_.slices.size(); ++k) {
+        table.scales_[k] = table.schema_.slices()[k].compressor->scale_at(ready[i].step, table.scales_[k]);
+      }
+    }
+    groups[t].turn = table.turn_.fetch_add(1);
+    groups[t].order = table.config_.is_deterministic && table.filter_ ? &groups[t].turnstile : nullptr;
+  }
+  pool.run(tables.size() * kShards, [&](std::size_t piece) {
+    const Group& group = groups[piece / kShards];
+    tables[piece / kShards]->apply_part(piece % kShards, group.work, group.turn, group.order);
+  });
+  for (const GradientJob& job : jobs) job.table->see_time(job.time_s);
+}
+
+void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed) {
+  const auto time_s = static_cast<std::uint32_t>(max_time_s());
+  change_rows(ids, false, [&](ShardUpdate& update, const Partition::Group& group) {
+    for (std::size_t i = 0; i < group.ids.size(); ++i) existed[group.targets[i]] = update.member(i).is_new ? 0 : 1;
+    for (const UniqueId& unique : update.uniques()) {
+      update.preserve(unique);
+      schema_.init(unique.id, update.row(unique));
+    }
+    update.finish(time_s);
+  });
+}
+
+std::size_t Table::erase(std::span<const std::int64_t> ids) {
+  std::atomic<std::size_t> erased{0};
+  const Bags bags{.ids = ids};
+  const Partition grouped = partition({&bags, 1}, *pool_)[0];
+  pool_->run(kShards, [&](std::size_t part) {
+    const Partition::Group group = grouped.group(part);
+    if (group.ids.empty()) return;
+    Shard& shard = *shards_[part];
+    const std::unique_lock lock(shard.mutex);
+    for (const std::int64_t id : group.ids) {
+      const Slot slot = shard.index.find(id, mix(static_cast<std::uint64_t>(id)));
+      if (slot == kNoSlot) continue;
+      remove(shard, slot, Removal::Reason::kDeleted, 0);
+      erased.fetch_add(1, std::memory_order_relaxed);
+    }
+    shard.index.shrink();
+  });
+  return erased;
+}
+
+void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows) {
+  const std::size_t row_bytes = schema_.row_bytes();
+  change_rows(ids, false, [&](ShardUpdate& update, const Partition::Group& group) {
+    for (std::size_t i = 0; i < group.ids.size(); ++i) {
+      UniqueId& unique = update.member(i);
+      update.preserve(unique);
+      std::memcpy(update.row(unique), rows + group.targets[i] * row_bytes, row_bytes);
+      unique.time = times[group.targets[i]];
+    }
+    update.finish(std::nullopt);
+  });
+  if (!times.empty()) see_time(*std::max_element(times.begin(), times.end()));
+}
+
+}  // namespace engine

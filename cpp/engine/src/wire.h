@@ -1,0 +1,164 @@
+// wire.h: the few parts of the protobuf wire format that the engine's own codecs need. Private to the engine.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+namespace engine::wire {
+
+inline constexpr std::uint32_t kVarint = 0;
+inline constexpr std::uint32_t kFixed64 = 1;
+inline constexpr std::uint32_t kBlock = 2;
+inline constexpr std::uint32_t kFixed32 = 5;
+
+// Why a message cannot be read. The caller knows the place and turns it into an engine error.
+struct Malformed {
+  std::string reason;
+};
+
+constexpr std::size_t varint_bytes(std::uint64_t value) noexcept {
+  return (static_cast<std::size_t>(std::bit_width(value | 1U)) + 6) / 7;
+}
+
+struct Tag {
+  std::uint32_t field;
+  std::uint32_t wire;
+};
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
+
+  [[nodiscard]] bool done() const noexcept { return at_ == end_; }
+
+  std::uint64_t varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (at_ == end_) throw Malformed{"the message ends inside a number"};
+      const auto byte = static_cast<std::uint64_t>(*at_++);
+      if (shift == 63 && byte > 1) break;
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
+    }
+    throw Malformed{"a number is longer than 64 bits"};
+  }
+
+  Tag tag() {
+    const std::uint64_t key = varint();
+    if (key >> 32 != 0 || key >> 3 == 0)
+      throw Malformed{"field number " + std::to_string(key >> 3) + " is not possible"};
+    return {static_cast<std::uint32_t>(key >> 3), static_cast<std::uint32_t>(key & 7)};
+  }
+
+  template <typename Value>
+  Value fixed() {
+    need(sizeof(Value));
+    Value value{};
+    std::memcpy(&value, at_, sizeof value);
+    at_ += sizeof value;
+    return value;
+  }
+
+  std::span<const std::byte> block() {
+    const std::uint64_t size = varint();
+    need(size);
+    const std::span<const std::byte> bytes{at_, static_cast<std::size_t>(size)};
+    at_ += size;
+    return bytes;
+  }
+
+  void skip(const Tag& tag) {
+    switch (tag.wire) {
+      case kVarint:
+        varint();
+        break;
+      case kFixed64:
+        need(8), at_ += 8;
+        break;
+      case kBlock:
+        block();
+        break;
+      case kFixed32:
+        need(4), at_ += 4;
+        break;
+      default:
+        throw Malformed{"field " + std::to_string(tag.field) + " has wire type " + std::to_string(tag.wire)};
+    }
+  }
+
+  // Reads one occurrence of a `repeated float` field, packed or not, and all unpacked ones that follow it directly.
+  // Returns how many of at most `room` floats were written; `room` + 1 says that there were more.
+  std::size_t floats(const Tag& tag, float* out, std::size_t room) {
+    if (tag.wire == kBlock) {
+      const auto bytes = block();
+      if (bytes.size() % sizeof(float) != 0)
+        throw Malformed{"packed floats take " + std::to_string(bytes.size()) + " bytes"};
+      const std::size_t count = bytes.size() / sizeof(float);
+      if (count > room) return room + 1;
+      if (count > 0) std::memcpy(out, bytes.data(), bytes.size());
+      return count;
+    }
+    if (tag.wire != kFixed32) throw Malformed{"field " + std::to_string(tag.field) + " does not hold floats"};
+    const auto again = static_cast<std::byte>(tag.field << 3 | kFixed32);  // used below field 16 only
+    for (std::size_t count = 0; count < room;) {
+      out[count++] = fixed<float>();
+      if (end_ - at_ < 5 || *at_ != again || tag.field > 15) return count;
+      ++at_;
+    }
+    return room + 1;
+  }
+
+ private:
+  void need(std::uint64_t bytes) const {
+    const auto left = static_cast<std::uint64_t>(end_ - at_);
+    if (bytes > left) {
+      throw Malformed{"a field needs " + std::to_string(bytes) + " bytes, the message has " + std::to_string(left) +
+                      " left"};
+    }
+  }
+
+  const std::byte* at_;
+  const std::byte* end_;
+};
+
+// Writes into memory that the caller has sized; every field number is below 16, so a tag is one byte.
+class Writer {
+ public:
+  explicit Writer(std::byte* at) : at_(at) {}
+
+  [[nodiscard]] std::byte* at() const noexcept { return at_; }
+
+  void tag(std::uint32_t field, std::uint32_t wire) noexcept { *at_++ = static_cast<std::byte>(field << 3 | wire); }
+
+  void varint(std::uint64_t value) noexcept {
+    for (; value >= 0x80; value >>= 7) *at_++ = static_cast<std::byte>(value | 0x80);
+    *at_++ = static_cast<std::byte>(value);
+  }
+
+  template <typename Value>
+  void fixed(Value value) noexcept {
+    std::memcpy(at_, &value, sizeof value);
+    at_ += sizeof value;
+  }
+
+  void floats(std::uint32_t field, const float* values, std::size_t count) noexcept {
+    for (std::size_t i = 0; i < count; ++i) {
+      tag(field, kFixed32);
+      fixed(values[i]);
+    }
+  }
+
+  void bytes(const void* data, std::size_t size) noexcept {
+    if (size > 0) std::memcpy(at_, data, size);
+    at_ += size;
+  }
+
+ private:
+  std::byte* at_;
+};
+
+}  // namespace engine::wire

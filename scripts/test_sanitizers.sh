@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Builds engine, module and tests with sanitizers, and runs the C++ tests and the table tests of Python under them.
+#
+#   test_sanitizers.sh address,undefined build/asan
+#   test_sanitizers.sh thread            build/tsan
+#
+# The release build is not touched: Python finds the sanitized module in BUILD/overlay, a copy of the package made of
+# links, which stands first on the path. Extra arguments go to pytest.
+set -euo pipefail
+
+sanitizers=$1
+build=$2
+shift 2
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root"
+python="$root/.venv/bin/python"
+export PATH="$root/.venv/bin:$PATH"
+
+targets=(_native engine_tests)
+suites=()
+for suite in tests/unit/embedding tests/conformance tests/parity; do
+  [[ ! -d $suite ]] || suites+=("$suite")
+done
+
+cmake -S . -B "$build" -G Ninja -DMONOLITH_SANITIZE="$sanitizers" -DPython_EXECUTABLE="$python" \
+  -DCMAKE_MAKE_PROGRAM="$root/.venv/bin/ninja" >/dev/null
+cmake --build "$build" --target "${targets[@]}"
+
+# --- the package, with the sanitized module in the place of the released one
+overlay="$root/$build/overlay"
+rm -rf "$overlay"
+mkdir -p "$overlay/monolith"
+ln -s "$root"/src/monolith/* "$overlay/monolith/"
+rm -f "$overlay"/monolith/_native*.so
+ln -s "$root/$build"/_native*.so "$overlay/monolith/"
+# The editable install answers `import monolith` before the path is asked; take it out of the way.
+cat >"$overlay/sitecustomize.py" <<'PYTHON'
+import sys
+
+sys.meta_path[:] = [finder for finder in sys.meta_path if "monolith" not in type(finder).__module__]
+PYTHON
+
+# --- how to run
+gcc_file() { realpath "$(${CXX:-g++} -print-file-name="$1")"; }
+runner=()
+export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
+export ASAN_OPTIONS="detect_leaks=0:halt_on_error=1"
+export TSAN_OPTIONS="halt_on_error=1:second_deadlock_stack=1:suppressions=$root/scripts/tsan.supp"
+# libstdc++ must be there before the sanitizer looks for the functions it wraps, or the first C++ exception aborts.
+if [[ $sanitizers == thread ]]; then
+  preload="$(gcc_file libtsan.so) $(gcc_file libstdc++.so)"
+  # TSan needs the address layout that it was built for; randomisation breaks it on newer kernels.
+  runner=(setarch "$(uname -m)" -R)
+else
+  preload="$(gcc_file libasan.so) $(gcc_file libubsan.so) $(gcc_file libstdc++.so)"
+fi
+
+echo "== C++ tests, -fsanitize=$sanitizers"
+"${runner[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=ignore
+
+echo "== Python tests, -fsanitize=$sanitizers"
+under_sanitizer=(env "LD_PRELOAD=$preload" "PYTHONPATH=$overlay" PYTHONMALLOC=malloc MONOLITH_SANITIZED="$sanitizers")
+loaded=$("${runner[@]}" "${under_sanitizer[@]}" "$python" -c 'import monolith._native as m; print(m.__file__)')
+[[ $loaded == "$overlay"/* ]] || { echo "loaded $loaded instead of the sanitized module" >&2; exit 1; }
+"${runner[@]}" "${under_sanitizer[@]}" "$python" -m pytest --capture=sys -p no:cacheprovider "$@" "${suites[@]}"

@@ -1,0 +1,72 @@
+"""``monolith bench``: runs a benchmark of the source checkout and passes its JSON lines through.
+
+The benchmarks and their peers are not part of the installed package; each is a program ``benchmarks/bench_NAME.py``
+that takes ``--case`` and ``--quick``. This module finds and starts it, and knows nothing of what it measures.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import monolith
+from monolith.core.errors import ConfigError
+
+__all__ = ["register"]
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``bench`` to the program."""
+    app.command("bench", epilog="Example: monolith bench engine --case step_zipf_torch --quick")(bench)
+
+
+def bench(
+    name: Annotated[str, typer.Argument(help="What to measure, such as 'engine'.")],
+    case: Annotated[list[str] | None, typer.Option(help="Only this case; may be given several times.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 60 seconds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Accepted for symmetry: the output is always JSON.")] = False,
+) -> None:
+    """Measure Monolith beside its peers.
+
+    Prints one JSON object per result on standard output; progress goes to standard error.
+    """
+    arguments = [argument for each in case or [] for argument in ("--case", each)]
+    if quick:
+        arguments.append("--quick")
+    raise typer.Exit(run_benchmark(find_program(name, checkout_root()), arguments))
+
+
+def checkout_root() -> Path:
+    """Return the root of the source checkout that this package is installed from.
+
+    Raises:
+        ConfigError: The package is not installed from a checkout in editable mode.
+    """
+    root = Path(monolith.__file__).resolve().parents[2]
+    if not (root / "benchmarks").is_dir():
+        raise ConfigError(
+            f"there are no benchmarks at {root / 'benchmarks'}; they need a source checkout: "
+            "clone the repository and run `make setup` there"
+        )
+    return root
+
+
+def find_program(name: str, root: Path) -> Path:
+    """Return the program of benchmark ``name`` under ``root``.
+
+    Raises:
+        ConfigError: There is no such benchmark; the text lists those there are.
+    """
+    known = {path.stem.removeprefix("bench_"): path for path in (root / "benchmarks").glob("bench_*.py")}
+    if name not in known:
+        raise ConfigError(f"no benchmark {name!r}; choose from: {', '.join(sorted(known)) or 'none exist yet'}")
+    return known[name]
+
+
+def run_benchmark(program: Path, arguments: list[str]) -> int:
+    """Run ``program`` with this interpreter, sharing standard output and error, and return its exit status."""
+    return subprocess.run([sys.executable, str(program), *arguments], check=False).returncode

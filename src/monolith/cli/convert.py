@@ -1,0 +1,144 @@
+"""``monolith convert``: checkpoints of the original to ours and back. Parses arguments, shows progress, sums up."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolith.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monolith.embedding.entry_dump import Progress
+    from monolith.embedding.specs import TableSpec
+
+__all__ = ["register"]
+
+_EPILOG = (
+    "Example: monolith convert --to snapshot --spec user.json model.ckpt-100.assets/MonolithHashTable_user_0 user.snap"
+)
+
+
+class Target(StrEnum):
+    """What to write."""
+
+    SNAPSHOT = "snapshot"
+    ENTRY_DUMP = "entry-dump"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``convert`` to the program."""
+    app.command("convert", epilog=_EPILOG)(convert)
+
+
+def convert(
+    source: Annotated[Path, typer.Argument(help="What to read: a snapshot, or a path before '-00000-of-00001'.")],
+    destination: Annotated[Path, typer.Argument(help="What to write: a snapshot, or a path before '-00000-of-00001'.")],
+    to: Annotated[Target, typer.Option(help="What to make of it.")],
+    spec: Annotated[
+        list[Path] | None,
+        typer.Option(help="JSON of a TableSpec (TableSpec.to_json), or of a list of them; for --to snapshot."),
+    ] = None,
+    multi: Annotated[bool, typer.Option("--multi", help="The original's multi-table files, and a MultiTable.")] = False,
+    shards: Annotated[int | None, typer.Option(min=1, help="Files to write. Default: by the number of rows.")] = None,
+    allow_missing_state: Annotated[
+        bool, typer.Option("--allow-missing-state", help="Start optimizer state that the records lack as new.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at DESTINATION.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
+) -> None:
+    """Convert a sparse checkpoint of the original (EntryDump files) to a snapshot, or a snapshot to EntryDump files."""
+    specs = _read_specs(spec or [], to, multi)
+    with _progress(f"{source.name} to {to.value}") as progress:
+        if to is Target.SNAPSHOT:
+            if destination.exists() and not overwrite:
+                raise ConfigError(f"{destination} exists; choose another path or add --overwrite")
+            rows = _to_snapshot(source, destination, specs, multi, shards, allow_missing_state, progress)
+        else:
+            rows = _to_entry_dump(source, destination, multi, shards, overwrite, progress)
+    if as_json:
+        typer.echo(json.dumps({"to": to.value, "destination": str(destination), "rows": rows}))
+    else:
+        for table, count in rows.items():
+            typer.echo(f"{table}: {count:,} rows")
+
+
+def _read_specs(paths: list[Path], to: Target, multi: bool) -> list[TableSpec]:
+    from monolith.embedding.specs import TableSpec
+
+    if to is Target.ENTRY_DUMP:
+        if paths:
+            raise ConfigError("--spec is given, but a snapshot knows its own; leave it out with --to entry-dump")
+        return []
+    specs = []
+    for path in paths:
+        try:
+            content = json.loads(path.read_text())
+        except (OSError, ValueError) as exc:
+            raise ConfigError(f"--spec {path} cannot be read ({exc}); give the JSON of a TableSpec") from exc
+        specs += [
+            TableSpec.from_json(json.dumps(each)) for each in (content if isinstance(content, list) else [content])
+        ]
+    if not specs or (len(specs) > 1 and not multi):
+        wanted = "at least one" if multi else "exactly one"
+        raise ConfigError(f"--spec gives {len(specs)} tables; --to snapshot needs {wanted}")
+    return specs
+
+
+def _to_snapshot(
+    source: Path,
+    destination: Path,
+    specs: list[TableSpec],
+    multi: bool,
+    shards: int | None,
+    allow_missing_state: bool,
+    progress: Progress,
+) -> dict[str, int]:
+    from monolith.embedding import MultiTable
+    from monolith.embedding.convert import entry_dump_to_table, restore_multi_entry_dump
+
+    if not multi:
+        table = entry_dump_to_table(source, specs[0], allow_missing_state=allow_missing_state, progress=progress)
+        table.save(destination, shards=shards)
+        return {specs[0].name: len(table)}
+    tables = MultiTable(specs)
+    by_name = {name: tables[name] for name in tables}
+    restore_multi_entry_dump(source, by_name, allow_missing_state=allow_missing_state, progress=progress)
+    tables.save(destination, shards=shards)
+    return {name: len(table) for name, table in by_name.items()}
+
+
+def _to_entry_dump(
+    source: Path, destination: Path, multi: bool, shards: int | None, overwrite: bool, progress: Progress
+) -> dict[str, int]:
+    from monolith.embedding import MultiTable, Table
+    from monolith.embedding.convert import table_to_entry_dump, tables_to_multi_entry_dump
+
+    destination.parent.mkdir(parents=True, exist_ok=True)
+    if multi:
+        saved = MultiTable.load(source)
+        tables = {name: saved[name] for name in saved}
+        return tables_to_multi_entry_dump(tables, destination, shards=shards, overwrite=overwrite, progress=progress)
+    table = Table.load(source)
+    written = table_to_entry_dump(table, destination, shards=shards, overwrite=overwrite, progress=progress)
+    return {table.spec.name: written}
+
+
+@contextlib.contextmanager
+def _progress(title: str) -> Iterator[Progress]:
+    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    with Bar(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,86 @@
+"""The ``monolith`` program: finds the subcommand, sets up logging, turns errors into one line and an exit status.
+
+A subcommand is a module beside this one with ``register(app: typer.Typer) -> None``; it is imported when it is named
+on the command line (or by ``--help``), and imports what it needs when it runs. Nothing here knows what any of them do.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+import monolith
+from monolith.core.errors import MonolithError
+from monolith.core.logs import setup_logging
+
+__all__ = ["app", "main"]
+
+# A command that is declared but not written yet is left out.
+_COMMANDS = {
+    name: f"monolith.cli.{name}"
+    for name in ("bench", "convert", "inspect")
+    if importlib.util.find_spec(f"monolith.cli.{name}")
+}
+
+
+class _LazyGroup(typer.core.TyperGroup):
+    """A group whose subcommands are imported one at a time, when they are asked for."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in _COMMANDS:
+            return None
+        part = typer.Typer()
+        part.callback()(_no_options)  # makes a group even of a single command, so that it keeps its name
+        importlib.import_module(_COMMANDS[cmd_name]).register(part)
+        return typer.main.get_group(part).commands[cmd_name]
+
+
+def _no_options() -> None:
+    pass
+
+
+app = typer.Typer(
+    cls=_LazyGroup,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Example: monolith bench engine --quick    Help on one command: monolith bench --help",
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(monolith.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR; the log goes to standard error.")] = (
+        "INFO"
+    ),
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Train recommendation models on live events and serve them seconds later."""
+    setup_logging(log_level)
+
+
+def main() -> None:
+    """Run the command line and exit: 0 when done, 1 with one line when Monolith refused, 2 for wrong usage."""
+    try:
+        app(prog_name="monolith")
+    except MonolithError as error:
+        line = " ".join(str(error).split())
+        sys.stderr.write(f"error: {line or type(error).__name__}\n")
+        sys.exit(1)

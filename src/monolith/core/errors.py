@@ -1,0 +1,185 @@
+"""Every exception that Monolith raises on purpose.
+
+The tree; two questions decide a class: *may the caller retry?* and *whose fault is it?*
+
+::
+
+    MonolithError
+    ├─ ConfigError                 the caller's settings are wrong; never retried; also a ValueError
+    ├─ DataError                   RecordCorrupt · SchemaMismatch
+    ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
+    ├─ ClusterError   .retryable   NoSuchService · SessionLost · ShardUnavailable · RpcTimeout · RetriesExhausted
+    ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid
+    └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
+
+A message says what happened, the value, and the remedy, for example
+``table 'user_id' has dim 16, gradient has dim 32; check FeatureSpec.dim``.
+
+This module knows no transport: what gRPC or HTTP status a class becomes is decided where requests are answered.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Literal
+
+__all__ = [
+    "MonolithError",
+    "ConfigError",
+    "DataError",
+    "RecordCorrupt",
+    "SchemaMismatch",
+    "EngineError",
+    "DimensionMismatch",
+    "CapacityExceeded",
+    "SnapshotCorrupt",
+    "ClusterError",
+    "NoSuchService",
+    "SessionLost",
+    "ShardUnavailable",
+    "RpcTimeout",
+    "RetriesExhausted",
+    "ArtifactError",
+    "CheckpointMissing",
+    "VersionConflict",
+    "ManifestInvalid",
+    "ServingError",
+    "InvalidRequest",
+    "ModelNotFound",
+    "Overloaded",
+    "ModelNotReady",
+]
+
+
+class MonolithError(Exception):
+    """The root: ``except MonolithError`` catches all that Monolith raises on purpose, and nothing else."""
+
+
+class ConfigError(MonolithError, ValueError):
+    """The caller's settings or arguments are wrong; the same call can never succeed.
+
+    It is a ``ValueError`` too, so that code which validates configuration (pydantic above all) reports it at the
+    field where it happened, and callers of the plain Python functions can catch what they would expect.
+    """
+
+
+class DataError(MonolithError):
+    """The input data is at fault: fix or skip the record, a retry reads the same bytes."""
+
+
+class RecordCorrupt(DataError):
+    """A record cannot be decoded: torn, truncated, or of another format. The text names source and offset."""
+
+
+class SchemaMismatch(DataError):
+    """A well-formed record does not fit the declared features. The text names the feature."""
+
+
+class EngineError(MonolithError):
+    """The native engine refused a call; the table is unchanged."""
+
+
+class DimensionMismatch(EngineError):
+    """An array's width or length does not fit the table."""
+
+
+class CapacityExceeded(EngineError):
+    """The table's byte budget does not allow the new rows."""
+
+
+class SnapshotCorrupt(EngineError):
+    """A snapshot file is torn, truncated or altered. The text names file, offset and reason."""
+
+
+class ClusterError(MonolithError):
+    """Another process, or the way to it, failed.
+
+    Attributes:
+        retryable: Whether the same call may succeed later. Each class has a default; one error may override it.
+    """
+
+    _retryable_default: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, retryable: bool | None = None) -> None:
+        super().__init__(message)
+        self.retryable: bool = self._retryable_default if retryable is None else retryable
+
+
+class NoSuchService(ClusterError):
+    """Discovery answered, and no such service is registered."""
+
+
+class SessionLost(ClusterError):
+    """The session with the coordination service ended; ephemeral registrations are gone until it is renewed."""
+
+    _retryable_default = True
+
+
+class ShardUnavailable(ClusterError):
+    """The shard's server cannot be reached, or is recovering."""
+
+    _retryable_default = True
+
+
+class RpcTimeout(ClusterError):
+    """The call's deadline passed. The other side may or may not have acted."""
+
+    _retryable_default = True
+
+
+class RetriesExhausted(ClusterError):
+    """Every attempt that the policy allowed has failed; ``__cause__`` is the last error.
+
+    Attributes:
+        attempts: How many calls were made.
+    """
+
+    def __init__(self, message: str, *, attempts: int = 0) -> None:
+        super().__init__(message)
+        self.attempts: int = attempts
+
+
+class ArtifactError(MonolithError):
+    """What is on disk (checkpoint, delta, export) is not what was asked for."""
+
+
+class CheckpointMissing(ArtifactError):
+    """There is no checkpoint at this path, or none that is complete."""
+
+
+class VersionConflict(ArtifactError):
+    """The version exists already, or was written by a format this release does not read."""
+
+
+class ManifestInvalid(ArtifactError):
+    """A manifest cannot be read, or contradicts the files beside it."""
+
+
+class ServingError(MonolithError):
+    """A request could not be answered.
+
+    Attributes:
+        at_fault: ``"client"`` when another request is needed, ``"server"`` when the same one may succeed elsewhere
+            or later.
+    """
+
+    at_fault: ClassVar[Literal["client", "server"]] = "server"
+
+
+class InvalidRequest(ServingError):
+    """The request does not fit the model's signature."""
+
+    at_fault = "client"
+
+
+class ModelNotFound(ServingError):
+    """No such model or version is configured here."""
+
+    at_fault = "client"
+
+
+class Overloaded(ServingError):
+    """The queue is full; come back later or ask another replica."""
+
+
+class ModelNotReady(ServingError):
+    """The model is known, but no version of it is loaded yet."""

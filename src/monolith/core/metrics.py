@@ -1,0 +1,86 @@
+"""The name, kind and meaning of every metric that Monolith exports: the one list a dashboard can trust.
+
+Only descriptions live here. Counting and exporting is done by the process that owns the number, with whatever
+client it uses; this module imports none. Names follow Prometheus: base units, ``_total`` for counters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = [
+    "ALL",
+    "Metric",
+    "EVENT_TO_SERVABLE_SECONDS",
+    "RETRY_FAILURES_TOTAL",
+    "TABLE_BYTES",
+    "TABLE_EVICTED_ROWS_TOTAL",
+    "TABLE_NONFINITE_GRADIENTS_TOTAL",
+    "TABLE_NOT_ADMITTED_IDS_TOTAL",
+    "TABLE_ROWS",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """One exported number."""
+
+    name: str
+    """The full name, with prefix and unit."""
+
+    kind: Literal["counter", "gauge", "histogram"]
+    """How it moves: only up, both ways, or as a distribution."""
+
+    help: str
+    """One sentence for the person who reads the graph."""
+
+    labels: tuple[str, ...] = ()
+    """What it is split by, in the order in which label values are given."""
+
+
+TABLE_ROWS = Metric(
+    name="monolith_table_rows",
+    kind="gauge",
+    help="Rows that the table holds.",
+    labels=("table",),
+)
+TABLE_BYTES = Metric(
+    name="monolith_table_bytes",
+    kind="gauge",
+    help="Memory that the table holds, index and free rows included.",
+    labels=("table",),
+)
+TABLE_EVICTED_ROWS_TOTAL = Metric(
+    name="monolith_table_evicted_rows_total",
+    kind="counter",
+    help="Rows removed because their last event is older than the slot's limit.",
+    labels=("table",),
+)
+TABLE_NOT_ADMITTED_IDS_TOTAL = Metric(
+    name="monolith_table_not_admitted_ids_total",
+    kind="counter",
+    help="Absent ids that an update named too rarely to be given a row.",
+    labels=("table",),
+)
+TABLE_NONFINITE_GRADIENTS_TOTAL = Metric(
+    name="monolith_table_nonfinite_gradients_total",
+    kind="counter",
+    help="Gradient rows skipped because they held NaN or infinity.",
+    labels=("table",),
+)
+RETRY_FAILURES_TOTAL = Metric(
+    name="monolith_retry_failures_total",
+    kind="counter",
+    help="Failed attempts of calls that are retried, by what was called.",
+    labels=("call",),
+)
+EVENT_TO_SERVABLE_SECONDS = Metric(
+    name="monolith_event_to_servable_seconds",
+    kind="histogram",
+    help="From the time of an event to the moment a server can answer with what was learnt from it.",
+    labels=("model",),
+)
+
+ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+"""Every metric, in the order of this file."""

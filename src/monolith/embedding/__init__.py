@@ -1,0 +1,79 @@
+"""Collisionless embedding tables: what they are made of, how they are read, trained, saved and served."""
+
+from __future__ import annotations
+
+from monolith.embedding.admission import NoFilter, ProbabilisticFilter, SlidingHashFilter
+from monolith.embedding.compressors import FixedR8, Fp16, Fp32, OneBit
+from monolith.embedding.entry import Entry
+from monolith.embedding.entry_dump import read_entry_dump, write_entry_dump
+from monolith.embedding.initializers import Constant, Ones, RandomUniform, Zeros
+from monolith.embedding.learning_rates import LearningRateFunction, PolynomialDecay
+from monolith.embedding.multi_table import FusedRows, MultiTable, RestoreReport
+from monolith.embedding.optimizers import (
+    Adadelta,
+    Adagrad,
+    Adam,
+    Amsgrad,
+    BatchSoftmax,
+    DelayCompensated,
+    DynamicWdAdagrad,
+    Ftrl,
+    GroupAdagrad,
+    GroupFtrl,
+    Momentum,
+    MovingAverage,
+    RmsProp,
+    RmsPropV2,
+    Sgd,
+    StochasticRoundingFp16,
+)
+from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
+from monolith.embedding.store import EmbeddingStore, Manifest
+from monolith.embedding.table import Table, set_threads
+from monolith.embedding.writable_file import WritableFile
+
+__all__ = [
+    "Adadelta",
+    "Adagrad",
+    "Adam",
+    "Amsgrad",
+    "BatchSoftmax",
+    "Constant",
+    "DelayCompensated",
+    "DynamicWdAdagrad",
+    "EmbeddingStore",
+    "Entry",
+    "FixedR8",
+    "Fp16",
+    "Fp32",
+    "Ftrl",
+    "FusedRows",
+    "GroupAdagrad",
+    "GroupFtrl",
+    "LearningRateFunction",
+    "Manifest",
+    "Momentum",
+    "MovingAverage",
+    "MultiTable",
+    "NoFilter",
+    "OneBit",
+    "Ones",
+    "PolynomialDecay",
+    "ProbabilisticFilter",
+    "RandomUniform",
+    "RestoreReport",
+    "RmsProp",
+    "RmsPropV2",
+    "Sgd",
+    "SliceSpec",
+    "SlidingHashFilter",
+    "StochasticRoundingFp16",
+    "Table",
+    "TableSpec",
+    "WritableFile",
+    "Zeros",
+    "merge_specs",
+    "read_entry_dump",
+    "set_threads",
+    "write_entry_dump",
+]

@@ -1,0 +1,103 @@
+"""Checks what callers hand to a table and turns it into what the engine takes.
+
+Every complaint names the table, the value and the remedy. Arrays may be NumPy arrays, torch tensors on the CPU or
+sequences; nothing is copied that already has the right form.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from monolith import _native
+from monolith.core.errors import ConfigError, DimensionMismatch
+
+Mode: TypeAlias = Literal["sum", "mean"] | tuple[Literal["first"], int]
+"""How a bag becomes rows: one sum, one mean, or its first n rows."""
+
+MAX_TIME_S = 2**32 - 1
+"""Rows keep their time in 32 bits: the year 2106."""
+
+
+def as_array(values: Any) -> NDArray[Any]:
+    """Return a NumPy view of an array-like; a torch tensor that needs a gradient is detached first."""
+    if hasattr(values, "detach"):
+        values = values.detach()
+    return np.asarray(values)
+
+
+def as_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
+    """Return flat int64 ids. uint64 is taken bit for bit, other integers are widened, the rest is refused."""
+    array = as_array(ids)
+    if array.size == 0 and not hasattr(ids, "dtype"):
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise ConfigError(f"table {table!r}: ids have dtype {array.dtype}; give integers, best int64")
+    if array.ndim != 1:
+        raise ConfigError(f"table {table!r}: ids have shape {array.shape}; give a flat array, for example ids.ravel()")
+    if array.dtype == np.uint64:
+        array = array.view(np.int64)
+    return np.ascontiguousarray(array, np.int64)
+
+
+def as_rows(table: str, what: str, rows: ArrayLike, count: int, dim: int) -> NDArray[np.float32]:
+    """Return a (count, dim) float32 matrix."""
+    array = as_array(rows)
+    if array.dtype.kind not in "fiu":
+        raise ConfigError(f"table {table!r}: {what} have dtype {array.dtype}; give float32")
+    if array.ndim != 2 or array.shape[1] != dim:
+        width = array.shape[-1] if array.ndim else 0
+        raise DimensionMismatch(
+            f"table {table!r} has dim {dim}, the {what} have dim {width} (shape {array.shape}); check the slices' dims"
+        )
+    if len(array) != count:
+        raise DimensionMismatch(f"table {table!r}: {count} rows are needed, {what} have {len(array)}")
+    return np.ascontiguousarray(array, np.float32)
+
+
+def as_offsets(table: str, offsets: ArrayLike, id_count: int) -> NDArray[np.int64]:
+    """Return the bag boundaries: from 0 to the number of ids, never falling."""
+    array = as_array(offsets)
+    if array.dtype.kind not in "iu" or array.ndim != 1 or array.size == 0:
+        raise ConfigError(
+            f"table {table!r}: offsets have dtype {array.dtype} and shape {array.shape}; give bags + 1 integers"
+        )
+    array = np.ascontiguousarray(array, np.int64)
+    if array[0] != 0 or array[-1] != id_count:
+        raise ConfigError(
+            f"table {table!r}: offsets go from {array[0]} to {array[-1]}; they must go from 0 to the {id_count} ids"
+        )
+    falling = np.flatnonzero(array[1:] < array[:-1])
+    if falling.size:
+        at = int(falling[0])
+        raise ConfigError(f"table {table!r}: offsets fall from {array[at]} to {array[at + 1]} at position {at + 1}")
+    return array
+
+
+def as_mode(mode: Mode) -> tuple[_native.Pooling, int]:
+    """Return the engine's pooling and its n (0 but for first-n)."""
+    if mode == "sum":
+        return _native.Pooling.sum, 0
+    if mode == "mean":
+        return _native.Pooling.mean, 0
+    if isinstance(mode, tuple) and len(mode) == 2 and mode[0] == "first":
+        n = mode[1]
+        if isinstance(n, int) and not isinstance(n, bool) and 0 < n < 1 << 31:
+            return _native.Pooling.first, n
+    raise ConfigError(f"mode is {mode!r}; give 'sum', 'mean' or ('first', n) with n of at least 1")
+
+
+def check_time(time_s: int) -> int:
+    """Return unix seconds that fit a row."""
+    if isinstance(time_s, bool) or not isinstance(time_s, int | np.integer) or not 0 <= time_s <= MAX_TIME_S:
+        raise ConfigError(f"time_s is {time_s!r}; give whole unix seconds from 0 to {MAX_TIME_S}")
+    return int(time_s)
+
+
+def check_step(step: int) -> int:
+    """Return a step number of at least 0."""
+    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
+        raise ConfigError(f"step is {step!r}; give a whole number of at least 0")
+    return int(step)

@@ -1,0 +1,70 @@
+"""Which absent ids may get a row: filters that count sightings or draw lots.
+
+A filter is asked only for ids that have no row and whose slot has a threshold above 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar
+
+from monolith.core.errors import ConfigError
+from monolith.embedding._part import Part, check_bool, check_whole
+
+__all__ = ["FILTERS", "AdmissionFilter", "NoFilter", "ProbabilisticFilter", "SlidingHashFilter"]
+
+
+class AdmissionFilter(Part):
+    """The base of all admission filters."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NoFilter(AdmissionFilter):
+    """Everything may enter at once."""
+
+    kind: ClassVar[str] = "no_filter"
+
+
+@dataclass(frozen=True, slots=True)
+class SlidingHashFilter(AdmissionFilter):
+    """Counts sightings in a ring of small hash tables that forgets the oldest; admits the (threshold + 1)-th."""
+
+    kind: ClassVar[str] = "sliding_hash_filter"
+
+    capacity: int = 300_000_000
+    """Ids remembered at least; fewer than 300 are raised to 300."""
+    _: KW_ONLY
+    split_num: int = 7
+    """Tables in the ring."""
+
+    def __post_init__(self) -> None:
+        check_whole(self, "capacity", at_least=1)
+        check_whole(self, "split_num", at_least=5)
+        if max(self.capacity, 300) // (self.split_num - 1) < 2:
+            raise ConfigError(
+                f"SlidingHashFilter.split_num is {self.split_num} for capacity {self.capacity}; "
+                f"use at most {max(self.capacity, 300) // 2 + 1}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ProbabilisticFilter(AdmissionFilter):
+    """Remembers nothing; admits by lot, so that about ``threshold`` sightings are needed on average."""
+
+    kind: ClassVar[str] = "probabilistic_filter"
+
+    _: KW_ONLY
+    equal_probability: bool = True
+    """True: each sighting has the same chance, 95 % are in after threshold sightings. False: count / threshold."""
+
+    def __post_init__(self) -> None:
+        check_bool(self, "equal_probability")
+
+
+FILTERS: Mapping[str, type[AdmissionFilter]] = {
+    cls.kind: cls for cls in (NoFilter, SlidingHashFilter, ProbabilisticFilter)
+}
+"""Every filter class by its kind."""

@@ -1,0 +1,314 @@
+"""Snapshots of tables on disk: a folder with part files and one manifest that names them all.
+
+The engine writes and reads the part files. Here is what makes them one snapshot: the manifest is written last, synced and
+renamed, so a crash at any instant leaves the snapshot that was there before. Readers believe only what the manifest
+names, with its sizes and checksums.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from monolith import _native
+from monolith.core.errors import ConfigError, SchemaMismatch, SnapshotCorrupt
+from monolith.embedding.specs import TableSpec
+
+if TYPE_CHECKING:
+    from monolith.embedding.table import Table
+
+__all__ = ["SavedTable", "load", "read_manifest", "restore", "save", "verify"]
+
+MANIFEST = "manifest.json"
+_FORMAT = "monolith.table_snapshot"
+_VERSION = 1
+_ROWS_PER_FILE = 1_000_000
+_MOST_FILES = 4
+_MOST_SHARDS = 9999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedTable:
+    """One table of a snapshot, as the manifest describes it."""
+
+    folder: Path
+    generation: int
+    name: str
+    spec: dict[str, Any] | None
+    """The spec's JSON form; None when it had none."""
+    slices: list[dict[str, Any]]
+    is_serving: bool
+    skip_zero_rows: bool
+    rows: int
+    max_time_s: int
+    scales: list[float]
+    parts: list[_native.SnapshotPart]
+    filter: dict[str, Any] | None
+
+
+def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
+    """Write the tables, all as of one instant per table, to the folder ``path``.
+
+    Args:
+        tables: Tables with different names.
+        path: A folder; made when missing. A snapshot in it is replaced, whole or not at all.
+        shards: Files per table; None = one per million rows, at most 4.
+    """
+    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or not 0 < shards <= _MOST_SHARDS):
+        raise ConfigError(f"shards is {shards!r}; give a whole number from 1 to {_MOST_SHARDS}")
+    folder = Path(path)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; give a folder to save the snapshot in")
+    folder.mkdir(parents=True, exist_ok=True)
+    generation = secrets.randbits(63)
+    cuts = [_native.Cut(table._native) for table in tables]
+    written: list[Path] = []
+    try:
+        entries = []
+        for index, (table, cut) in enumerate(zip(tables, cuts, strict=True)):
+            entries.append(_write_table(folder, generation, index, table, cut, shards, written))
+        _write_manifest(folder, {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries})
+    except BaseException:
+        for file in written:
+            file.unlink(missing_ok=True)
+        raise
+    _remove_other_generations(folder, generation)
+    return read_manifest(folder)
+
+
+def _write_table(
+    folder: Path, generation: int, index: int, table: Table, cut: _native.Cut, shards: int | None, written: list[Path]
+) -> dict[str, Any]:
+    count = shards or min(_MOST_FILES, max(1, cut.rows // _ROWS_PER_FILE))
+    stem = f"{generation:016x}-{index:04d}"
+    paths = [folder / f"{stem}-{part:05d}-of-{count:05d}.rows" for part in range(count)]
+    written.extend(paths)
+    filter_entry = None
+    if cut.filter:
+        file = folder / f"{stem}.filter"
+        written.append(file)
+        _write_synced(file, cut.filter)
+        filter_entry = {"name": file.name, "bytes": len(cut.filter), "crc32c": _native.crc32c(cut.filter)}
+    parts = cut.write(generation, [str(file) for file in paths])
+    try:
+        spec = json.loads(table.spec.to_json())
+    except ConfigError:
+        spec = None  # a learning rate that is a bare function has no JSON form; load() then asks for the spec
+    return {
+        "name": table.spec.name,
+        "spec": spec,
+        "slices": [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices],
+        "is_serving": table.is_serving,
+        "skip_zero_rows": table.is_serving and table._native.skips_zero_rows,
+        "rows": sum(part.rows for part in parts),
+        "max_time_s": cut.max_time_s,
+        "scales": cut.scales,
+        "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in parts],
+        "filter": filter_entry,
+    }
+
+
+def _write_synced(path: Path, content: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _seal(body: dict[str, Any]) -> bytes:
+    """The manifest's bytes. There is only one spelling of a body, so a changed byte cannot go unseen."""
+    checksum = _native.crc32c(json.dumps(body, sort_keys=True).encode())
+    return json.dumps({"body": body, "crc32c": checksum}, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def _write_manifest(folder: Path, body: dict[str, Any]) -> None:
+    _sync_folder(folder)
+    temporary = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
+    try:
+        _write_synced(temporary, _seal(body))
+        _native.failpoint("snapshot.before_rename")
+        temporary.replace(folder / MANIFEST)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    _native.failpoint("snapshot.after_rename")
+    _sync_folder(folder)
+
+
+def _remove_other_generations(folder: Path, generation: int) -> None:
+    """Remove what earlier saves left, finished or not; nothing names it any more."""
+    for pattern in ("*.rows", "*.rows.tmp-*", "*.filter", f"{MANIFEST}.tmp-*"):
+        for file in folder.glob(pattern):
+            if not file.name.startswith(f"{generation:016x}-"):
+                file.unlink(missing_ok=True)
+
+
+def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
+    """Return what the snapshot in ``path`` holds, in the order saved.
+
+    Raises:
+        SnapshotCorrupt: There is no snapshot, or its manifest was altered or is of another version.
+    """
+    folder = Path(path)
+    file = folder / MANIFEST
+    try:
+        raw = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise SnapshotCorrupt(f"'{folder}' holds no snapshot: there is no {MANIFEST} in it") from None
+    try:
+        body = json.loads(raw)["body"]
+        is_sound = _seal(body) == raw
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SnapshotCorrupt(f"'{file}' at byte 0: not a manifest ({error})") from error
+    if not is_sound:
+        raise SnapshotCorrupt(f"'{file}' at byte 0: checksum does not match")
+    if body["format"] != _FORMAT or body["version"] != _VERSION:
+        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not known to this release")
+    return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]
+
+
+def _saved_table(folder: Path, generation: int, entry: dict[str, Any]) -> SavedTable:
+    return SavedTable(
+        folder=folder,
+        generation=generation,
+        name=entry["name"],
+        spec=entry["spec"],
+        slices=entry["slices"],
+        is_serving=entry["is_serving"],
+        skip_zero_rows=entry["skip_zero_rows"],
+        rows=entry["rows"],
+        max_time_s=entry["max_time_s"],
+        scales=entry["scales"],
+        parts=[
+            _native.SnapshotPart(str(folder / file["name"]), file["bytes"], file["rows"]) for file in entry["files"]
+        ],
+        filter=entry["filter"],
+    )
+
+
+def find_table(saved: Sequence[SavedTable], spec: TableSpec) -> SavedTable | None:
+    """Return the saved table of that name, or else of the first older name that is there."""
+    by_name = {table.name: table for table in saved}
+    return next((by_name[name] for name in (spec.name, *spec.extra_restore_names) if name in by_name), None)
+
+
+def restore(table: Table, path: str | PathLike[str], *, clear: bool = True, shard: tuple[int, int] = (0, 1)) -> None:
+    """Load the table's rows from the snapshot in ``path``; see ``Table.restore``."""
+    saved = find_table(read_manifest(path), table.spec)
+    if saved is None:
+        raise SchemaMismatch(f"the snapshot '{path}' holds no table {table.spec.name!r}; see monolith inspect table")
+    restore_saved(table, saved, clear=clear, shard=shard)
+
+
+def restore_saved(table: Table, saved: SavedTable, *, clear: bool, shard: tuple[int, int]) -> None:
+    """Load one saved table. A table that holds rows is touched only after every byte was checked."""
+    index, count = shard
+    if not 0 <= index < count:
+        raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
+    if len(table):
+        check(table, saved)
+        if clear:
+            table.clear()
+    _check_layout(table, saved)
+    filter_state = _read_filter(saved)
+    is_empty = not len(table)
+    try:
+        _native.read_snapshot(table._native, saved.generation, saved.parts, index, count)
+        _native.restore_extras(table._native, saved.max_time_s, saved.scales, filter_state)
+    except BaseException:
+        if is_empty:
+            table.clear()
+        raise
+
+
+def check(table: Table, saved: SavedTable) -> None:
+    """Check every byte of a saved table, and that it fits ``table``."""
+    _check_layout(table, saved)
+    _read_filter(saved)
+    _native.verify_snapshot(table._native, saved.generation, saved.parts)
+
+
+def _check_layout(table: Table, saved: SavedTable) -> None:
+    name = table.spec.name
+    if saved.is_serving != table.is_serving:
+        kind = "a serving table" if saved.is_serving else "a training table"
+        raise SchemaMismatch(f"table {name!r}: the snapshot '{saved.folder}' is of {kind}; load it with Table.load")
+    for part in saved.parts:
+        if not Path(part.path).is_file():
+            raise SnapshotCorrupt(f"'{part.path}' is missing; the manifest names it")
+    ours = [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices]
+    if ours != saved.slices:
+        raise SchemaMismatch(f"table {name!r} has slices {ours}, the snapshot '{saved.folder}' has {saved.slices}")
+
+
+def _read_filter(saved: SavedTable) -> bytes:
+    if saved.filter is None:
+        return b""
+    file = saved.folder / saved.filter["name"]
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise SnapshotCorrupt(f"'{file}' is missing; the manifest names it") from None
+    if len(content) != saved.filter["bytes"]:
+        raise SnapshotCorrupt(
+            f"'{file}' at byte {len(content)}: it has {len(content)} bytes, the manifest says {saved.filter['bytes']}"
+        )
+    if _native.crc32c(content) != saved.filter["crc32c"]:
+        raise SnapshotCorrupt(f"'{file}' at byte 0: checksum does not match")
+    return content
+
+
+def spec_of(saved: SavedTable) -> TableSpec:
+    """Return the spec a table was saved with."""
+    if saved.spec is None:
+        raise ConfigError(
+            f"table {saved.name!r} in '{saved.folder}' was saved with a learning rate that is a bare function, which no "
+            f"file can hold; make the table from its spec, then restore()"
+        )
+    return TableSpec.from_json(json.dumps(saved.spec))
+
+
+def load(path: str | PathLike[str], *, make: Callable[[TableSpec], Table], make_serving: Callable[..., Table]) -> Table:
+    """Make the one table of a snapshot; see ``Table.load``."""
+    saved = read_manifest(path)
+    if len(saved) != 1:
+        names = ", ".join(table.name for table in saved)
+        raise ConfigError(f"'{path}' holds {len(saved)} tables ({names}); use MultiTable.load")
+    return load_saved(saved[0], make=make, make_serving=make_serving)
+
+
+def load_saved(saved: SavedTable, *, make: Callable[[TableSpec], Table], make_serving: Callable[..., Table]) -> Table:
+    """Make a table as it was saved."""
+    spec = spec_of(saved)
+    table = make_serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else make(spec)
+    restore_saved(table, saved, clear=False, shard=(0, 1))
+    return table
+
+
+def verify(path: str | PathLike[str]) -> list[SavedTable]:
+    """Check every byte of a snapshot and return what it holds.
+
+    Raises:
+        SnapshotCorrupt: With the file, the offset and the reason.
+    """
+    from monolith.embedding.table import Table
+
+    saved = read_manifest(path)
+    for entry in saved:
+        spec = spec_of(entry)
+        check(Table._serving(spec, skip_zero_rows=False) if entry.is_serving else Table(spec), entry)
+    return saved

@@ -1,0 +1,387 @@
+"""The embedding table as users meet it: checks arguments, allocates results, forwards to the engine.
+
+Knows nothing of files (see ``snapshot``) and nothing of other tables (see ``multi_table``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from os import PathLike
+from typing import Literal, overload
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from monolith import _native
+from monolith.core.errors import ConfigError, DimensionMismatch
+from monolith.embedding import snapshot
+from monolith.embedding._arguments import Mode, as_ids, as_mode, as_offsets, as_rows, check_step, check_time
+from monolith.embedding.entry import Entry, SliceState
+from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.store import Ids, Rows
+
+__all__ = ["Table", "set_threads"]
+
+
+def set_threads(threads: int) -> None:
+    """Set how many threads a batched call may use; all tables of the process share them."""
+    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
+        raise ConfigError(f"threads is {threads!r}; give a whole number from 1 to 1024")
+    _native.set_threads(threads)
+
+
+class Table:
+    """A collisionless embedding table: one row per 64-bit id.
+
+    Shapes: N ids, B bags, D columns (all slices side by side). All methods may be called from several threads at
+    once; a row is never seen half-written. Results do not depend on the number of threads.
+
+    >>> from monolith.embedding import Sgd
+    >>> table = Table(TableSpec("user", [SliceSpec(2, optimizer=Sgd(learning_rate=0.5))]))
+    >>> table.apply_gradients([7, 7, -1], [[1, 2], [1, 2], [4, 4]])
+    >>> table.lookup([7, -1, 99]).tolist()
+    [[-1.0, -2.0], [-2.0, -2.0], [0.0, 0.0]]
+    """
+
+    def __init__(self, spec: TableSpec) -> None:
+        self.spec = spec
+        self.is_serving = False
+        self._native = _native.Table(_native_config(spec))
+
+    @classmethod
+    def _serving(cls, spec: TableSpec, *, skip_zero_rows: bool) -> Table:
+        table = cls.__new__(cls)
+        table.spec = spec
+        table.is_serving = True
+        config = _native_config(spec)
+        config.is_serving = True
+        config.skip_zero_rows = skip_zero_rows
+        table._native = _native.Table(config)
+        return table
+
+    def __repr__(self) -> str:
+        kind = "serving table" if self.is_serving else "table"
+        return f"<{kind} {self.spec.name!r}: {len(self)} rows, dim {self.dim}, {self.memory_bytes} bytes>"
+
+    # --- reading ---
+
+    @overload
+    def lookup(self, ids: ArrayLike, *, return_found: Literal[False] = False) -> Rows: ...
+    @overload
+    def lookup(self, ids: ArrayLike, *, return_found: Literal[True]) -> tuple[Rows, NDArray[np.bool_]]: ...
+    def lookup(self, ids: ArrayLike, *, return_found: bool = False) -> Rows | tuple[Rows, NDArray[np.bool_]]:
+        """Return the row of every id, (N, D).
+
+        An absent id gives zeros, or its initial values with ``on_miss="initial"``; nothing is inserted. With
+        ``return_found`` also (N,) bool: whether the id was present.
+        """
+        keys = as_ids(self.spec.name, ids)
+        rows = np.empty((len(keys), self.dim), np.float32)
+        if not return_found:
+            self._native.lookup(keys, rows, None)
+            return rows
+        found = np.empty(len(keys), np.uint8)
+        self._native.lookup(keys, rows, found)
+        return rows, found.view(np.bool_)
+
+    def lookup_pooled(self, ids: ArrayLike, offsets: ArrayLike, mode: Mode = "sum") -> Rows:
+        """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n).
+
+        Bag b holds ``ids[offsets[b]:offsets[b + 1]]``. An empty bag gives zeros.
+        """
+        job, rows = self._lookup_job(ids, offsets, mode)
+        _native.lookup_all([job])
+        return rows
+
+    def contains(self, ids: ArrayLike) -> NDArray[np.bool_]:
+        """Return for every id whether it has a row, (N,)."""
+        keys = as_ids(self.spec.name, ids)
+        found = np.empty(len(keys), np.uint8)
+        self._native.contains(keys, found)
+        return found.view(np.bool_)
+
+    def entry(self, fid: int) -> Entry | None:
+        """Return everything kept for one id, or None when it has no row."""
+        ids, times, rows = self._native.raw_rows(as_ids(self.spec.name, [fid]))
+        if not len(ids):
+            return None
+        if self.is_serving:
+            return Entry(fid, self.lookup(ids)[0], time_s=int(times[0]))
+        return Entry(fid, rows[0, : self.dim].copy(), self._state_of(rows[0]), int(times[0]))
+
+    def explain(self, fid: int) -> str:
+        """Say in one sentence why an id is present or absent."""
+        return self._native.explain(int(as_ids(self.spec.name, [fid])[0]))
+
+    def items(self, batch_size: int = 65536) -> Iterator[tuple[Ids, Rows]]:
+        """Iterate over (ids, rows) in batches of at most ``batch_size``.
+
+        Rows present during the whole iteration come exactly once; rows added or removed meanwhile may or may not.
+        """
+        if batch_size < 1:
+            raise ConfigError(f"batch_size is {batch_size}; give at least 1")
+        waiting = np.empty(0, np.int64)
+        for shard in range(self._native.shards):
+            waiting = np.concatenate([waiting, self._native.shard_ids(shard)])
+            is_last = shard == self._native.shards - 1
+            while len(waiting) >= batch_size or (is_last and len(waiting)):
+                ids, waiting = waiting[:batch_size], waiting[batch_size:]
+                rows, found = self.lookup(ids, return_found=True)
+                if found.any():
+                    yield (ids, rows) if found.all() else (ids[found], rows[found])
+
+    # --- writing ---
+
+    def assign(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
+        """Set the values of every id, making rows as needed; optimizer state stays. Of duplicates the last wins."""
+        keys = as_ids(self.spec.name, ids)
+        self._native.assign(keys, as_rows(self.spec.name, "rows", rows, len(keys), self.dim), check_time(time_s))
+
+    def assign_add(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
+        """Add to the values of every id; a new row starts from its initial values. Duplicates all add."""
+        keys = as_ids(self.spec.name, ids)
+        self._native.assign_add(keys, as_rows(self.spec.name, "rows", rows, len(keys), self.dim), check_time(time_s))
+
+    def apply_gradients(
+        self,
+        ids: ArrayLike,
+        grads: ArrayLike,
+        learning_rates: ArrayLike | None = None,
+        time_s: int = 0,
+        step: int = 0,
+        dedup: bool = True,
+        *,
+        values_at_gradient: ArrayLike | None = None,
+        counts: ArrayLike | None = None,
+    ) -> None:
+        """Take one optimizer step per id.
+
+        Args:
+            ids: (N,).
+            grads: (N, D). The gradients of equal ids are summed in order of occurrence.
+            learning_rates: One rate per slice; None = from the spec at ``step``.
+            time_s: Event time, kept with each row for expiry.
+            step: Number of the batch, for schedules and optimizers that look at it.
+            dedup: False takes one step per occurrence instead of one per id.
+            values_at_gradient: (N, D) values the gradients were computed at, for DelayCompensated; None = no delay.
+            counts: (N,) sightings behind each id, for admission; None = one each.
+        """
+        job = self._plain_gradient_job(ids, grads, learning_rates, time_s, step, dedup, counts, values_at_gradient)
+        _native.apply_all([job])
+
+    def apply_pooled_gradients(
+        self,
+        ids: ArrayLike,
+        offsets: ArrayLike,
+        grads: ArrayLike,
+        mode: Mode = "sum",
+        learning_rates: ArrayLike | None = None,
+        time_s: int = 0,
+        step: int = 0,
+    ) -> None:
+        """Take one optimizer step per id from the gradients of ``lookup_pooled``'s result, in its shape."""
+        job = self._gradient_job(ids, offsets, grads, mode, learning_rates, time_s, step)
+        _native.apply_all([job])
+
+    def reinitialize(self, ids: ArrayLike) -> NDArray[np.int8]:
+        """Give every id its initial values and fresh optimizer state; return per id 1 = existed, 0 = new."""
+        keys = as_ids(self.spec.name, ids)
+        existed = np.empty(len(keys), np.int8)
+        self._native.reinitialize(keys, existed)
+        return existed
+
+    def evict(self, now_s: int | None = None) -> int:
+        """Remove expired rows and return how many; the clock is the newest event time seen unless given."""
+        if now_s is not None and now_s < 0:
+            raise ConfigError(f"now_s is {now_s}; give unix seconds, or None for the newest event time seen")
+        return self._native.evict(self.max_time_s if now_s is None else int(now_s))
+
+    def delete(self, ids: ArrayLike) -> int:
+        """Remove the rows of the ids and return how many there were."""
+        return self._native.erase(as_ids(self.spec.name, ids))
+
+    def clear(self) -> None:
+        """Remove all rows and give their memory back; admission counts and the event clock start over."""
+        self._native.clear()
+
+    def drain_touched(self) -> Ids:
+        """Return the sorted ids changed or removed since the last call.
+
+        The first call returns all present ids and starts the tracking, which costs nothing before.
+        """
+        return self._native.drain_touched()
+
+    # --- files and forms ---
+
+    def save(self, path: str | PathLike[str], shards: int | None = None) -> None:
+        """Write the table as of now to the folder ``path``, in ``shards`` files; training may go on meanwhile."""
+        snapshot.save([self], path, shards)
+
+    def restore(self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)) -> None:
+        """Load what ``save`` wrote; refused whole when anything is wrong with it.
+
+        Args:
+            path: The snapshot's folder.
+            clear: Whether present rows go first; otherwise they stay unless overwritten.
+            shard: (index, count): take only ids with ``uint64(id) % count == index``.
+        """
+        snapshot.restore(self, path, clear=clear, shard=shard)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str]) -> Table:
+        """Make a table from a snapshot, with the spec that was saved."""
+        return snapshot.load(path, make=cls, make_serving=cls._serving)
+
+    def to_serving(self, *, skip_zero_rows: bool = False) -> Table:
+        """Return a copy for serving: values compressed slice by slice, no optimizer state.
+
+        With ``skip_zero_rows`` rows that are all zero are left out, now and whenever they are assigned later.
+        """
+        if self.is_serving:
+            raise ConfigError(f"table {self.spec.name!r} is a serving table already")
+        serving = self._serving(self.spec, skip_zero_rows=skip_zero_rows)
+        self._native.copy_to(serving._native)
+        return serving
+
+    # --- figures ---
+
+    def __len__(self) -> int:
+        return self._native.size()
+
+    @property
+    def dim(self) -> int:
+        """Columns of a row, all slices together."""
+        return self._native.dim
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes the table takes: rows, index, filter and bookkeeping."""
+        return self._native.memory_bytes()
+
+    @property
+    def max_time_s(self) -> int:
+        """The newest event time seen; what expiry compares with."""
+        return self._native.max_time_s
+
+    @property
+    def stats(self) -> _native.TableStats:
+        """Counters: nan_rows_skipped, ids_filtered, rows_evicted, touched_dropped."""
+        return self._native.stats
+
+    # --- shared with MultiTable ---
+
+    def _lookup_job(self, ids: ArrayLike, offsets: ArrayLike | None, mode: Mode) -> tuple[_native.LookupJob, Rows]:
+        keys = as_ids(self.spec.name, ids)
+        if offsets is None:
+            rows = np.empty((len(keys), self.dim), np.float32)
+            return _native.LookupJob(self._native, keys, None, _native.Pooling.none, 0, rows), rows
+        pooling, first_n = as_mode(mode)
+        bounds = as_offsets(self.spec.name, offsets, len(keys))
+        rows = np.empty(((len(bounds) - 1) * max(1, first_n), self.dim), np.float32)
+        job = _native.LookupJob(self._native, keys, bounds, pooling, first_n, rows)
+        return job, rows.reshape(-1, first_n, self.dim) if first_n else rows
+
+    def _plain_gradient_job(
+        self,
+        ids: ArrayLike,
+        grads: ArrayLike,
+        learning_rates: ArrayLike | None,
+        time_s: int,
+        step: int,
+        dedup: bool,
+        counts: ArrayLike | None,
+        latest: ArrayLike | None = None,
+    ) -> _native.GradientJob:
+        name = self.spec.name
+        keys = as_ids(name, ids)
+        rows = as_rows(name, "gradients", grads, len(keys), self.dim)
+        if latest is not None:
+            latest = as_rows(name, "values_at_gradient", latest, len(keys), self.dim)
+        if counts is not None:
+            counts = np.ascontiguousarray(counts, np.uint32)
+            if counts.shape != keys.shape:
+                raise ConfigError(f"table {name!r}: counts have shape {counts.shape}, ids {keys.shape}")
+        rates = self._rates(learning_rates, step)
+        none = _native.Pooling.none
+        return _native.GradientJob(
+            self._native, keys, None, none, 0, rows, rates, counts, latest, check_time(time_s), check_step(step), dedup
+        )
+
+    def _gradient_job(
+        self,
+        ids: ArrayLike,
+        offsets: ArrayLike,
+        grads: ArrayLike,
+        mode: Mode,
+        learning_rates: ArrayLike | None,
+        time_s: int,
+        step: int,
+    ) -> _native.GradientJob:
+        keys = as_ids(self.spec.name, ids)
+        pooling, first_n = as_mode(mode)
+        bounds = as_offsets(self.spec.name, offsets, len(keys))
+        bags = len(bounds) - 1
+        if first_n:
+            shape = np.shape(grads)
+            if shape[:-1] != (bags, first_n):
+                need = (bags, first_n, self.dim)
+                raise DimensionMismatch(f"table {self.spec.name!r}: gradients have shape {shape}, need {need}")
+            grads = np.asarray(grads).reshape(bags * first_n, shape[-1])
+        rows = as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
+        rates = self._rates(learning_rates, step)
+        return _native.GradientJob(
+            self._native, keys, bounds, pooling, first_n, rows, rates, None, None, check_time(time_s), check_step(step), True
+        )
+
+    def _rates(self, learning_rates: ArrayLike | None, step: int) -> Rows:
+        if learning_rates is None:
+            return self.spec.learning_rates_at(check_step(step))
+        rates = np.ascontiguousarray(learning_rates, np.float32)
+        slices = len(self.spec.slices)
+        if rates.shape != (slices,):
+            raise ConfigError(
+                f"table {self.spec.name!r} has {slices} slices, learning_rates has shape {rates.shape}; give one each"
+            )
+        if not np.all((rates >= 0) & np.isfinite(rates)):
+            raise ConfigError(f"table {self.spec.name!r}: learning_rates are {rates.tolist()}; give finite ones from 0")
+        return rates
+
+    def _state_of(self, row: Rows) -> tuple[SliceState, ...]:
+        states = []
+        start = self.dim
+        for piece, fields in zip(self.spec.slices, self._native.state_fields, strict=True):
+            numbers = {}
+            for field in fields:
+                words = row[start + field.offset : start + field.offset + field.words].copy()
+                numbers[field.name] = words.view(np.int64) if field.is_int64 else words
+            states.append(SliceState(piece.optimizer.base.kind, numbers))
+            start += sum(field.words for field in fields)
+        return tuple(states)
+
+
+def _native_slice(spec: SliceSpec) -> _native.SliceConfig:
+    config = _native.SliceConfig()
+    config.dim = spec.dim
+    config.optimizer = _native.PartConfig(spec.optimizer.base.kind, spec.optimizer.base.settings())
+    config.delay_lambda = spec.optimizer.delay_lambda
+    config.stochastic_rounding = spec.optimizer.stochastic_rounding
+    config.initializer = _native.PartConfig(spec.initializer.kind, spec.initializer.settings())
+    config.compressor = _native.PartConfig(spec.compressor.kind, spec.compressor.settings())
+    return config
+
+
+def _native_config(spec: TableSpec) -> _native.TableConfig:
+    config = _native.TableConfig()
+    config.name = spec.name
+    config.slices = [_native_slice(piece) for piece in spec.slices]
+    config.expire_days = spec.expire_days
+    config.slot_expire_days = dict(spec.slot_expire_days)
+    config.admission = _native.PartConfig(spec.admission.kind, spec.admission.settings())
+    config.slot_thresholds = dict(spec.slot_thresholds)
+    config.miss_is_initial = spec.on_miss == "initial"
+    config.max_bytes = spec.max_bytes or 0
+    config.seed = spec.seed
+    config.is_deterministic = spec.deterministic
+    config.nan_policy = getattr(_native.NanPolicy, spec.nan_gradients)
+    config.touched_capacity = spec.touched_capacity or 0
+    return config

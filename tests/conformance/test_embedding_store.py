@@ -1,0 +1,134 @@
+"""One suite for everything that a model can train against: each backend and its fake pass the same tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith.core.errors import MonolithError
+from monolith.embedding.admission import SlidingHashFilter
+from monolith.embedding.initializers import Constant
+from monolith.embedding.optimizers import Adagrad, Sgd
+from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.store import EmbeddingStore
+from monolith.testing import ReferenceStore
+
+USER = TableSpec(
+    "user", [SliceSpec(1, optimizer=Sgd(1.0)), SliceSpec(2, optimizer=Sgd(2.0), initializer=Constant(8.0))]
+)
+ITEM = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(1.0, initial_accumulator_value=1.0))])
+
+
+@pytest.fixture(params=["native", "reference"])
+def make(request: pytest.FixtureRequest) -> Callable[[list[TableSpec]], Any]:
+    if request.param == "reference":
+        return ReferenceStore
+    pytest.importorskip("monolith._native")
+    from monolith.embedding import MultiTable
+
+    return MultiTable
+
+
+@pytest.fixture
+def store(make: Any) -> Any:
+    return make([USER, ITEM])
+
+
+def ids(*numbers: int) -> np.ndarray:
+    return np.array(numbers, np.int64)
+
+
+def rows(*numbers: Any) -> np.ndarray:
+    return np.array(numbers, np.float32)
+
+
+def test_a_store_is_an_embedding_store(store: Any) -> None:
+    assert isinstance(store, EmbeddingStore)
+
+
+def test_specs_are_in_the_order_of_their_names(store: Any) -> None:
+    assert list(store.specs) == ["item", "user"]
+    assert store.specs["user"] == USER
+
+
+def test_a_pull_gives_one_row_per_id_and_inserts_nothing(store: Any) -> None:
+    pulled = store.pull({"user": ids(1, -2), "item": ids(5)})
+    assert pulled["user"].tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert pulled["item"].tolist() == [[0, 0]]
+    assert store.pull({"item": ids(5)})["item"].tolist() == [[0, 0]]
+
+
+def test_a_pull_may_name_only_some_tables_and_no_ids(store: Any) -> None:
+    assert store.pull({}) == {}
+    pulled = store.pull({"item": ids()})
+    assert list(pulled) == ["item"]
+    assert pulled["item"].shape == (0, 2)
+
+
+def test_a_push_steps_each_row_with_the_rate_of_its_slice(store: Any) -> None:
+    store.push({"user": ids(1, 2)}, {"user": rows([1, 1, 1], [2, 2, 2])}, time_s=3, step=0)
+    assert store.pull({"user": ids(1, 2)})["user"].tolist() == [[-1, 6, 6], [-2, 4, 4]]
+
+
+def test_a_push_reaches_every_table_it_names_and_no_other(store: Any) -> None:
+    store.push({"user": ids(1), "item": ids(1)}, {"user": rows([1, 0, 0]), "item": rows([0, 0])})
+    assert store.pull({"user": ids(1)})["user"].tolist() == [[-1, 8, 8]]
+    assert store.pull({"item": ids(1)})["item"].tolist() == [[0, 0]]
+
+
+def test_learning_rates_may_be_given_for_some_tables(store: Any) -> None:
+    grads = {"user": rows([1, 1, 1]), "item": rows([0, 0])}
+    store.push({"user": ids(1), "item": ids(1)}, grads, learning_rates={"user": [10.0, 0.0]})
+    assert store.pull({"user": ids(1)})["user"].tolist() == [[-10, 8, 8]]
+
+
+def test_counts_are_what_admission_sees(make: Any) -> None:
+    spec = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))], admission=SlidingHashFilter(300), slot_thresholds={0: 3})
+    store = make([spec])
+    store.push({"t": ids(1, 2)}, {"t": rows([1], [1])}, counts={"t": np.array([3, 1])})
+    assert store.pull({"t": ids(1, 2)})["t"].tolist() == [[0], [0]]
+    store.push({"t": ids(1, 2)}, {"t": rows([1], [1])})
+    assert store.pull({"t": ids(1, 2)})["t"].tolist() == [[-1], [0]]
+
+
+def test_a_snapshot_brings_back_values_and_optimizer_state(make: Any, tmp_path: Path) -> None:
+    store = make([USER, ITEM])
+    store.push({"item": ids(1, 2)}, {"item": rows([1, 2], [3, 4])}, time_s=9)
+    manifest = store.snapshot(tmp_path / "s")
+    assert dict(manifest.rows) == {"item": 2, "user": 0}
+    expected = store.pull({"item": ids(1, 2)})["item"].tolist()
+    store.push({"item": ids(1, 3)}, {"item": rows([1, 2], [3, 4])}, time_s=10)
+    after_one_more = store.pull({"item": ids(1)})["item"].tolist()
+    store.restore(tmp_path / "s")
+    assert store.pull({"item": ids(1, 2, 3)})["item"].tolist() == [*expected, [0, 0]]
+    store.push({"item": ids(1)}, {"item": rows([1, 2])}, time_s=10)
+    assert store.pull({"item": ids(1)})["item"].tolist() == after_one_more
+
+
+def test_a_restore_of_nothing_is_refused(store: Any, tmp_path: Path) -> None:
+    with pytest.raises(MonolithError, match="nowhere"):
+        store.restore(tmp_path / "nowhere")
+
+
+def test_unknown_tables_are_refused_by_name(store: Any) -> None:
+    with pytest.raises(MonolithError, match="'usr'"):
+        store.pull({"usr": ids(1)})
+    with pytest.raises(MonolithError, match="'usr'"):
+        store.push({"usr": ids(1)}, {"usr": rows([1, 1, 1])})
+
+
+def test_ids_and_gradients_must_name_the_same_tables(store: Any) -> None:
+    with pytest.raises(MonolithError, match="item"):
+        store.push({"user": ids(1), "item": ids(1)}, {"user": rows([1, 1, 1])})
+    assert store.pull({"user": ids(1)})["user"].tolist() == [[0, 0, 0]]
+
+
+def test_a_gradient_of_the_wrong_width_is_refused_and_nothing_is_applied(store: Any) -> None:
+    grads = {"item": rows([1, 1]), "user": rows([1, 1])}
+    with pytest.raises(MonolithError, match="'user'"):
+        store.push({"item": ids(1), "user": ids(1)}, grads)
+    assert store.pull({"item": ids(1)})["item"].tolist() == [[0, 0]]

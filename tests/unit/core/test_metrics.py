@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import re
+
+from monolith.core import metrics
+
+
+def test_every_metric_is_listed_once_and_public() -> None:
+    constants = {name for name in vars(metrics) if name.isupper() and name != "ALL"}
+    assert constants | {"ALL", "Metric"} == set(metrics.__all__)
+    assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL) == len(constants)
+
+
+def test_names_follow_the_conventions_of_prometheus() -> None:
+    for metric in metrics.ALL:
+        assert re.fullmatch(r"monolith_[a-z0-9_]+", metric.name), metric.name
+        assert metric.name.endswith("_total") == (metric.kind == "counter"), metric.name
+        assert metric.help.endswith("."), metric.name
+
+
+def test_a_constant_is_named_after_its_metric() -> None:
+    for metric in metrics.ALL:
+        assert getattr(metrics, metric.name.removeprefix("monolith_").upper()) is metric
