@@ -48,7 +48,10 @@ $(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FI
 		-Cbuild-dir=$(BUILD) --editable .
 	touch $@
 
-.PHONY: lock
+.PHONY: lock stub
+stub: setup ## Rewrite the type stub of the native module
+	scripts/write_stub.sh $(BIN)/python src/monolith/_native.pyi
+
 lock: ## Write the packages of .venv into requirements.lock, after an intended upgrade
 	scripts/write_lock.sh $(BIN)/python requirements.lock
 

@@ -25,18 +25,33 @@ std::span<T> as_span(const Vector<T>& array) {
   return {array.data(), array.size()};
 }
 
-// An array that owns the vector it shows; with columns, a matrix.
 template <class T>
-nb::object as_array(std::vector<T>&& values, std::size_t columns = 0) {
-  auto owned = std::make_unique<std::vector<T>>(std::move(values));
-  nb::capsule owner(owned.get(), [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); });
-  auto* vector = owned.release();
-  if (columns == 0) return nb::cast(nb::ndarray<nb::numpy, T>(vector->data(), {vector->size()}, owner));
-  return nb::cast(nb::ndarray<nb::numpy, T>(vector->data(), {vector->size() / columns, columns}, owner));
+using NewVector = nb::ndarray<nb::numpy, T, nb::ndim<1>>;
+template <class T>
+using NewMatrix = nb::ndarray<nb::numpy, T, nb::ndim<2>>;
+
+// Python's reference to a vector that arrays show.
+template <class T>
+nb::capsule own(std::unique_ptr<std::vector<T>> values) {
+  return {values.release(), [](void* vector) noexcept { delete static_cast<std::vector<T>*>(vector); }};
 }
 
-inline nb::bytes as_bytes(const std::vector<std::byte>& bytes) {
-  return nb::bytes(bytes.data(), bytes.size());
+template <class T>
+NewVector<T> as_vector(std::vector<T>&& values) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  auto* data = owned->data();
+  const std::size_t size = owned->size();
+  return NewVector<T>(data, {size}, own(std::move(owned)));
 }
+
+template <class T>
+NewMatrix<T> as_matrix(std::vector<T>&& values, std::size_t columns) {
+  auto owned = std::make_unique<std::vector<T>>(std::move(values));
+  auto* data = owned->data();
+  const std::size_t rows = owned->size() / columns;
+  return NewMatrix<T>(data, {rows, columns}, own(std::move(owned)));
+}
+
+inline nb::bytes as_bytes(const std::vector<std::byte>& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 }  // namespace bindings

@@ -27,9 +27,10 @@ using namespace nb::literals;
 
 namespace {
 
-using bindings::as_array;
 using bindings::as_bytes;
+using bindings::as_matrix;
 using bindings::as_span;
+using bindings::as_vector;
 using Ids = bindings::Vector<const std::int64_t>;
 using Times = bindings::Vector<const std::uint32_t>;
 using Rows = bindings::Matrix<const float>;
@@ -146,8 +147,8 @@ nb::tuple decode(const engine::DumpSchema& schema, nb::handle data, std::uint64_
     nb::gil_scoped_release unlocked;
     engine::decode_entries(schema, scanner, limit, allow_missing_state, batch);
   }
-  return nb::make_tuple(as_array(std::move(batch.ids)), as_array(std::move(batch.times_s)),
-                        as_array(std::move(batch.rows), schema.row_words), as_array(std::move(batch.value_counts)),
+  return nb::make_tuple(as_vector(std::move(batch.ids)), as_vector(std::move(batch.times_s)),
+                        as_matrix(std::move(batch.rows), schema.row_words), as_vector(std::move(batch.value_counts)),
                         scanner.consumed());
 }
 
@@ -162,18 +163,27 @@ nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& 
 
 }  // namespace
 
+// Signatures are spelled where a buffer or a tuple would otherwise be an untyped object in the stubs.
 void bind_codec(nb::module_& m) {
-  m.def("crc32c", &crc32c, "data"_a, "seed_crc"_a = 0, "Extend a CRC-32C by the bytes of ``data``.");
+  m.def("crc32c", &crc32c, "data"_a, "seed_crc"_a = 0, "Extend a CRC-32C by the bytes of ``data``.",
+        nb::sig("def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int"));
   m.def(
       "masked_crc32c", [](nb::handle data) { return engine::mask_crc32c(crc32c(data, 0)); }, "data"_a,
-      "The checksum as TFRecord stores it.");
-  m.def("city_hash64", &city_hash64, "data"_a, "CityHash64 (version 1.1) of the bytes.");
-  m.def("frame_record", &frame_record, "payload"_a, "One TFRecord.");
+      "The checksum as TFRecord stores it.", nb::sig("def masked_crc32c(data: bytes | bytearray | memoryview) -> int"));
+  m.def("city_hash64", &city_hash64, "data"_a, "CityHash64 (version 1.1) of the bytes.",
+        nb::sig("def city_hash64(data: bytes | bytearray | memoryview) -> int"));
+  m.def("frame_record", &frame_record, "payload"_a, "One TFRecord.",
+        nb::sig("def frame_record(payload: bytes | bytearray | memoryview) -> bytes"));
   m.def("scan_records", &scan_records, "data"_a, "offset"_a, "source"_a, "limit"_a, "is_last"_a,
-        "At most ``limit`` complete records, and the bytes they take; at the last piece nothing may be left over.");
+        "At most ``limit`` complete records, and the bytes they take; at the last piece nothing may be left over.",
+        nb::sig("def scan_records(data: bytes | bytearray | memoryview, offset: int, source: str, limit: int, "
+                "is_last: bool) -> tuple[list[bytes], int]"));
   m.def("skip_records", &skip_records, "data"_a, "offset"_a, "source"_a, "limit"_a,
-        "Check at most ``limit`` complete records; their number, and the bytes they take.");
-  m.def("read_metadata", &read_metadata, "data"_a, "source"_a, "(table name, entries) of a whole metadata file.");
+        "Check at most ``limit`` complete records; their number, and the bytes they take.",
+        nb::sig("def skip_records(data: bytes | bytearray | memoryview, offset: int, source: str, limit: int) -> "
+                "tuple[int, int]"));
+  m.def("read_metadata", &read_metadata, "data"_a, "source"_a, "(table name, entries) of a whole metadata file.",
+        nb::sig("def read_metadata(data: bytes | bytearray | memoryview, source: str) -> list[tuple[str, int]]"));
   m.def("frame_metadata", &frame_metadata, "table_name"_a, "entries"_a, "One metadata record, framed.");
   m.def("frame_item", &frame_item, "id"_a, "values"_a, "One EntryDump of id and values only, framed.");
 
@@ -182,6 +192,10 @@ void bind_codec(nb::module_& m) {
       .def_ro("dim", &engine::DumpSchema::dim)
       .def_ro("row_words", &engine::DumpSchema::row_words)
       .def("decode", &decode, "data"_a, "offset"_a, "source"_a, "limit"_a, "allow_missing_state"_a,
-           "(ids, times_s, rows, value_counts, consumed) of at most ``limit`` records.")
+           "(ids, times_s, rows, value_counts, consumed) of at most ``limit`` records.",
+           nb::sig("def decode(self, data: bytes | bytearray | memoryview, offset: int, source: str, limit: int, "
+                   "allow_missing_state: bool) -> "
+                   "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.uint32], "
+                   "numpy.typing.NDArray[numpy.float32], numpy.typing.NDArray[numpy.uint32], int]"))
       .def("encode", &encode, "ids"_a, "times_s"_a, "rows"_a, "Framed records of the rows.");
 }

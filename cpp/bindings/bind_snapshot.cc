@@ -51,11 +51,12 @@ void bind_snapshot(nb::module_& m) {
   m.def("failpoint", [](const std::string& name) { engine::failpoint(name.c_str()); }, "name"_a);
 
   nb::class_<engine::SnapshotPart>(m, "SnapshotPart")
-      .def("__init__",
-           [](engine::SnapshotPart* self, std::string path, std::uint64_t bytes, std::uint64_t rows) {
-             new (self) engine::SnapshotPart{std::move(path), bytes, rows};
-           },
-           "path"_a, "bytes"_a, "rows"_a)
+      .def(
+          "__init__",
+          [](engine::SnapshotPart* self, std::string path, std::uint64_t bytes, std::uint64_t rows) {
+            new (self) engine::SnapshotPart{std::move(path), bytes, rows};
+          },
+          "path"_a, "bytes"_a, "rows"_a)
       .def_ro("path", &engine::SnapshotPart::path)
       .def_ro("bytes", &engine::SnapshotPart::bytes)
       .def_ro("rows", &engine::SnapshotPart::rows);

@@ -3,8 +3,10 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -67,9 +69,9 @@ void bind_configs(nb::module_& m) {
       .def_rw("initializer", &engine::SliceConfig::initializer)
       .def_rw("compressor", &engine::SliceConfig::compressor);
   nb::enum_<engine::NanPolicy>(m, "NanPolicy")
-      .value("error", engine::NanPolicy::kError)
+      .value("refuse", engine::NanPolicy::kRefuse)
       .value("skip", engine::NanPolicy::kSkip)
-      .value("pass", engine::NanPolicy::kPass);
+      .value("apply", engine::NanPolicy::kApply);
   nb::enum_<engine::Pooling>(m, "Pooling")
       .value("none", engine::Pooling::kNone)
       .value("sum", engine::Pooling::kSum)
@@ -115,7 +117,8 @@ void bind_jobs(nb::module_& m) {
                          .out = self->out.data(),
                          .found = nullptr};
           },
-          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a, "out"_a.noconvert());
+          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a,
+          "out"_a.noconvert());
   nb::class_<GradientJob>(m, "GradientJob")
       .def(
           "__init__",
@@ -123,7 +126,7 @@ void bind_jobs(nb::module_& m) {
              engine::Pooling pooling, std::uint32_t first_n, Matrix<const float> grads,
              Vector<const float> learning_rates, std::optional<Vector<const std::uint32_t>> counts,
              std::optional<Matrix<const float>> latest, std::uint32_t time_s, std::int64_t step, bool dedup) {
-            new (self) GradientJob{std::move(table),  std::move(ids),    std::move(offsets), std::move(grads),
+            new (self) GradientJob{std::move(table),          std::move(ids),    std::move(offsets), std::move(grads),
                                    std::move(learning_rates), std::move(counts), std::move(latest),  {}};
             self->job = {.table = self->table.get(),
                          .bags = make_bags(self->ids, self->offsets, pooling, first_n),
@@ -153,18 +156,25 @@ void bind_jobs(nb::module_& m) {
   });
 }
 
-nb::object state_fields(const engine::Table& table) {
-  nb::list slices;
-  for (const auto& slice : table.schema().slices()) slices.append(nb::cast(slice.optimizer->state_fields()));
-  return slices;
+std::vector<std::vector<engine::StateField>> state_fields(const engine::Table& table) {
+  std::vector<std::vector<engine::StateField>> fields;
+  for (const auto& slice : table.schema().slices()) fields.push_back(slice.optimizer->state_fields());
+  return fields;
 }
 
-// Rows as a matrix of 32-bit words.
-nb::tuple raw_tuple(engine::RawRows&& raw, std::size_t row_bytes) {
+// Ids, times, and rows as a matrix of 32-bit words.
+using RawArrays = std::tuple<NewVector<std::int64_t>, NewVector<std::uint32_t>, NewMatrix<float>>;
+
+RawArrays raw_rows(const engine::Table& table, const Ids& ids) {
+  engine::RawRows raw;
+  {
+    nb::gil_scoped_release unlocked;
+    raw = table.raw_rows(as_span(ids));
+  }
   std::vector<float> words(raw.rows.size() / sizeof(float));
-  std::memcpy(words.data(), raw.rows.data(), raw.rows.size());
-  return nb::make_tuple(as_array(std::move(raw.ids)), as_array(std::move(raw.times)),
-                        as_array(std::move(words), row_bytes / sizeof(float)));
+  if (!words.empty()) std::memcpy(words.data(), raw.rows.data(), raw.rows.size());
+  return {as_vector(std::move(raw.ids)), as_vector(std::move(raw.times)),
+          as_matrix(std::move(words), table.schema().row_bytes() / sizeof(float))};
 }
 
 }  // namespace
@@ -179,8 +189,7 @@ void bind_table(nb::module_& m) {
 
   using engine::Table;
   nb::class_<Table>(m, "Table")
-      .def("__init__",
-           [](Table* self, const engine::TableConfig& config) { new (self) Table(config, shared_pool()); })
+      .def("__init__", [](Table* self, const engine::TableConfig& config) { new (self) Table(config, shared_pool()); })
       .def_prop_ro("dim", [](const Table& table) { return table.schema().dim(); })
       .def_prop_ro("row_words", [](const Table& table) { return table.schema().row_bytes() / sizeof(float); })
       .def_prop_ro("state_fields", &state_fields)
@@ -190,42 +199,48 @@ void bind_table(nb::module_& m) {
       .def_prop_ro("shards", [](const Table&) { return engine::kShards; })
       .def("size", &Table::size, nb::call_guard<nb::gil_scoped_release>())
       .def("memory_bytes", &Table::memory_bytes, nb::call_guard<nb::gil_scoped_release>())
-      .def("lookup",
-           [](const Table& table, const Ids& ids, const Matrix<float>& out, std::optional<Vector<std::uint8_t>> found) {
-             nb::gil_scoped_release unlocked;
-             table.lookup(as_span(ids), out.data(), found ? found->data() : nullptr);
-           },
-           "ids"_a.noconvert(), "out"_a.noconvert(), "found"_a.noconvert().none())
-      .def("contains",
-           [](const Table& table, const Ids& ids, const Vector<std::uint8_t>& found) {
-             nb::gil_scoped_release unlocked;
-             table.contains(as_span(ids), found.data());
-           },
-           "ids"_a.noconvert(), "found"_a.noconvert())
-      .def("assign",
-           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
-             nb::gil_scoped_release unlocked;
-             table.assign(as_span(ids), rows.data(), time_s);
-           },
-           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
-      .def("assign_add",
-           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
-             nb::gil_scoped_release unlocked;
-             table.assign_add(as_span(ids), rows.data(), time_s);
-           },
-           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
-      .def("reinitialize",
-           [](Table& table, const Ids& ids, const Vector<std::int8_t>& existed) {
-             nb::gil_scoped_release unlocked;
-             table.reinitialize(as_span(ids), existed.data());
-           },
-           "ids"_a.noconvert(), "existed"_a.noconvert())
-      .def("erase",
-           [](Table& table, const Ids& ids) {
-             nb::gil_scoped_release unlocked;
-             return table.erase(as_span(ids));
-           },
-           "ids"_a.noconvert())
+      .def(
+          "lookup",
+          [](const Table& table, const Ids& ids, const Matrix<float>& out, std::optional<Vector<std::uint8_t>> found) {
+            nb::gil_scoped_release unlocked;
+            table.lookup(as_span(ids), out.data(), found ? found->data() : nullptr);
+          },
+          "ids"_a.noconvert(), "out"_a.noconvert(), "found"_a.noconvert().none())
+      .def(
+          "contains",
+          [](const Table& table, const Ids& ids, const Vector<std::uint8_t>& found) {
+            nb::gil_scoped_release unlocked;
+            table.contains(as_span(ids), found.data());
+          },
+          "ids"_a.noconvert(), "found"_a.noconvert())
+      .def(
+          "assign",
+          [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
+            nb::gil_scoped_release unlocked;
+            table.assign(as_span(ids), rows.data(), time_s);
+          },
+          "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
+      .def(
+          "assign_add",
+          [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
+            nb::gil_scoped_release unlocked;
+            table.assign_add(as_span(ids), rows.data(), time_s);
+          },
+          "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
+      .def(
+          "reinitialize",
+          [](Table& table, const Ids& ids, const Vector<std::int8_t>& existed) {
+            nb::gil_scoped_release unlocked;
+            table.reinitialize(as_span(ids), existed.data());
+          },
+          "ids"_a.noconvert(), "existed"_a.noconvert())
+      .def(
+          "erase",
+          [](Table& table, const Ids& ids) {
+            nb::gil_scoped_release unlocked;
+            return table.erase(as_span(ids));
+          },
+          "ids"_a.noconvert())
       .def("evict", &Table::evict, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -236,35 +251,28 @@ void bind_table(nb::module_& m) {
                nb::gil_scoped_release unlocked;
                ids = table.drain_touched();
              }
-             return as_array(std::move(ids));
+             return as_vector(std::move(ids));
            })
-      .def("shard_ids",
-           [](const Table& table, std::size_t shard) {
-             std::vector<std::int64_t> ids;
-             {
-               nb::gil_scoped_release unlocked;
-               ids = table.shard_ids(shard);
-             }
-             return as_array(std::move(ids));
-           },
-           "shard"_a)
+      .def(
+          "shard_ids",
+          [](const Table& table, std::size_t shard) {
+            std::vector<std::int64_t> ids;
+            {
+              nb::gil_scoped_release unlocked;
+              ids = table.shard_ids(shard);
+            }
+            return as_vector(std::move(ids));
+          },
+          "shard"_a)
       .def("copy_to", &Table::copy_to, "other"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def("raw_rows",
-           [](const Table& table, const Ids& ids) {
-             engine::RawRows raw;
-             {
-               nb::gil_scoped_release unlocked;
-               raw = table.raw_rows(as_span(ids));
-             }
-             return raw_tuple(std::move(raw), table.schema().row_bytes());
-           },
-           "ids"_a.noconvert())
-      .def("import_rows",
-           [](Table& table, const Ids& ids, const Vector<const std::uint32_t>& times, const Matrix<const float>& rows) {
-             nb::gil_scoped_release unlocked;
-             table.import_rows(as_span(ids), as_span(times), reinterpret_cast<const std::byte*>(rows.data()));
-           },
-           "ids"_a.noconvert(), "times"_a.noconvert(), "rows"_a.noconvert());
+      .def("raw_rows", &raw_rows, "ids"_a.noconvert())
+      .def(
+          "import_rows",
+          [](Table& table, const Ids& ids, const Vector<const std::uint32_t>& times, const Matrix<const float>& rows) {
+            nb::gil_scoped_release unlocked;
+            table.import_rows(as_span(ids), as_span(times), reinterpret_cast<const std::byte*>(rows.data()));
+          },
+          "ids"_a.noconvert(), "times"_a.noconvert(), "rows"_a.noconvert());
   bind_jobs(m);
 }
 

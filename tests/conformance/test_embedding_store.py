@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import MonolithError
+from monolith.embedding import MultiTable
 from monolith.embedding.admission import SlidingHashFilter
 from monolith.embedding.initializers import Constant
 from monolith.embedding.optimizers import Adagrad, Sgd
@@ -27,9 +28,6 @@ ITEM = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(1.0, initial_accumulato
 def make(request: pytest.FixtureRequest) -> Callable[[list[TableSpec]], Any]:
     if request.param == "reference":
         return ReferenceStore
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import MultiTable
-
     return MultiTable
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import MonolithError
+from monolith.embedding import Table
 from monolith.embedding.admission import SlidingHashFilter
 from monolith.embedding.initializers import Constant, Ones, RandomUniform
 from monolith.embedding.learning_rates import PolynomialDecay
@@ -42,9 +43,6 @@ def column(table: Any, ids: list[int]) -> list[float]:
 def make(request: pytest.FixtureRequest) -> Callable[[TableSpec], Any]:
     if request.param == "reference":
         return ReferenceTable
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     return Table
 
 

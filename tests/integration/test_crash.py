@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import runpy
 import signal
 import subprocess
 import sys
@@ -16,18 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-
-pytest.importorskip("monolith._native")
 
 from monolith.core.errors import MonolithError
 from monolith.embedding import Table
 
 CHILD = Path(__file__).with_name("crash_child.py")
-sys.path.insert(0, str(CHILD.parent))
-from crash_child import SPEC, STATE, operate  # noqa: E402
-
-sys.path.pop(0)
+SCRIPT = runpy.run_path(str(CHILD), run_name="crash_child")
+SPEC, STATE, operate = SCRIPT["SPEC"], SCRIPT["STATE"], SCRIPT["operate"]
 
 CYCLES = int(os.environ.get("MONOLITH_CRASH_CYCLES", "25"))
 SEED = int(os.environ.get("MONOLITH_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from monolith.embedding import Table
 from monolith.embedding.specs import TableSpec
 from monolith.testing import ReferenceTable
 
@@ -15,7 +16,4 @@ from monolith.testing import ReferenceTable
 def make(request: pytest.FixtureRequest) -> Callable[[TableSpec], Any]:
     if request.param == "reference":
         return ReferenceTable
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     return Table

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.embedding import Table
 from monolith.embedding.compressors import Compressor, FixedR8, Fp16, Fp32, OneBit
 from monolith.embedding.initializers import Constant, Ones, RandomUniform, Zeros
 from monolith.embedding.learning_rates import PolynomialDecay
@@ -32,9 +33,6 @@ def trained_read(make: Any, compressor: Compressor, values: list[float]) -> np.n
 
 
 def served(compressor: Compressor, values: list[float]) -> np.ndarray:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     table = Table(spec(compressor, len(values)))
     table.assign(ID, np.array([values], np.float32))
     return table.to_serving().lookup(ID)[0]
@@ -75,9 +73,6 @@ def test_first_values_depend_on_seed_table_slice_and_id_and_on_nothing_else() ->
 
 
 def test_the_engine_draws_the_same_first_values_bit_for_bit() -> None:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     for dim in (1, 2, 7, 64):
         slices = [SliceSpec(dim, optimizer=Sgd(), initializer=RandomUniform(-0.3, 0.1 * k)) for k in (1, 2)]
         one = TableSpec("Ünïcode", slices, seed=2**64 - 1, on_miss="initial")
@@ -182,9 +177,6 @@ def test_one_bit_serves_the_sign_and_takes_zero_for_negative() -> None:
 
 
 def test_serving_tables_with_many_slices_keep_each_in_its_own_form() -> None:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     forms = [Fp16(), OneBit(amplitude=1.0), FixedR8(1.0), Fp32()]
     table = Table(TableSpec("t", [SliceSpec(3, optimizer=Sgd(), compressor=form) for form in forms]))
     values = np.tile(np.array([0.1, -0.2, 0.3], np.float32), 4)

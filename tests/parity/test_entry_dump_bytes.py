@@ -15,7 +15,7 @@ from monolith import _native as native
 from monolith.core.errors import ConfigError, DimensionMismatch, RecordCorrupt
 from monolith.embedding._entry_codec import decode_entry, encode_entry
 from monolith.embedding.entry import Entry, SliceState
-from monolith.embedding.entry_dump import write_entry_dump, write_multi_entry_dump
+from monolith.embedding.entry_dump import read_multi_entry_dump, write_entry_dump, write_multi_entry_dump
 from monolith.embedding.optimizers import (
     Adadelta,
     Adagrad,
@@ -204,6 +204,21 @@ def test_a_multi_table_file_is_big_endian_length_and_raw_snappy(tmp_path: Path) 
     meta = (tmp_path / "m.meta-00000-of-00001").read_bytes()
     records, _ = native.scan_records(meta, 0, "meta", 10, True)
     assert records == [bytes.fromhex("0a01 61 1000"), bytes.fromhex("0a01 62 1001")]
+
+
+# Two equal records, written by TensorFlow 2.21's RecordWriter with compression "SNAPPY".
+WRITTEN_BY_TENSORFLOW = bytes.fromhex(
+    "000000246004200009011829eda950090201090d1015000000403a05001820ac02d82bc9f6be3000"
+)
+
+
+def test_a_file_written_by_tensorflow_is_read(tmp_path: Path) -> None:
+    (tmp_path / "m-00000-of-00001").write_bytes(WRITTEN_BY_TENSORFLOW)
+    (tmp_path / "m.meta-00000-of-00001").write_bytes(native.frame_metadata("t", 2))
+    read = list(read_multi_entry_dump(tmp_path / "m"))
+    assert [name for name, _ in read] == ["t", "t"]
+    for _, entry in read:
+        assert (entry.id, entry.values.tolist(), entry.time_s) == (0x0102, [2.0] * 4, 300)
 
 
 def test_the_native_checksum_is_that_of_the_definition() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.embedding import Table
 from monolith.embedding.admission import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.embedding.optimizers import Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
@@ -58,9 +59,6 @@ def test_row_3_rows_pass_once_their_id_was_seen_often_enough(make: Any) -> None:
 
 
 def test_row_4_a_ring_of_tiny_tables_counts_across_them_and_survives_a_snapshot(tmp_path: Path) -> None:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     ids = [1, 1 << 17, 2 << 17, 1]
     table = Table(spec(2, SlidingHashFilter(capacity=300, split_num=100)))
     assert see(table, ids) == [False] * 4
@@ -108,9 +106,6 @@ def test_without_a_filter_thresholds_have_no_effect(make: Any) -> None:
 
 
 def test_row_8_few_ids_of_a_filter_at_its_capacity_are_taken_for_others() -> None:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     # The original mistakes 0.9 % of a million ids; with 16 bits of signature it is far below 0.1 %.
     count = 200_000
     table = Table(spec(1, SlidingHashFilter(capacity=count)))
@@ -120,9 +115,6 @@ def test_row_8_few_ids_of_a_filter_at_its_capacity_are_taken_for_others() -> Non
 
 
 def test_row_8_a_filter_of_half_the_size_forgets_the_oldest_half() -> None:
-    pytest.importorskip("monolith._native")
-    from monolith.embedding import Table
-
     count = 200_000
     table = Table(spec(1, SlidingHashFilter(capacity=count // 2)))
     ids = np.random.default_rng(5).choice(1 << 47, count, replace=False)

@@ -15,13 +15,10 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import MonolithError
+from monolith.embedding import MultiTable, Table
 from monolith.embedding.initializers import Ones
 from monolith.embedding.optimizers import Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
-
-pytest.importorskip("monolith._native")
-
-from monolith.embedding import MultiTable, Table
 
 DAY_S = 86400
 
@@ -215,6 +212,16 @@ def test_row_25_tables_with_equal_configuration_share_their_rows_when_merged() -
     one.assign_add(np.array([1]), np.full((1, 2), 2, np.float32))
     tables[tables.table_of("slot2")].assign_add(np.array([1]), np.full((1, 2), 4, np.float32))
     assert one.lookup(np.array([1])).tolist() == [[6, 6]]
+
+
+def test_merged_tables_are_restored_from_a_snapshot_of_the_time_before_slots_were_renamed(tmp_path: Path) -> None:
+    old = MultiTable.merged([spec("slot_0"), spec("slot_1")])
+    old[old.table_of("slot_0")].assign(np.array([1]), 5 * ones(1))
+    old.save(tmp_path / "m")
+    new = MultiTable.merged([spec("fc_slot_0"), spec("fc_slot_1")])
+    assert new.names != old.names
+    assert new.restore(tmp_path / "m").restored == new.names
+    assert column(new[new.table_of("fc_slot_1")], [1]) == [5]
 
 
 def test_learning_rates_and_tables_are_both_in_the_order_of_names() -> None:

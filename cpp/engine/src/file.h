@@ -31,7 +31,7 @@ class File {
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
   [[nodiscard]] std::uint64_t size() const {
-    struct stat info {};
+    struct stat info{};
     if (::fstat(fd_, &info) != 0) fail("stat");
     return static_cast<std::uint64_t>(info.st_size);
   }

@@ -26,7 +26,11 @@ std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   if (has_room(ids, bucket_count_)) return bucket_count_;
   const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
   const std::size_t needed = ids * kFillDenominator / (Index::kWidth * kFillNumerator) + 1;
-  return static_cast<std::uint32_t>(std::min(std::max(grown, needed), kMostBuckets));
+  std::size_t buckets = std::max(grown, needed);
+  // What does not fill a huge page lies in small ones and costs page walks: a large index ends with a full one.
+  constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
+  if (buckets > 4 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
+  return static_cast<std::uint32_t>(std::min(buckets, kMostBuckets));
 }
 
 std::size_t Index::growth_bytes(std::size_t more) const noexcept {

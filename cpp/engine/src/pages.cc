@@ -3,6 +3,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -56,16 +57,16 @@ Block::~Block() {
   }
 }
 
-std::byte* SlabArena::take() {
+SlabArena::Run SlabArena::take(std::size_t slabs) {
   const std::lock_guard lock(mutex_);
   if (blocks_.empty() || used_ + slab_bytes_ > blocks_.back().bytes()) {
-    const std::size_t slabs = std::max<std::size_t>(1, kArenaBlockBytes / slab_bytes_);
-    blocks_.emplace_back(slabs * slab_bytes_);
+    blocks_.emplace_back(std::max<std::size_t>(1, kArenaBlockBytes / slab_bytes_) * slab_bytes_);
     used_ = 0;
   }
-  std::byte* slab = blocks_.back().data() + used_;
-  used_ += slab_bytes_;
-  return slab;
+  const Run run{.data = blocks_.back().data() + used_,
+                .slabs = std::min(slabs, (blocks_.back().bytes() - used_) / slab_bytes_)};
+  used_ += run.slabs * slab_bytes_;
+  return run;
 }
 
 void SlabArena::clear() {

@@ -80,8 +80,9 @@ void Pool::take_pieces(Job& job) noexcept {
 void Pool::work_until_stopped(std::size_t team) {
   std::unique_lock lock(mutex_);
   while (team == team_) {
-    const auto open = std::find_if(jobs_.begin(), jobs_.end(),
-                                   [](const Job* job) { return job->next.load(std::memory_order_relaxed) < job->pieces; });
+    const auto open = std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) {
+      return job->next.load(std::memory_order_relaxed) < job->pieces;
+    });
     if (open == jobs_.end()) {
       work_arrived_.wait(lock);
       continue;

@@ -72,6 +72,16 @@ void RowSchema::read(const std::byte* row, float* out, std::span<const float> sc
   }
 }
 
+void RowSchema::read_initial(std::int64_t id, float* out, std::span<const float> scales) const noexcept {
+  initial_values(id, out);
+  if (is_plain_) return;
+  for (std::size_t k = 0; k < slices_.size(); ++k) {
+    if (slices_[k].compressor->is_transparent()) continue;
+    float* values = out + slices_[k].value_offset;
+    slices_[k].compressor->read(values, values, slices_[k].dim, scales[k]);
+  }
+}
+
 void RowSchema::get(const std::byte* row, float* values) const noexcept {
   if (is_serving_) {
     read(row, values, {});

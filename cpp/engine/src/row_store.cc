@@ -13,6 +13,10 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{256} << 10;
 constexpr std::size_t kFirstRows = 8;
+// A store grows by runs of neighbouring slabs, a thirty-second of its size long but at most a huge page: few enough
+// pages that one part of a table stays within the reach of the TLB, little enough slack.
+constexpr std::size_t kGrowthShare = 32;
+constexpr std::size_t kMostSlabsAtOnce = 8;
 
 }  // namespace
 
@@ -30,7 +34,9 @@ std::size_t RowStore::capacity_for(std::size_t rows) const noexcept {
   if (rows <= capacity_) return capacity_;
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (rows <= slab_rows) return std::min(slab_rows, std::bit_ceil(std::max(rows, kFirstRows)));
-  return (rows + slab_rows - 1) / slab_rows * slab_rows;
+  const std::size_t slabs = (rows + slab_rows - 1) / slab_rows;
+  const std::size_t grown = slabs_.size() + std::clamp<std::size_t>(slabs_.size() / kGrowthShare, 1, kMostSlabsAtOnce);
+  return std::max(slabs, grown) * slab_rows;
 }
 
 std::size_t RowStore::growth_bytes(std::size_t more) const noexcept {
@@ -47,15 +53,16 @@ void RowStore::reserve(std::size_t more) {
   if (capacity_ < slab_rows) {
     const bool is_full_size = wanted >= slab_rows;
     Block small(is_full_size ? 0 : wanted * row_bytes_);
-    std::byte* slab = is_full_size ? arena_->take() : small.data();
+    std::byte* slab = is_full_size ? arena_->take(1).data : small.data();
     if (end_ > 0) std::memcpy(slab, slabs_[0], end_ * row_bytes_);
     slabs_.assign(1, slab);
     first_ = std::move(small);
     capacity_ = is_full_size ? slab_rows : wanted;
   }
   while (capacity_ < wanted) {
-    slabs_.push_back(arena_->take());
-    capacity_ += slab_rows;
+    const SlabArena::Run run = arena_->take((wanted - capacity_) / slab_rows);
+    for (std::size_t i = 0; i < run.slabs; ++i) slabs_.push_back(run.data + i * arena_->slab_bytes());
+    capacity_ += run.slabs * slab_rows;
   }
   memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : slabs_.size() * arena_->slab_bytes();
 }

@@ -46,13 +46,20 @@ inline bool is_zero_row(const float* values, std::size_t count) noexcept {
 template <class Work>
 inline void with_width(std::size_t width, Work&& work) {
   switch (width) {
-    case 1: return work(std::integral_constant<std::size_t, 1>{});
-    case 4: return work(std::integral_constant<std::size_t, 4>{});
-    case 8: return work(std::integral_constant<std::size_t, 8>{});
-    case 16: return work(std::integral_constant<std::size_t, 16>{});
-    case 32: return work(std::integral_constant<std::size_t, 32>{});
-    case 64: return work(std::integral_constant<std::size_t, 64>{});
-    default: return work(AnyWidth{width});
+    case 1:
+      return work(std::integral_constant<std::size_t, 1>{});
+    case 4:
+      return work(std::integral_constant<std::size_t, 4>{});
+    case 8:
+      return work(std::integral_constant<std::size_t, 8>{});
+    case 16:
+      return work(std::integral_constant<std::size_t, 16>{});
+    case 32:
+      return work(std::integral_constant<std::size_t, 32>{});
+    case 64:
+      return work(std::integral_constant<std::size_t, 64>{});
+    default:
+      return work(AnyWidth{width});
   }
 }
 

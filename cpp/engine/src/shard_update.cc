@@ -209,7 +209,7 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const float* sums = sum_gradients(group, job);
   const std::vector<float> scales = schema.is_transparent() ? std::vector<float>() : table_.scales();
   float* backward = schema.is_transparent() ? nullptr : thread_scratch().backward.get(kGroupRows * dim);
-  const bool checks = table_.config_.nan_policy != NanPolicy::kPass;
+  const bool checks = table_.config_.nan_policy != NanPolicy::kApply;
   const bool has_preimages = shard_.preimages != nullptr;
 
   std::array<float*, kGroupRows> rows;
@@ -242,7 +242,8 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
       for (std::size_t i = 0; i < batch.count; ++i) {
         for (std::size_t k = 0; k < slices.size(); ++k) {
           const std::size_t at = slices[k].value_offset;
-          slices[k].compressor->backward(rows[i] + at, grads[i] + at, backward + i * dim + at, slices[k].dim, scales[k]);
+          slices[k].compressor->backward(rows[i] + at, grads[i] + at, backward + i * dim + at, slices[k].dim,
+                                         scales[k]);
         }
         grads[i] = backward + i * dim;
       }

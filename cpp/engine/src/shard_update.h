@@ -32,7 +32,8 @@ struct UniqueId {
 class Turnstile {
  public:
   void wait_for(std::uint32_t turn) noexcept {
-    for (std::uint32_t now = next_.load(std::memory_order_acquire); now < turn; now = next_.load(std::memory_order_acquire)) {
+    for (std::uint32_t now = next_.load(std::memory_order_acquire); now < turn;
+         now = next_.load(std::memory_order_acquire)) {
       next_.wait(now, std::memory_order_acquire);
     }
   }

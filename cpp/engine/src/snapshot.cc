@@ -72,7 +72,8 @@ std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t genera
     put(body, slice.dim);
     put(body, static_cast<std::uint32_t>(slice.optimizer_kind.size()));
     put(body, static_cast<std::uint32_t>(slice.optimizer->state_words() * sizeof(float)));
-    put(body, static_cast<std::uint32_t>(schema.is_serving() ? slice.compressor->bytes(slice.dim) : slice.dim * sizeof(float)));
+    put(body, static_cast<std::uint32_t>(schema.is_serving() ? slice.compressor->bytes(slice.dim)
+                                                             : slice.dim * sizeof(float)));
     for (const char c : slice.optimizer_kind) body.push_back(static_cast<std::byte>(c));
   }
   return body;
@@ -211,8 +212,8 @@ class PartReader {
       : file_(File::open(expected.path)), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
     const std::uint64_t size = file_.size();
     if (size != expected.bytes) {
-      fail(std::min(size, expected.bytes), "the file has " + std::to_string(size) + " bytes, the manifest says " +
-                                               std::to_string(expected.bytes));
+      fail(std::min(size, expected.bytes),
+           "the file has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(expected.bytes));
     }
     const std::uint64_t first_block = check_opening(header_body(schema, generation, part, parts));
     list_blocks(first_block, size, expected.rows);
@@ -304,7 +305,8 @@ class PartReader {
       offset += bytes;
     }
     std::vector<std::byte> tail(kTailBytes);
-    if (offset + kTailBytes != size || !file_.read_at(offset, tail.data(), tail.size())) fail(offset, "the tail is cut off");
+    if (offset + kTailBytes != size || !file_.read_at(offset, tail.data(), tail.size()))
+      fail(offset, "the tail is cut off");
     if (get<std::uint32_t>(tail.data()) != kTailMark ||
         crc32c(0, tail.data(), kTailBytes - 4) != get<std::uint32_t>(tail.data() + kTailBytes - 4)) {
       fail(offset, "checksum of the tail does not match");
@@ -378,11 +380,13 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
   return parts;
 }
 
-void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool) {
+void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,
+                     Pool& pool) {
   read_blocks(schema, generation, parts, pool, [](const RawRows&) {});
 }
 
-std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts, ShardFilter keep) {
+std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts,
+                          ShardFilter keep) {
   std::size_t expected = 0;
   for (const SnapshotPart& part : parts) expected += part.rows;
   if (table.size() == 0) table.reserve(expected / keep.count);

@@ -254,7 +254,9 @@ void Table::see_time(std::int64_t time_s) noexcept {
 }
 
 TableStats Table::stats() const noexcept {
-  return {.nan_rows_skipped = nan_rows_skipped_, .ids_filtered = ids_filtered_, .rows_evicted = rows_evicted_,
+  return {.nan_rows_skipped = nan_rows_skipped_,
+          .ids_filtered = ids_filtered_,
+          .rows_evicted = rows_evicted_,
           .touched_dropped = touched_dropped_};
 }
 
@@ -289,8 +291,10 @@ std::string Table::explain(std::int64_t id) const {
     if (removal.id != id) continue;
     const std::string updated = " (last updated at " + std::to_string(removal.updated_s) + ")";
     switch (removal.reason) {
-      case Removal::Reason::kDeleted: return text + "deleted" + updated;
-      case Removal::Reason::kZero: return text + "its values became zero, and this table keeps no zero rows" + updated;
+      case Removal::Reason::kDeleted:
+        return text + "deleted" + updated;
+      case Removal::Reason::kZero:
+        return text + "its values became zero, and this table keeps no zero rows" + updated;
       case Removal::Reason::kExpired:
         return text + "expired after " + std::to_string(days) + " days, evicted with the clock at " +
                std::to_string(removal.now_s) + updated;
@@ -362,6 +366,8 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
         ids.push_back(by_row[row].id);
         times.push_back(by_row[row].time);
         rows.push_back(shard.rows.at(static_cast<std::uint32_t>(row)));
+        // Handed out: a later change needs no copy. Only writers ask, and the lock keeps them out.
+        shard.preimages->settled.set(static_cast<std::uint32_t>(row));
       }
       if (!ids.empty()) pack({ids, times, rows});
     }

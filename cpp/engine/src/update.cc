@@ -21,8 +21,8 @@ void check_gradients_finite(const GradientJob& job, Pool& pool) {
   pool.run((rows + kRows - 1) / kRows, [&](std::size_t piece) {
     for (std::size_t i = piece * kRows * dim; i < std::min(rows, (piece + 1) * kRows) * dim; ++i) {
       if (std::isfinite(job.grads[i])) continue;
-      throw ConfigError("table '" + job.table->config().name + "': gradient row " + std::to_string(i / dim) + ", column " +
-                        std::to_string(i % dim) + " is " + std::to_string(job.grads[i]) +
+      throw ConfigError("table '" + job.table->config().name + "': gradient row " + std::to_string(i / dim) +
+                        ", column " + std::to_string(i % dim) + " is " + std::to_string(job.grads[i]) +
                         "; nothing was applied (nan_gradients=\"skip\" leaves such rows out instead)");
     }
   });
@@ -70,8 +70,8 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
   }
   if (growth > 0 && used + growth > config_.max_bytes) {
     throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
-                           std::to_string(config_.max_bytes) + "; " + std::to_string(absent.size()) +
-                           " new ids need " + std::to_string(growth) +
+                           std::to_string(config_.max_bytes) + "; " + std::to_string(absent.size()) + " new ids need " +
+                           std::to_string(growth) +
                            " more. Nothing was changed: evict, delete, raise max_bytes or the admission threshold");
   }
   return lock;
@@ -140,7 +140,7 @@ void Table::check_job(const GradientJob& job, Pool& pool) {
     throw DimensionMismatch("table '" + table.config_.name + "' has " + std::to_string(table.config_.slices.size()) +
                             " slices, got " + std::to_string(job.learning_rates.size()) + " learning rates");
   }
-  if (table.config_.nan_policy == NanPolicy::kError) check_gradients_finite(job, pool);
+  if (table.config_.nan_policy == NanPolicy::kRefuse) check_gradients_finite(job, pool);
 }
 
 void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order) {
@@ -153,7 +153,8 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
     for (std::size_t first = 0; first < group.ids.size(); first += at_a_time) {
       const Partition::Group some{group.ids.subspan(first, at_a_time), group.targets.subspan(first, at_a_time)};
       const bool is_last = &one == &work.back() && first + at_a_time == group.ids.size();
-      update.resolve(some, {.asks_filter = true, .counts = one.job->counts, .turn = turn, .order = order, .ends_turn = is_last});
+      update.resolve(
+          some, {.asks_filter = true, .counts = one.job->counts, .turn = turn, .order = order, .ends_turn = is_last});
       update.step(some, *one.job);
       update.finish(one.job->time_s);
     }
@@ -243,7 +244,8 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
   return erased;
 }
 
-void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows) {
+void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times,
+                        const std::byte* rows) {
   const std::size_t row_bytes = schema_.row_bytes();
   change_rows(ids, false, [&](ShardUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) {

@@ -76,28 +76,30 @@ def as_offsets(table: str, offsets: ArrayLike, id_count: int) -> NDArray[np.int6
     return array
 
 
-def as_mode(mode: Mode) -> tuple[_native.Pooling, int]:
+def as_mode(mode: object) -> tuple[_native.Pooling, int]:
     """Return the engine's pooling and its n (0 but for first-n)."""
-    if mode == "sum":
-        return _native.Pooling.sum, 0
-    if mode == "mean":
-        return _native.Pooling.mean, 0
-    if isinstance(mode, tuple) and len(mode) == 2 and mode[0] == "first":
-        n = mode[1]
-        if isinstance(n, int) and not isinstance(n, bool) and 0 < n < 1 << 31:
-            return _native.Pooling.first, n
+    match mode:
+        case "sum":
+            return _native.Pooling.sum, 0
+        case "mean":
+            return _native.Pooling.mean, 0
+        case ("first", n):
+            return _native.Pooling.first, check_whole("n of mode ('first', n)", n, 1, (1 << 31) - 1)
     raise ConfigError(f"mode is {mode!r}; give 'sum', 'mean' or ('first', n) with n of at least 1")
 
 
-def check_time(time_s: int) -> int:
+def check_whole(what: str, value: object, least: int, most: int) -> int:
+    """Return a whole number in a range; booleans are not numbers here."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise ConfigError(f"{what} is {value!r}; give a whole number from {least} to {most}")
+    return int(value)
+
+
+def check_time(time_s: object) -> int:
     """Return unix seconds that fit a row."""
-    if isinstance(time_s, bool) or not isinstance(time_s, int | np.integer) or not 0 <= time_s <= MAX_TIME_S:
-        raise ConfigError(f"time_s is {time_s!r}; give whole unix seconds from 0 to {MAX_TIME_S}")
-    return int(time_s)
+    return check_whole("time_s", time_s, 0, MAX_TIME_S)
 
 
-def check_step(step: int) -> int:
+def check_step(step: object) -> int:
     """Return a step number of at least 0."""
-    if isinstance(step, bool) or not isinstance(step, int | np.integer) or step < 0:
-        raise ConfigError(f"step is {step!r}; give a whole number of at least 0")
-    return int(step)
+    return check_whole("step", step, 0, 2**63 - 1)

@@ -5,6 +5,7 @@ Tables, learning rates and results are always in sorted-name order, whatever ord
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -62,7 +63,7 @@ class MultiTable:
 
     def __init__(self, specs: Iterable[TableSpec]) -> None:
         ordered = sorted(specs, key=lambda spec: spec.name)
-        for one, other in zip(ordered, ordered[1:], strict=False):
+        for one, other in itertools.pairwise(ordered):
             if one.name == other.name:
                 raise ConfigError(f"two tables have the name {one.name!r}; names must differ")
         self._tables = {spec.name: Table(spec) for spec in ordered}
@@ -76,9 +77,7 @@ class MultiTable:
         """
         groups = merge_specs(list(specs))
         tables = cls(spec for spec, _ in groups.values())
-        tables._table_of_feature = {
-            feature: spec.name for spec, features in groups.values() for feature in features
-        }
+        tables._table_of_feature = {feature: spec.name for spec, features in groups.values() for feature in features}
         return tables
 
     # --- the tables ---
@@ -241,7 +240,9 @@ class MultiTable:
         sizes = as_array(fused_slot_size)
         blocks = num_shards * len(self._tables)
         if sizes.shape != (blocks,) or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 0):
-            raise ConfigError(f"fused_slot_size is {sizes.tolist()}; give {blocks} counts: {num_shards} shards x tables")
+            raise ConfigError(
+                f"fused_slot_size is {sizes.tolist()}; give {blocks} counts: {num_shards} shards x tables"
+            )
         if sizes.sum() != len(keys):
             raise ConfigError(f"fused_slot_size adds up to {sizes.sum()}, but there are {len(keys)} ids")
         dims = np.array([table.dim for table in self._tables.values()] * num_shards, np.int64)
@@ -283,7 +284,9 @@ class MultiTable:
             max_time_s={table.name: table.max_time_s for table in saved},
         )
 
-    def restore(self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)) -> RestoreReport:
+    def restore(
+        self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)
+    ) -> RestoreReport:
         """Load the tables that the snapshot and this store have in common, by name or older name.
 
         Every file of these tables is checked before the first row changes.

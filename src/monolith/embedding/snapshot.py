@@ -1,7 +1,7 @@
 """Snapshots of tables on disk: a folder with part files and one manifest that names them all.
 
-The engine writes and reads the part files. Here is what makes them one snapshot: the manifest is written last, synced and
-renamed, so a crash at any instant leaves the snapshot that was there before. Readers believe only what the manifest
+The engine writes and reads the part files. Here is what makes them one snapshot: the manifest is written last, synced
+and renamed, so a crash at any instant leaves the snapshot that was there before. Readers believe only what the manifest
 names, with its sizes and checksums.
 """
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, SnapshotCorrupt
+from monolith.embedding._arguments import check_whole
 from monolith.embedding.specs import TableSpec
 
 if TYPE_CHECKING:
@@ -60,8 +61,8 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
         path: A folder; made when missing. A snapshot in it is replaced, whole or not at all.
         shards: Files per table; None = one per million rows, at most 4.
     """
-    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or not 0 < shards <= _MOST_SHARDS):
-        raise ConfigError(f"shards is {shards!r}; give a whole number from 1 to {_MOST_SHARDS}")
+    if shards is not None:
+        check_whole("shards", shards, 1, _MOST_SHARDS)
     folder = Path(path)
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file; give a folder to save the snapshot in")
@@ -221,10 +222,10 @@ def restore_saved(table: Table, saved: SavedTable, *, clear: bool, shard: tuple[
         raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
     if len(table):
         check(table, saved)
-        if clear:
-            table.clear()
     _check_layout(table, saved)
     filter_state = _read_filter(saved)
+    if clear:
+        table.clear()
     is_empty = not len(table)
     try:
         _native.read_snapshot(table._native, saved.generation, saved.parts, index, count)
@@ -258,7 +259,7 @@ def _check_layout(table: Table, saved: SavedTable) -> None:
 def _read_filter(saved: SavedTable) -> bytes:
     if saved.filter is None:
         return b""
-    file = saved.folder / saved.filter["name"]
+    file = saved.folder / str(saved.filter["name"])
     try:
         content = file.read_bytes()
     except FileNotFoundError:
@@ -276,8 +277,8 @@ def spec_of(saved: SavedTable) -> TableSpec:
     """Return the spec a table was saved with."""
     if saved.spec is None:
         raise ConfigError(
-            f"table {saved.name!r} in '{saved.folder}' was saved with a learning rate that is a bare function, which no "
-            f"file can hold; make the table from its spec, then restore()"
+            f"table {saved.name!r} in '{saved.folder}' was saved with a learning rate that is a bare function, which "
+            f"no file can hold; make the table from its spec, then restore()"
         )
     return TableSpec.from_json(json.dumps(saved.spec))
 

@@ -15,7 +15,16 @@ from numpy.typing import ArrayLike, NDArray
 from monolith import _native
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import snapshot
-from monolith.embedding._arguments import Mode, as_ids, as_mode, as_offsets, as_rows, check_step, check_time
+from monolith.embedding._arguments import (
+    Mode,
+    as_ids,
+    as_mode,
+    as_offsets,
+    as_rows,
+    check_step,
+    check_time,
+    check_whole,
+)
 from monolith.embedding.entry import Entry, SliceState
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.store import Ids, Rows
@@ -25,9 +34,7 @@ __all__ = ["Table", "set_threads"]
 
 def set_threads(threads: int) -> None:
     """Set how many threads a batched call may use; all tables of the process share them."""
-    if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= 1024:
-        raise ConfigError(f"threads is {threads!r}; give a whole number from 1 to 1024")
-    _native.set_threads(threads)
+    _native.set_threads(check_whole("threads", threads, 1, 1024))
 
 
 class Table:
@@ -118,8 +125,7 @@ class Table:
 
         Rows present during the whole iteration come exactly once; rows added or removed meanwhile may or may not.
         """
-        if batch_size < 1:
-            raise ConfigError(f"batch_size is {batch_size}; give at least 1")
+        check_whole("batch_size", batch_size, 1, 2**31)
         waiting = np.empty(0, np.int64)
         for shard in range(self._native.shards):
             waiting = np.concatenate([waiting, self._native.shard_ids(shard)])
@@ -192,9 +198,7 @@ class Table:
 
     def evict(self, now_s: int | None = None) -> int:
         """Remove expired rows and return how many; the clock is the newest event time seen unless given."""
-        if now_s is not None and now_s < 0:
-            raise ConfigError(f"now_s is {now_s}; give unix seconds, or None for the newest event time seen")
-        return self._native.evict(self.max_time_s if now_s is None else int(now_s))
+        return self._native.evict(self.max_time_s if now_s is None else check_whole("now_s", now_s, 0, 2**40))
 
     def delete(self, ids: ArrayLike) -> int:
         """Remove the rows of the ids and return how many there were."""
@@ -330,7 +334,18 @@ class Table:
         rows = as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
         rates = self._rates(learning_rates, step)
         return _native.GradientJob(
-            self._native, keys, bounds, pooling, first_n, rows, rates, None, None, check_time(time_s), check_step(step), True
+            self._native,
+            keys,
+            bounds,
+            pooling,
+            first_n,
+            rows,
+            rates,
+            None,
+            None,
+            check_time(time_s),
+            check_step(step),
+            True,
         )
 
     def _rates(self, learning_rates: ArrayLike | None, step: int) -> Rows:
@@ -359,6 +374,13 @@ class Table:
         return tuple(states)
 
 
+_NAN_POLICIES = {
+    "error": _native.NanPolicy.refuse,
+    "skip": _native.NanPolicy.skip,
+    "pass": _native.NanPolicy.apply,
+}
+
+
 def _native_slice(spec: SliceSpec) -> _native.SliceConfig:
     config = _native.SliceConfig()
     config.dim = spec.dim
@@ -382,6 +404,6 @@ def _native_config(spec: TableSpec) -> _native.TableConfig:
     config.max_bytes = spec.max_bytes or 0
     config.seed = spec.seed
     config.is_deterministic = spec.deterministic
-    config.nan_policy = getattr(_native.NanPolicy, spec.nan_gradients)
+    config.nan_policy = _NAN_POLICIES[spec.nan_gradients]
     config.touched_capacity = spec.touched_capacity or 0
     return config

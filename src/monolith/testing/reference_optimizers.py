@@ -117,8 +117,7 @@ def _adam(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> 
     state["v"] += (g * g - state["v"]) * (one - beta2)
     squares = state["v"]
     if "vhat" in state:
-        np.maximum(state["vhat"], state["v"], out=state["vhat"])
-        squares = state["vhat"]
+        squares = state["vhat"][:] = np.where(state["vhat"] < state["v"], state["v"], state["vhat"])
     mean = g * (one - beta1) + beta1 * state["m"] if base.use_nesterov else state["m"]
     w -= mean * rate / (np.sqrt(squares) + f32(base.epsilon))
     for power, beta in (("beta1_power", beta1), ("beta2_power", beta2)):
@@ -179,7 +178,7 @@ def _group_ftrl(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: in
 
 def _group_adagrad(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
     g = _decayed(base, w, g)
-    state["grad_square_sum"] += np.max(g * g)
+    state["grad_square_sum"] += np.fmax.reduce(g * g, initial=f32(0))
     divisor = f32(base.beta) + np.sqrt(state["grad_square_sum"][0])
     if divisor == 0:
         return  # no gradient was ever seen

@@ -260,10 +260,11 @@ class ReferenceTable:
 
     def _read(self, fid: int) -> Rows:
         row = self._rows.get(fid)
-        if row is None:
-            return initial_values(self.spec, fid) if self.spec.on_miss == "initial" else np.zeros(self.dim, f32)
+        if row is None and self.spec.on_miss == "zeros":
+            return np.zeros(self.dim, f32)
+        values = initial_values(self.spec, fid) if row is None else row.values
         pieces = zip(self.spec.slices, self._columns, self._scales, strict=True)
-        return np.concatenate([read_values(piece, row.values[columns], scale) for piece, columns, scale in pieces])
+        return np.concatenate([read_values(piece, values[columns], scale) for piece, columns, scale in pieces])
 
     def _new_row(self, fid: int, time_s: int) -> _Row:
         states = [initial_state(piece.optimizer, piece.dim) for piece in self.spec.slices]

@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import CapacityExceeded, DimensionMismatch, MonolithError
+from monolith.embedding import Table
 from monolith.embedding.optimizers import Adagrad, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
-
-pytest.importorskip("monolith._native")
-
-from monolith.embedding import Table
 
 ID = np.array([1])
 ROW = np.ones((1, 3), np.float32)

@@ -44,7 +44,7 @@ def spec_of(name: str = "t", *, dim: int = 3, **settings: object) -> TableSpec:
 
 def trained(spec: TableSpec, rows: int = 500, time_s: int = 1000) -> Table:
     table = Table(spec)
-    ids = np.arange(-rows // 2, rows - rows // 2) * 7919
+    ids = (np.arange(rows) - rows // 2) * 7919
     grads = np.random.default_rng(3).normal(size=(rows, spec.dim)).astype(np.float32)
     for step in range(3):
         table.apply_gradients(ids, grads * (step + 1), time_s=time_s, step=step)

@@ -9,13 +9,10 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import SnapshotCorrupt
+from monolith.embedding import Table
 from monolith.embedding.admission import SlidingHashFilter
 from monolith.embedding.optimizers import Adagrad, Adam, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
-
-pytest.importorskip("monolith._native")
-
-from monolith.embedding import Table
 
 
 def save_small(path: Path) -> None:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from monolith.embedding import Table
 from monolith.embedding.admission import NoFilter, SlidingHashFilter
 from monolith.embedding.compressors import FixedR8, Fp16, Fp32
 from monolith.embedding.initializers import Constant, RandomUniform, Zeros
@@ -23,10 +23,6 @@ from monolith.embedding.learning_rates import PolynomialDecay
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, DelayCompensated
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.testing import ReferenceTable
-
-pytest.importorskip("monolith._native")
-
-from monolith.embedding import Table
 
 DAY_S = 86400
 # Few enough that sequences meet the same ids again; slots 0, 1 and 2, and the ends of the range.
@@ -232,7 +228,7 @@ class TableMachine(RuleBasedStateMachine):
 
 TestTableAgainstModel = TableMachine.TestCase
 TestTableAgainstModel.settings = settings(
-    max_examples=60,
+    max_examples=40,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,

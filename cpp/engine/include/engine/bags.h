@@ -23,7 +23,9 @@ struct Bags {
   std::uint32_t first_n = 0;
 
   // Units that never share an output row: ids for kNone, bags otherwise.
-  [[nodiscard]] std::size_t units() const noexcept { return pooling == Pooling::kNone ? ids.size() : offsets.size() - 1; }
+  [[nodiscard]] std::size_t units() const noexcept {
+    return pooling == Pooling::kNone ? ids.size() : offsets.size() - 1;
+  }
   // Rows of the output, and of a gradient.
   [[nodiscard]] std::size_t targets() const noexcept {
     return pooling == Pooling::kFirst ? units() * first_n : units();
@@ -50,7 +52,8 @@ struct Bags {
       if (pooling == Pooling::kFirst) {
         const std::int64_t to = std::min<std::int64_t>(offsets[bag + 1], from + first_n);
         for (std::int64_t i = from; i < to; ++i) {
-          visit(ids[static_cast<std::size_t>(i)], static_cast<std::uint32_t>(bag * first_n + static_cast<std::size_t>(i - from)));
+          visit(ids[static_cast<std::size_t>(i)],
+                static_cast<std::uint32_t>(bag * first_n + static_cast<std::size_t>(i - from)));
         }
       } else {
         for (std::int64_t i = from; i < offsets[bag + 1]; ++i) {

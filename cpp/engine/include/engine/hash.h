@@ -5,9 +5,11 @@
 
 namespace engine {
 
+__extension__ using Product = unsigned __int128;
+
 // One multiplication to 128 bits, folded. Good enough to place ids, and the cheapest that is.
 inline std::uint64_t mix(std::uint64_t x) noexcept {
-  const auto product = static_cast<unsigned __int128>(x ^ 0x2d358dccaa6c78a5ULL) * 0x9e3779b97f4a7c15ULL;
+  const auto product = static_cast<Product>(x ^ 0x2d358dccaa6c78a5ULL) * 0x9e3779b97f4a7c15ULL;
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 

@@ -38,9 +38,12 @@ class Index {
     if (bucket_count_ == 0) return kNoSlot;
     for (std::uint32_t b = home_of(hash);; b = after(b)) {
       const Bucket& bucket = buckets_[b];
+      // All four at once: which position matches is a coin toss that no branch predictor wins.
+      std::uint32_t match = 0;
       for (std::uint32_t i = 0; i < kWidth; ++i) {
-        if (bucket.ids[i] == id && bucket.rows[i] != 0) return b * kWidth + i;
+        match |= static_cast<std::uint32_t>((bucket.ids[i] == id) & (bucket.rows[i] != 0)) << i;
       }
+      if (match != 0) return b * kWidth + static_cast<std::uint32_t>(std::countr_zero(match));
       if (bucket.rows[kWidth - 1] == 0) return kNoSlot;
     }
   }

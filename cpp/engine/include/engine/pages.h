@@ -36,7 +36,13 @@ class Block {
 class SlabArena {
  public:
   explicit SlabArena(std::size_t slab_bytes) : slab_bytes_(slab_bytes) {}
-  std::byte* take();
+  // Slabs that lie one after the other.
+  struct Run {
+    std::byte* data;
+    std::size_t slabs;
+  };
+  // At least one slab, at most as many as asked for.
+  Run take(std::size_t slabs);
   [[nodiscard]] std::size_t slab_bytes() const noexcept { return slab_bytes_; }
   // Returns all memory to the system. Exclusive; every slab handed out dies.
   void clear();

@@ -1,4 +1,5 @@
-// row_schema.h: what the bytes of a row mean. Training rows hold values and optimizer state, serving rows compressed values.
+// row_schema.h: what the bytes of a row mean. Training rows hold values and optimizer state, serving rows compressed
+// values.
 #pragma once
 
 #include <cstddef>
@@ -47,6 +48,8 @@ class RowSchema {
 
   // What a lookup returns. `scales` has one number per slice.
   void read(const std::byte* row, float* out, std::span<const float> scales) const noexcept;
+  // What a lookup of an absent id returns when it is to see the initial values. Training only.
+  void read_initial(std::int64_t id, float* out, std::span<const float> scales) const noexcept;
   // The stored values themselves, uncompressed; and back.
   void get(const std::byte* row, float* values) const noexcept;
   void set(std::byte* row, const float* values) const noexcept;

@@ -1,6 +1,7 @@
 // snapshot.h: a table's rows on disk: columns in checksummed blocks, readable into any number of parts.
 //
-// A snapshot is one or more part files; which files belong together is the manifest's business, which the caller writes.
+// A snapshot is one or more part files; which files belong together is the manifest's business, which the caller
+// writes.
 //
 //   file   := magic[8] header block* tail
 //   header := u32 bytes, body, u32 crc32c(body)
@@ -36,7 +37,8 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
                                          const std::vector<std::string>& paths);
 
 // Reads every byte of the parts and checks everything. Throws SnapshotCorrupt with file, offset and reason.
-void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool);
+void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,
+                     Pool& pool);
 
 // Which ids to take: uint64(id) mod count == index.
 struct ShardFilter {
@@ -46,6 +48,7 @@ struct ShardFilter {
 
 // Upserts the rows of the parts. Checks as it goes; a caller that must not end up with half of them verifies first.
 // Returns the number of rows taken.
-std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts, ShardFilter keep);
+std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts,
+                          ShardFilter keep);
 
 }  // namespace engine

@@ -24,7 +24,7 @@
 
 namespace engine {
 
-enum class NanPolicy : std::uint8_t { kError, kSkip, kPass };
+enum class NanPolicy : std::uint8_t { kRefuse, kSkip, kApply };
 
 struct TableConfig {
   std::string name;
@@ -64,10 +64,10 @@ struct LookupJob {
 struct GradientJob {
   Table* table = nullptr;
   Bags bags;
-  const float* grads = nullptr;                    // (targets, dim)
-  std::span<const std::uint32_t> counts;           // (ids), kNone only: sightings behind each id; empty = one each
-  const float* latest = nullptr;                   // (targets, dim), kNone only: values the gradient was computed at
-  std::span<const float> learning_rates;           // (slices)
+  const float* grads = nullptr;           // (targets, dim)
+  std::span<const std::uint32_t> counts;  // (ids), kNone only: sightings behind each id; empty = one each
+  const float* latest = nullptr;          // (targets, dim), kNone only: values the gradient was computed at
+  std::span<const float> learning_rates;  // (slices)
   std::uint32_t time_s = 0;
   std::int64_t step = 0;
   bool dedup = true;  // false: one optimizer step per occurrence
@@ -76,7 +76,7 @@ struct GradientJob {
 // Counters since the table was made.
 struct TableStats {
   std::uint64_t nan_rows_skipped = 0;
-  std::uint64_t ids_filtered = 0;   // answers "not yet" of the admission filter
+  std::uint64_t ids_filtered = 0;  // answers "not yet" of the admission filter
   std::uint64_t rows_evicted = 0;
   std::uint64_t touched_dropped = 0;
 };

@@ -1,0 +1,65 @@
+"""Cases against a peer's table: the full training step, and the pooled lookup alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from engine.peers import FbgemmTable, OurTable, PeerMissing, TorchTable, check_agreement
+from engine.results import Result, compare, progress, skipped
+from engine.timing import interleave
+from engine.workload import Sizes, Workload
+
+__all__ = ["fbgemm_cases", "torch_cases"]
+
+Peer = FbgemmTable | TorchTable
+
+
+def fbgemm_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
+    """Measure against FBGEMM."""
+    return _cases(cases, sizes, FbgemmTable)
+
+
+def torch_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
+    """Measure against torch alone."""
+    return _cases(cases, sizes, TorchTable)
+
+
+def _cases(cases: Sequence[str], sizes: Sizes, make_peer: Callable[[Workload], Peer]) -> Iterator[Result]:
+    workload = Workload(sizes)
+    try:
+        peer = make_peer(workload)
+    except PeerMissing as error:
+        for case in cases:
+            yield skipped(case, error)
+        return
+    ours = OurTable(workload)
+    progress(f"filling {sizes.rows:,} rows of ours and of {peer.name}")
+    for rows, values in workload.first_values():
+        ours.fill(rows, values)
+        peer.fill(rows, values)
+    batches = {kind: workload.batches(kind) for kind in ("zipf", "uniform") if any(kind in case for case in cases)}
+    for contestant in (ours, peer):
+        contestant.use(next(iter(batches.values())))
+    check_agreement(ours, peer)
+
+    def measure(case: str, rounds: int) -> Result:
+        action, kind, _ = case.split("_")
+        for contestant in (ours, peer):
+            contestant.use(batches[kind])
+        turns = [getattr(contestant, action) for contestant in (ours, peer)]
+        seconds = interleave(turns, rounds=rounds, steps=sizes.steps)
+        return compare(case, seconds[0], seconds[1], sizes.ids_per_step / 1e6, peer_name=peer.name)
+
+    small: dict[str, Result] = {}
+    if sizes.small_page_rounds:
+        progress(f"{peer.name} with the pages it comes with")
+        small = {case: measure(case, sizes.small_page_rounds) for case in cases}
+    huge = peer.use_huge_pages()
+    for case in cases:
+        progress(case)
+        result = measure(case, sizes.rounds)
+        result.extra["peer_huge_pages"] = huge
+        if case in small:
+            result.extra["peer_as_installed"] = small[case].peer
+            result.extra["ratio_as_installed"] = small[case].ratio
+        yield result

@@ -1,0 +1,112 @@
+// pool_test.cc: every piece runs once, from many callers at once, through errors, resizing and forks.
+#include "engine/pool.h"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <mutex>
+#include <shared_mutex>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "engine/shared_mutex.h"
+
+namespace engine {
+namespace {
+
+TEST(Pool, EveryPieceRunsExactlyOnce) {
+  for (const unsigned threads : {1U, 2U, 5U}) {
+    Pool pool(threads);
+    for (const std::size_t pieces : {0U, 1U, 2U, 1000U}) {
+      std::vector<std::atomic<int>> runs(pieces);
+      pool.run(pieces, [&](std::size_t i) { ++runs[i]; });
+      for (const auto& count : runs) EXPECT_EQ(count, 1);
+    }
+  }
+}
+
+TEST(Pool, CallersFromManyThreadsAndNestedCallsAllFinish) {
+  Pool pool(3);
+  std::atomic<int> runs{0};
+  std::vector<std::thread> callers;
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int i = 0; i < 50; ++i) {
+        pool.run(4, [&](std::size_t) { pool.run(3, [&](std::size_t) { ++runs; }); });
+      }
+    });
+  }
+  for (auto& caller : callers) caller.join();
+  EXPECT_EQ(runs, 4 * 50 * 12);
+}
+
+TEST(Pool, TheFirstErrorReachesTheCallerAndThePoolGoesOn) {
+  Pool pool(2);
+  EXPECT_THROW(pool.run(100,
+                        [](std::size_t i) {
+                          if (i == 3) throw std::runtime_error("three");
+                        }),
+               std::runtime_error);
+  std::atomic<int> runs{0};
+  pool.run(10, [&](std::size_t) { ++runs; });
+  EXPECT_EQ(runs, 10);
+}
+
+TEST(Pool, ResizingWhileCallsRunLosesNothing) {
+  Pool pool(2);
+  std::atomic<bool> done{false};
+  std::thread resizer([&] {
+    for (unsigned n = 1; !done; n = n % 4 + 1) pool.resize(n);
+  });
+  std::atomic<int> runs{0};
+  for (int i = 0; i < 200; ++i) pool.run(20, [&](std::size_t) { ++runs; });
+  done = true;
+  resizer.join();
+  EXPECT_EQ(runs, 4000);
+}
+
+#ifndef __SANITIZE_THREAD__  // the sanitizer cannot follow threads across a fork
+TEST(Pool, AForkedChildGetsItsOwnThreads) {
+  Pool pool(2);
+  pool.run(8, [](std::size_t) {});
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int> runs{0};
+    pool.run(100, [&](std::size_t) { ++runs; });
+    _exit(runs == 100 ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+#endif
+
+TEST(SharedMutex, WritersExcludeEveryoneAndNobodyStarves) {
+  SharedMutex mutex;
+  long one = 0;
+  long other = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        const std::unique_lock lock(mutex);
+        ++one;
+        ++other;
+      }
+    });
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        const std::shared_lock lock(mutex);
+        ASSERT_EQ(one, other);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(one, 4000);
+}
+
+}  // namespace
+}  // namespace engine

@@ -1,0 +1,212 @@
+// table_test.cc: what only threads can break: torn rows, lost updates, cuts that mix two moments.
+#include "engine/table.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstring>
+#include <map>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+namespace engine {
+namespace {
+
+TableConfig config_of(std::uint32_t dim, const std::string& optimizer = "sgd") {
+  SliceConfig slice;
+  slice.dim = dim;
+  slice.optimizer = {optimizer, {}};
+  if (optimizer == "adagrad")
+    slice.optimizer.settings = {{"initial_accumulator_value", 0.1}, {"weight_decay_factor", 0.0}};
+  slice.initializer = {"zeros", {}};
+  slice.compressor = {"fp32", {}};
+  TableConfig config;
+  config.name = "t";
+  config.slices = {slice};
+  return config;
+}
+
+std::vector<std::int64_t> range(std::int64_t count, std::int64_t first = 0) {
+  std::vector<std::int64_t> ids(static_cast<std::size_t>(count));
+  std::iota(ids.begin(), ids.end(), first);
+  return ids;
+}
+
+void apply(Table& table, const std::vector<std::int64_t>& ids, float gradient, std::uint32_t time_s = 0) {
+  const std::vector<float> grads(ids.size() * table.schema().dim(), gradient);
+  const std::vector<float> rates = {1.0F};
+  const GradientJob job{.table = &table,
+                        .bags = {.ids = ids, .offsets = {}},
+                        .grads = grads.data(),
+                        .counts = {},
+                        .latest = nullptr,
+                        .learning_rates = rates,
+                        .time_s = time_s,
+                        .step = 1,
+                        .dedup = true};
+  Table::apply_all({&job, 1}, table.pool());
+}
+
+TEST(Table, ARowIsNeverReadHalfWritten) {
+  Table table(config_of(37), std::make_shared<Pool>(2));
+  const auto ids = range(3000);
+  std::atomic<bool> done{false};
+  std::thread writer([&] {
+    for (int i = 0; i < 60; ++i) apply(table, ids, -1.0F);
+    done = true;
+  });
+  std::vector<float> rows(ids.size() * 37);
+  while (!done) {
+    table.lookup(ids, rows.data(), nullptr);
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      for (std::size_t d = 1; d < 37; ++d) ASSERT_EQ(rows[i * 37 + d], rows[i * 37]);
+    }
+  }
+  writer.join();
+}
+
+TEST(Table, NoUpdateOfConcurrentWritersIsLost) {
+  Table table(config_of(2), std::make_shared<Pool>(2));
+  std::vector<std::thread> writers;
+  for (int w = 0; w < 4; ++w) {
+    writers.emplace_back([&, w] {
+      for (int i = 0; i < 25; ++i) apply(table, range(500, w * 100), -1.0F);
+    });
+  }
+  for (auto& writer : writers) writer.join();
+  const auto ids = range(800);
+  std::vector<float> rows(ids.size() * 2);
+  table.lookup(ids, rows.data(), nullptr);
+  for (std::int64_t id = 0; id < 800; ++id) {
+    int writers_of_id = 0;
+    for (int w = 0; w < 4; ++w) writers_of_id += id >= w * 100 && id < w * 100 + 500;
+    ASSERT_EQ(rows[static_cast<std::size_t>(id) * 2], 25.0F * static_cast<float>(writers_of_id)) << id;
+  }
+}
+
+// Rows of a cut, by id: first value and time.
+std::map<std::int64_t, std::pair<float, std::uint32_t>> read_cut(Table& table, const Table::Cut& cut) {
+  std::map<std::int64_t, std::pair<float, std::uint32_t>> rows;
+  for (std::size_t part = 0; part < kShards; ++part) {
+    table.visit_cut(
+        cut, part, 7,
+        [&](const Table::CutRows& piece) {
+          for (std::size_t i = 0; i < piece.ids.size(); ++i) {
+            float value = 0;
+            std::memcpy(&value, piece.rows[i], sizeof value);
+            const bool is_first = rows.emplace(piece.ids[i], std::pair(value, piece.times[i])).second;
+            EXPECT_TRUE(is_first) << "id " << piece.ids[i] << " came twice";
+          }
+        },
+        [] {});
+  }
+  table.end_cut();
+  return rows;
+}
+
+TEST(Table, ACutIsOneMomentWhateverHappensAfterIt) {
+  Table table(config_of(3, "adagrad"), std::make_shared<Pool>(2));
+  const auto ids = range(5000);
+  std::vector<float> values(ids.size() * 3, 2.0F);
+  table.assign(ids, values.data(), 50);
+  const Table::Cut cut = table.begin_cut();
+  apply(table, range(2500), 1.0F, 60);        // changed
+  table.erase(range(1000, 2000));             // removed, some of them changed before
+  apply(table, range(3000, 4500), 1.0F, 70);  // changed and new, in rows that were freed
+  std::vector<std::int8_t> existed(500);
+  table.reinitialize(range(500, 7000), existed.data());
+  const auto rows = read_cut(table, cut);
+  ASSERT_EQ(rows.size(), ids.size());
+  for (const auto& [id, row] : rows) {
+    ASSERT_LT(id, 5000);
+    ASSERT_EQ(row, std::pair(2.0F, 50U)) << id;
+  }
+}
+
+TEST(Table, CutsTakenWhileTrainingRunsNeverMixSteps) {
+  Table table(config_of(4), std::make_shared<Pool>(2));
+  const auto ids = range(4000);
+  std::atomic<int> steps{0};
+  std::thread trainer([&] {
+    for (int i = 0; i < 40; ++i) {
+      apply(table, ids, -1.0F);
+      ++steps;
+    }
+  });
+  // Each part of a table may be a step ahead of another: one call is not one transaction. Within the cut each row
+  // must be whole, and all rows must lie between the steps done before and after it was taken.
+  for (int i = 0; i < 10; ++i) {
+    const int before = steps;
+    const Table::Cut cut = table.begin_cut();
+    const int after = steps + 1;
+    const auto rows = read_cut(table, cut);
+    if (before > 0) {
+      ASSERT_EQ(rows.size(), ids.size());
+    }
+    for (const auto& [id, row] : rows) {
+      ASSERT_GE(row.first, static_cast<float>(before)) << id;
+      ASSERT_LE(row.first, static_cast<float>(after)) << id;
+    }
+  }
+  trainer.join();
+}
+
+TEST(Table, TheNumberOfThreadsDoesNotChangeABit) {
+  std::vector<std::vector<float>> results;
+  for (const unsigned threads : {1U, 2U, 3U, 7U}) {
+    Table table(config_of(5, "adagrad"), std::make_shared<Pool>(threads));
+    std::uint64_t random = 1;
+    for (int step = 0; step < 5; ++step) {
+      std::vector<std::int64_t> ids(20'000);
+      std::vector<float> grads(2000 * 5);
+      std::vector<std::int64_t> offsets(2001);
+      for (auto& id : ids) id = static_cast<std::int64_t>((random = scramble(random)) % 3000);
+      for (auto& grad : grads) grad = unit_float(random = scramble(random)) - 0.5F;
+      for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * 10);
+      const std::vector<float> rates = {0.1F};
+      const GradientJob job{.table = &table,
+                            .bags = {.ids = ids, .offsets = offsets, .pooling = Pooling::kMean},
+                            .grads = grads.data(),
+                            .counts = {},
+                            .latest = nullptr,
+                            .learning_rates = rates,
+                            .time_s = 1,
+                            .step = step,
+                            .dedup = true};
+      Table::apply_all({&job, 1}, table.pool());
+    }
+    const auto ids = range(3000);
+    std::vector<std::int64_t> offsets(301);
+    for (std::size_t i = 0; i < offsets.size(); ++i) offsets[i] = static_cast<std::int64_t>(i * 10);
+    std::vector<float> pooled(300 * 5);
+    const LookupJob job{.table = &table,
+                        .bags = {.ids = ids, .offsets = offsets, .pooling = Pooling::kSum},
+                        .out = pooled.data(),
+                        .found = nullptr};
+    Table::lookup_all({&job, 1}, table.pool());
+    results.push_back(pooled);
+  }
+  for (const auto& result : results) {
+    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), result.size() * sizeof(float)), 0);
+  }
+}
+
+TEST(Table, EvictedRowsMemoryIsUsedAgain) {
+  TableConfig config = config_of(16, "adagrad");
+  config.expire_days = 1;
+  Table table(config, std::make_shared<Pool>(2));
+  apply(table, range(50'000), 1.0F, 100);
+  std::size_t before = 0;
+  for (int round = 1; round <= 6; ++round) {
+    if (round == 2) before = table.memory_bytes();  // now with the memory of removals, for explain()
+    const std::int64_t now = 100 + 86'400 * round;
+    EXPECT_EQ(table.evict(now), 50'000U);
+    apply(table, range(50'000, round * 1'000'000), 1.0F, static_cast<std::uint32_t>(now));
+  }
+  EXPECT_EQ(table.size(), 50'000U);
+  EXPECT_LE(table.memory_bytes(), before + before / 10);
+}
+
+}  // namespace
+}  // namespace engine
