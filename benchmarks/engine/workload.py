@@ -26,8 +26,8 @@ class Sizes:
     matrix_rows: int
     rounds: int
     """Interleaved rounds of a case; the median of their ratios is reported."""
-    small_page_rounds: int
-    """Rounds before the peer's memory is turned into huge pages; 0 = do not measure that."""
+    huge_page_rounds: int
+    """Rounds after the peer's memory was turned into huge pages; 0 = do not measure that."""
     fills: int
     """Times a whole table is filled."""
     disk_rounds: int
@@ -47,7 +47,7 @@ FULL = Sizes(
     snapshot_rows=10_000_000,
     matrix_rows=2_000_000,
     rounds=11,
-    small_page_rounds=5,
+    huge_page_rounds=5,
     fills=3,
     disk_rounds=5,
 )
@@ -56,7 +56,7 @@ QUICK = Sizes(
     snapshot_rows=1_000_000,
     matrix_rows=200_000,
     rounds=4,
-    small_page_rounds=0,
+    huge_page_rounds=0,
     fills=1,
     disk_rounds=3,
     steps=2,

@@ -64,6 +64,7 @@ void bind_snapshot(nb::module_& m) {
   nb::class_<Cut>(m, "Cut")
       .def(nb::init<std::shared_ptr<Table>>(), "table"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_prop_ro("max_time_s", [](const Cut& cut) { return cut.content().max_time_s; })
+      .def_prop_ro("turn", [](const Cut& cut) { return cut.content().turn; })
       .def_prop_ro("rows", [](const Cut& cut) { return cut.content().rows; })
       .def_prop_ro("scales", [](const Cut& cut) { return cut.content().scales; })
       .def_prop_ro("filter", [](const Cut& cut) { return as_bytes(cut.content().filter); })
@@ -84,17 +85,18 @@ void bind_snapshot(nb::module_& m) {
         return engine::read_snapshot(table, generation, parts, {.index = index, .count = count});
       },
       "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);
-  // What a snapshot keeps beside the rows.
   m.def(
       "restore_extras",
-      [](Table& table, std::int64_t max_time_s, const std::vector<float>& scales, nb::bytes filter) {
-        table.see_time(max_time_s);
-        table.set_scales(scales);
-        if (table.filter() != nullptr && filter.size() > 0) {
-          table.filter()->load(reinterpret_cast<const std::byte*>(filter.c_str()), filter.size());
-        }
+      [](Table& table, std::int64_t max_time_s, const std::vector<float>& scales, std::uint64_t turn,
+         nb::bytes filter) {
+        const auto* state = static_cast<const std::byte*>(filter.data());
+        table.restore_extras({.max_time_s = max_time_s,
+                              .scales = scales,
+                              .filter = {state, state + filter.size()},
+                              .turn = turn,
+                              .rows = 0});
       },
-      "table"_a, "max_time_s"_a, "scales"_a, "filter"_a);
+      "table"_a, "max_time_s"_a, "scales"_a, "turn"_a, "filter"_a);
 }
 
 }  // namespace bindings

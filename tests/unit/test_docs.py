@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import subprocess
 import sys
@@ -10,6 +11,11 @@ from pathlib import Path
 import pytest
 
 from monolith.core import errors
+from monolith.embedding import MultiTable, Table, TableSpec
+from monolith.embedding.admission import FILTERS
+from monolith.embedding.compressors import COMPRESSORS
+from monolith.embedding.initializers import INITIALIZERS
+from monolith.embedding.optimizers import OPTIMIZERS
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -39,6 +45,26 @@ def test_a_row_names_modules_and_tests_that_exist(row: tuple[str, str, str, str,
 def test_every_error_is_in_the_reference() -> None:
     text = (REFERENCE / "errors.md").read_text()
     assert [name for name in errors.__all__ if f"{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("owner", [Table, MultiTable], ids=lambda owner: owner.__name__)
+def test_every_method_of_a_table_is_in_the_guide(owner: type) -> None:
+    text = (ROOT / "docs" / "guide" / "tables.md").read_text()
+    assert [name for name in vars(owner) if not name.startswith("_") and name not in text] == []
+
+
+def test_every_setting_of_a_table_is_in_the_guide() -> None:
+    text = (ROOT / "docs" / "guide" / "tables.md").read_text()
+    assert [field.name for field in dataclasses.fields(TableSpec) if f"`{field.name}`" not in text] == []
+
+
+@pytest.mark.parametrize("family", [OPTIMIZERS, INITIALIZERS, COMPRESSORS, FILTERS])
+def test_every_part_and_its_settings_are_in_the_reference(family: dict[str, type]) -> None:
+    text = (REFERENCE / "optimizers.md").read_text()
+    for part in family.values():
+        assert re.search(rf"`{part.__name__}\W", text), part
+        for field in dataclasses.fields(part):  # type: ignore[arg-type]
+            assert re.search(rf"\b{field.name}\b", text), f"{part.__name__}.{field.name}"
 
 
 def test_links_lead_somewhere() -> None:

@@ -1,7 +1,8 @@
-// lookup.cc: batched reads. Blocks of ids are grouped by part; each group is found, fetched, then read.
+// lookup.cc: batched reads. Blocks of ids go through fetch buckets -> find -> fetch rows -> read, each stage a loop of
+// its own: a loop that stores what it has just loaded makes the loads behind it wait, so no fetch shares a loop with
+// it.
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <shared_mutex>
 
 #include "engine/error.h"
@@ -12,127 +13,165 @@ namespace engine {
 
 namespace {
 
-// Ids that are grouped at a time: many enough that each part's group pays for the pages it has to look up.
-constexpr std::size_t kBlockIds = 32768;
-// How far ahead of a find its bucket is fetched.
-constexpr std::size_t kAhead = 16;
+// Ids read under one hold of the locks: a fraction of a millisecond.
+constexpr std::size_t kBlockIds = 4096;
+// Ids per stage: enough to keep the memory system busy, few enough for the L1 cache.
+constexpr std::size_t kStride = 64;
 
-struct IdBlock {
-  std::array<std::int64_t, kBlockIds> ids;
-  std::array<std::uint32_t, kBlockIds> targets;
-  std::array<std::uint8_t, kBlockIds> parts;
-  std::array<std::int64_t, kBlockIds> grouped_ids;
-  std::array<std::uint32_t, kBlockIds> grouped_targets;
+// Ids per piece of work. Sums never span pieces and run in order of occurrence, so pieces may follow the threads.
+std::size_t piece_ids(std::size_t ids, unsigned threads) {
+  return std::clamp<std::size_t>(ids / (std::size_t{threads} * 4), kBlockIds, std::size_t{1} << 16);
+}
+
+struct FoundRows {
   std::array<const std::byte*, kBlockIds> rows;
-  std::array<std::uint32_t, kShards + 1> begin;
-  std::size_t count = 0;
-
-  void add(std::int64_t id, std::uint32_t target) noexcept {
-    const auto part = static_cast<std::uint8_t>(shard_of(mix(static_cast<std::uint64_t>(id))));
-    ids[count] = id;
-    targets[count] = target;
-    parts[count] = part;
-    ++begin[part + 1];
-    ++count;
-  }
-
-  void group() noexcept {
-    std::partial_sum(begin.begin(), begin.end(), begin.begin());
-    std::array<std::uint32_t, kShards> next;
-    std::copy_n(begin.begin(), kShards, next.begin());
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t at = next[parts[i]]++;
-      grouped_ids[at] = ids[i];
-      grouped_targets[at] = targets[i];
-    }
-  }
-
-  void reset() noexcept {
-    begin.fill(0);
-    count = 0;
-  }
 };
 
-// Ids per piece of work: a function of the call alone, never of the number of threads.
-std::size_t piece_ids(std::size_t ids) { return std::clamp<std::size_t>(ids / 8, 4096, kBlockIds); }
+std::array<const std::byte*, kBlockIds>& thread_rows() {
+  static thread_local const auto found = std::make_unique<FoundRows>();
+  return found->rows;
+}
 
-IdBlock& thread_block() {
-  static thread_local const std::unique_ptr<IdBlock> block = std::make_unique<IdBlock>();
-  block->reset();
-  return *block;
+// How far ahead of its use a row is fetched.
+constexpr std::size_t kAhead = 16;
+
+// Adds rows [from, to) to `out` and fetches those to come. The sum stays in registers: a store per row would make the
+// loads behind it wait.
+template <class Width>
+void add_rows(float* out, std::span<const std::byte* const> rows, std::size_t from, std::size_t to,
+              Width width) noexcept {
+  RowSum<Width> sum(out, width);
+  for (std::size_t i = from; i < to; ++i) {
+    if (i + kAhead < rows.size()) prefetch_row(rows[i + kAhead], width.value * sizeof(float));
+    if (rows[i] != nullptr) sum.add(reinterpret_cast<const float*>(rows[i]));
+  }
+  sum.store(out);
 }
 
 }  // namespace
 
-template <class Consume>
-void Table::visit_rows(const Bags& bags, std::size_t begin, std::size_t end, Consume&& consume) const {
-  IdBlock& block = thread_block();
-  const std::size_t read_bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
-  const auto flush = [&] {
-    block.group();
-    for (std::size_t part = 0; part < kShards; ++part) {
-      const std::size_t from = block.begin[part];
-      const std::size_t to = block.begin[part + 1];
-      if (from == to) continue;
-      const Shard& shard = *shards_[part];
-      const std::shared_lock lock(shard.mutex);
-      const auto hash_at = [&](std::size_t i) { return mix(static_cast<std::uint64_t>(block.grouped_ids[i])); };
-      for (std::size_t i = from; i < std::min(to, from + kAhead); ++i) prefetch(shard.index.home(hash_at(i)));
-      for (std::size_t i = from; i < to; ++i) {
-        if (i + kAhead < to) prefetch(shard.index.home(hash_at(i + kAhead)));
-        const Slot slot = shard.index.find(block.grouped_ids[i], hash_at(i));
-        const std::byte* row = slot == kNoSlot ? nullptr : shard.rows.at(shard.index.row(slot));
-        block.rows[i] = row;
-        if (row != nullptr) prefetch_row(row, read_bytes);
-      }
-      for (std::size_t i = from; i < to; ++i) {
-        consume(block.grouped_ids[i], block.grouped_targets[i], block.rows[i]);
-      }
+// Holds all parts of a table for reading. In falling order: a write that waits for the turn of a lower part may hold a
+// higher one, so whoever takes several parts must not hold a lower one while waiting for a higher.
+class Table::ReadLock {
+ public:
+  explicit ReadLock(const Table& table) noexcept : table_(table) {
+    for (std::size_t part = kShards; part-- > 0;) table_.shards_[part]->mutex.lock_shared();
+  }
+  ~ReadLock() {
+    for (const auto& shard : table_.shards_) shard->mutex.unlock_shared();
+  }
+  ReadLock(const ReadLock&) = delete;
+  ReadLock& operator=(const ReadLock&) = delete;
+
+ private:
+  const Table& table_;
+};
+
+void Table::find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const {
+  std::array<const Index::Bucket*, kStride> homes;
+  std::array<std::uint32_t, kStride> overflowed;
+  for (std::size_t begin = 0; begin < ids.size(); begin += kStride) {
+    const std::size_t count = std::min(kStride, ids.size() - begin);
+    const std::int64_t* stride = ids.data() + begin;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
+      homes[i] = shards_[shard_of(hash)]->index.home(hash);
+      prefetch(homes[i]);
     }
-    block.reset();
-  };
-  bags.for_each(begin, end, [&](std::int64_t id, std::uint32_t target) {
-    block.add(id, target);
-    if (block.count == kBlockIds) flush();
-  });
-  flush();
+    std::size_t overflows = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
+      const Shard& shard = *shards_[shard_of(hash)];
+      const std::uint32_t row = shard.index.row_in(homes[i], stride[i]);
+      rows[begin + i] = row == Index::kNoRow ? nullptr : shard.rows.at(row);
+      // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
+      overflowed[overflows] = static_cast<std::uint32_t>(i);
+      overflows += row == Index::kNoRow && Index::is_full(homes[i]) ? 1 : 0;
+    }
+    for (std::size_t k = 0; k < overflows; ++k) prefetch(homes[overflowed[k]] + 1);
+    for (std::size_t k = 0; k < overflows; ++k) {
+      const std::int64_t id = stride[overflowed[k]];
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
+      const Shard& shard = *shards_[shard_of(hash)];
+      const Slot slot = shard.index.find(id, hash);
+      if (slot != kNoSlot) rows[begin + overflowed[k]] = shard.rows.at(shard.index.row(slot));
+    }
+  }
 }
 
-void Table::lookup_piece(const LookupJob& job, std::size_t begin, std::size_t end) const {
+template <class Width>
+void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first, std::span<const std::byte* const> rows,
+                       Width width) const {
+  const Bags& bags = job.bags;
+  const bool is_plain = schema_.is_plain() && !config_.miss_is_initial;
+  const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : width.value * sizeof(float);
+  const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
+  std::vector<float> decoded(is_plain ? 0 : width.value);
+  // The values a lookup shows for the id at a position; null for nothing.
+  const auto values_at = [&](std::size_t position) -> const float* {
+    const std::byte* row = rows[position];
+    if (schema_.is_plain() && row != nullptr) return reinterpret_cast<const float*>(row);
+    if (row != nullptr) {
+      schema_.read(row, decoded.data(), scales);
+    } else if (config_.miss_is_initial) {
+      schema_.read_initial(bags.ids[first + position], decoded.data(), scales);
+    } else {
+      return nullptr;
+    }
+    return decoded.data();
+  };
+  const bool adds = bags.pooling == Pooling::kSum || bags.pooling == Pooling::kMean;
+  const std::size_t kept = bags.pooling == Pooling::kFirst ? bags.first_n : 1;
+  for (std::size_t i = 0; i < std::min(kAhead, rows.size()); ++i) prefetch_row(rows[i], bytes);
+  for (std::size_t unit = units.begin; unit < units.end; ++unit) {
+    // The part of the unit that lies in this block: a bag longer than a block is added up block by block.
+    const std::size_t from = std::max(first, bags.position_of(unit)) - first;
+    const std::size_t to = std::min(first + rows.size(), bags.position_of(unit + 1)) - first;
+    if (adds && is_plain) {
+      add_rows<Width>(job.out + unit * width.value, rows, from, to, width);
+      continue;
+    }
+    for (std::size_t position = from; position < to; ++position) {
+      if (position + kAhead < rows.size()) prefetch_row(rows[position + kAhead], bytes);
+      const std::size_t place = adds ? 0 : first + position - bags.position_of(unit);
+      if (place >= kept) continue;
+      const std::size_t target = unit * kept + place;
+      float* out = job.out + target * width.value;
+      const float* values = values_at(position);
+      if (adds) {
+        if (values != nullptr) add_row(out, values, width);
+      } else if (values != nullptr) {
+        copy_row(out, values, width);
+      } else {
+        std::fill_n(out, width.value, 0.0F);
+      }
+      if (job.found != nullptr) job.found[target] = rows[position] != nullptr;
+    }
+  }
+}
+
+void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
   const Bags& bags = job.bags;
   const std::size_t dim = schema_.dim();
-  const std::size_t rows_per_unit = bags.pooling == Pooling::kFirst ? bags.first_n : 1;
-  const bool adds = bags.pooling == Pooling::kSum || bags.pooling == Pooling::kMean;
   if (bags.pooling != Pooling::kNone) {
-    std::fill(job.out + begin * rows_per_unit * dim, job.out + end * rows_per_unit * dim, 0.0F);
+    const std::size_t rows_per_unit = bags.targets() / std::max<std::size_t>(1, bags.units());
+    std::fill(job.out + units.begin * rows_per_unit * dim, job.out + units.end * rows_per_unit * dim, 0.0F);
   }
-  const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
-  std::vector<float> decoded(schema_.is_plain() && !config_.miss_is_initial ? 0 : dim);
-  with_width(dim, [&](auto width) {
-    visit_rows(bags, begin, end, [&](std::int64_t id, std::uint32_t target, const std::byte* row) {
-      if (job.found != nullptr) job.found[target] = row != nullptr;
-      const float* values = reinterpret_cast<const float*>(row);
-      if (row == nullptr) {
-        if (config_.miss_is_initial) {
-          schema_.read_initial(id, decoded.data(), scales);
-          values = decoded.data();
-        }
-      } else if (!schema_.is_plain()) {
-        schema_.read(row, decoded.data(), scales);
-        values = decoded.data();
-      }
-      float* out = job.out + target * width.value;
-      if (values == nullptr) {
-        if (!adds) std::fill_n(out, width.value, 0.0F);
-      } else if (adds) {
-        add_row(out, values, width);
-      } else {
-        copy_row(out, values, width);
-      }
-    });
-  });
+  auto& rows = thread_rows();
+  std::size_t unit = units.begin;
+  const std::size_t last = bags.position_of(units.end);
+  for (std::size_t first = bags.position_of(units.begin); first < last;) {
+    const std::size_t count = std::min(kBlockIds, last - first);
+    const std::size_t end = first + count == last ? units.end : bags.unit_from(first + count);
+    const ReadLock lock(*this);
+    find_rows(bags.ids.subspan(first, count), rows.data());
+    with_width(dim, [&](auto width) { read_block(job, {unit, end}, first, {rows.data(), count}, width); });
+    first += count;
+    // A bag that goes on in the next block is met again there.
+    unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
+  }
   if (bags.pooling == Pooling::kMean) {
-    for (std::size_t bag = begin; bag < end; ++bag) {
+    for (std::size_t bag = units.begin; bag < units.end; ++bag) {
       const auto length = static_cast<float>(bags.offsets[bag + 1] - bags.offsets[bag]);
       if (length > 1) scale_row(job.out + bag * dim, 1.0F / length, dim);
     }
@@ -146,12 +185,10 @@ void Table::lookup_all(std::span<const LookupJob> jobs, Pool& pool) {
   };
   std::vector<Piece> pieces;
   for (const LookupJob& job : jobs) {
-    for (const UnitRange& units : cut_into_pieces(job.bags, piece_ids(job.bags.ids.size())))
+    for (const UnitRange& units : cut_into_pieces(job.bags, piece_ids(job.bags.ids.size(), pool.threads())))
       pieces.push_back({&job, units});
   }
-  pool.run(pieces.size(), [&](std::size_t i) {
-    pieces[i].job->table->lookup_piece(*pieces[i].job, pieces[i].units.begin, pieces[i].units.end);
-  });
+  pool.run(pieces.size(), [&](std::size_t i) { pieces[i].job->table->lookup_piece(*pieces[i].job, pieces[i].units); });
 }
 
 void Table::lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* found) const {
@@ -160,11 +197,14 @@ void Table::lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* 
 }
 
 void Table::contains(std::span<const std::int64_t> ids, std::uint8_t* found) const {
-  const Bags bags{.ids = ids};
-  const std::vector<UnitRange> pieces = cut_into_pieces(bags, piece_ids(ids.size()));
-  pool_->run(pieces.size(), [&](std::size_t i) {
-    visit_rows(bags, pieces[i].begin, pieces[i].end,
-               [&](std::int64_t, std::uint32_t target, const std::byte* row) { found[target] = row != nullptr; });
+  const std::size_t pieces = (ids.size() + kBlockIds - 1) / kBlockIds;
+  pool_->run(pieces, [&](std::size_t piece) {
+    const std::size_t begin = piece * kBlockIds;
+    const std::size_t count = std::min(kBlockIds, ids.size() - begin);
+    auto& rows = thread_rows();
+    const ReadLock lock(*this);
+    find_rows(ids.subspan(begin, count), rows.data());
+    for (std::size_t i = 0; i < count; ++i) found[begin + i] = rows[i] != nullptr;
   });
 }
 

@@ -13,21 +13,24 @@ namespace engine {
 
 namespace {
 
-// Below this a mapping of its own would waste more in page rounding than huge pages could win.
-constexpr std::size_t kMapFromBytes = std::size_t{256} << 10;
+// From here on memory comes from the kernel and goes back to it at once; the heap would keep what a part outgrew.
+constexpr std::size_t kMapFromBytes = std::size_t{64} << 10;
 constexpr std::size_t kArenaBlockBytes = std::size_t{32} << 20;
 
-std::byte* map_aligned(std::size_t bytes) {
+std::byte* map(std::size_t bytes) {
+  void* data = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (data == MAP_FAILED) throw std::bad_alloc();
+  return static_cast<std::byte*>(data);
+}
+
+std::byte* map_huge(std::size_t bytes) {
   // Map a huge page more than asked for, then give back what lies outside the aligned range.
-  const std::size_t mapped = bytes + kHugePageBytes;
-  void* raw = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) throw std::bad_alloc();
-  const auto begin = reinterpret_cast<std::uintptr_t>(raw);
-  const std::uintptr_t aligned = (begin + kHugePageBytes - 1) & ~(kHugePageBytes - 1);
-  if (aligned > begin) ::munmap(raw, aligned - begin);
-  const std::uintptr_t end = begin + mapped;
-  if (end > aligned + bytes) ::munmap(reinterpret_cast<void*>(aligned + bytes), end - (aligned + bytes));
-  auto* data = reinterpret_cast<std::byte*>(aligned);
+  std::byte* begin = map(bytes + kHugePageBytes);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(begin) % kHugePageBytes;
+  const std::size_t skipped = past == 0 ? 0 : kHugePageBytes - past;
+  if (skipped > 0) ::munmap(begin, skipped);
+  std::byte* data = begin + skipped;
+  if (skipped < kHugePageBytes) ::munmap(data + bytes, kHugePageBytes - skipped);
   ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only: a kernel without huge pages is slower, not wrong
   return data;
 }
@@ -40,7 +43,7 @@ Block::Block(std::size_t bytes) {
   if (bytes == 0) return;
   if (bytes >= kMapFromBytes) {
     bytes_ = round_up(bytes, 4096);
-    data_ = map_aligned(bytes_);
+    data_ = bytes_ < kHugePageBytes ? map(bytes_) : map_huge(bytes_);
     return;
   }
   bytes_ = round_up(bytes, kLineBytes);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
 #include <limits>
 #include <type_traits>
 
@@ -21,15 +22,60 @@ struct AnyWidth {
   std::size_t value;
 };
 
+// Four floats at a time. Copied in and out, so that the compiler need not prove that rows do not overlap.
+using Four = float __attribute__((vector_size(16)));
+
 template <class Width>
-inline void copy_row(float* __restrict out, const float* __restrict row, Width width) noexcept {
-  for (std::size_t i = 0; i < width.value; ++i) out[i] = row[i];
+inline void copy_row(float* out, const float* row, Width width) noexcept {
+  std::memcpy(out, row, width.value * sizeof(float));
 }
 
 template <class Width>
-inline void add_row(float* __restrict out, const float* __restrict row, Width width) noexcept {
-  for (std::size_t i = 0; i < width.value; ++i) out[i] += row[i];
+inline void add_row(float* out, const float* row, Width width) noexcept {
+  std::size_t i = 0;
+  for (; i + 4 <= width.value; i += 4) {
+    Four sum;
+    Four four;
+    std::memcpy(&sum, out + i, sizeof sum);
+    std::memcpy(&four, row + i, sizeof four);
+    sum += four;
+    std::memcpy(out + i, &sum, sizeof sum);
+  }
+  for (; i < width.value; ++i) out[i] += row[i];
 }
+
+// A row being added up: in registers when the width is known and not too large, in place otherwise.
+template <class Width>
+class RowSum {
+ public:
+  RowSum(float* out, Width width) noexcept : out_(out), width_(width) {}
+  [[gnu::always_inline]] void add(const float* row) noexcept { add_row(out_, row, width_); }
+  [[gnu::always_inline]] void store(float*) noexcept {}
+
+ private:
+  float* out_;
+  Width width_;
+};
+
+template <std::size_t kWidth>
+  requires(kWidth % 4 == 0 && kWidth <= 64)
+class RowSum<std::integral_constant<std::size_t, kWidth>> {
+ public:
+  RowSum(const float* out, std::integral_constant<std::size_t, kWidth>) noexcept {
+    std::memcpy(sum_, out, sizeof sum_);
+  }
+  [[gnu::always_inline]] void add(const float* row) noexcept {
+    for (std::size_t i = 0; i < kWidth / 4; ++i) {
+      Four four;
+      std::memcpy(&four, row + 4 * i, sizeof four);
+      sum_[i] += four;
+    }
+  }
+  [[gnu::always_inline]] void store(float* out) noexcept { std::memcpy(out, sum_, sizeof sum_); }
+
+ private:
+  Four sum_[kWidth / 4];
+};
 
 inline void scale_row(float* out, float factor, std::size_t width) noexcept {
   for (std::size_t i = 0; i < width; ++i) out[i] *= factor;

@@ -7,7 +7,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <bit>
 #include <cstring>
 
 #include "rows.h"
@@ -16,9 +16,10 @@ namespace engine {
 
 namespace {
 
+// How far ahead of its use a line is fetched.
 constexpr std::size_t kAhead = 16;
 // Rows handed to an optimizer at a time.
-constexpr std::size_t kGroupRows = 256;
+constexpr std::size_t kStride = 256;
 
 struct Scratch {
   Reused<UniqueId> uniques;
@@ -35,11 +36,15 @@ Scratch& thread_scratch() {
 
 std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
 
-// True when every float is finite: anything times zero is zero, but for NaN and Inf.
-bool is_finite(const float* values, std::size_t count) noexcept {
-  float zeros = 0.0F;
-  for (std::size_t i = 0; i < count; ++i) zeros += values[i] * 0.0F;
-  return zeros == 0.0F;
+// True when every float is finite: NaN and Inf have all exponent bits set. In integers, which vectorise.
+template <class Width>
+bool is_finite(const float* values, Width width) noexcept {
+  constexpr std::uint32_t kExponent = 0x7F800000U;
+  std::uint32_t largest = 0;
+  for (std::size_t i = 0; i < width.value; ++i) {
+    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & kExponent);
+  }
+  return largest != kExponent;
 }
 
 }  // namespace
@@ -102,7 +107,6 @@ void ShardUpdate::resolve(const Partition::Group& group, const Admission& admiss
 void ShardUpdate::resolve_open(const Partition::Group& group) {
   Index& index = shard_.index;
   const std::size_t count = group.ids.size();
-  for (std::size_t i = 0; i < std::min(count, kAhead); ++i) prefetch(index.home(hash_of(group.ids[i])));
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
     const std::int64_t id = group.ids[i];
@@ -121,7 +125,6 @@ void ShardUpdate::resolve_open(const Partition::Group& group) {
       continue;
     }
     const std::uint32_t row = index.row(slot);
-    prefetch(shard_.rows.at(row));
     add_unique(i, id, slot, row, false, group.targets[i]);
     uniques_[unique_count_ - 1].time = std::exchange(place, static_cast<std::uint32_t>(unique_count_ - 1));
   }
@@ -183,6 +186,53 @@ void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admissio
   table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
 }
 
+// What one stride of rows hands to the optimizers.
+struct ShardUpdate::Stride {
+  std::array<float*, kStride> rows;
+  std::array<const float*, kStride> grads;
+  std::array<const float*, kStride> latest;
+  std::array<std::int64_t, kStride> ids;
+};
+
+// Turns gradients of what lookups showed into gradients of what is stored, where compression makes a difference.
+class ShardUpdate::Backward {
+ public:
+  explicit Backward(const Table& table)
+      : schema_(table.schema_),
+        scales_(schema_.is_transparent() ? std::vector<float>() : table.scales()),
+        buffer_(schema_.is_transparent() ? nullptr : thread_scratch().backward.get(kStride * schema_.dim())) {}
+
+  void transform(const RowBatch& batch, std::array<const float*, kStride>& grads) const noexcept {
+    if (buffer_ == nullptr) return;
+    const std::span<const RowSchema::Slice> slices = schema_.slices();
+    for (std::size_t i = 0; i < batch.count; ++i) {
+      float* out = buffer_ + i * schema_.dim();
+      for (std::size_t k = 0; k < slices.size(); ++k) {
+        const std::size_t at = slices[k].value_offset;
+        slices[k].compressor->backward(batch.rows[i] + at, grads[i] + at, out + at, slices[k].dim, scales_[k]);
+      }
+      grads[i] = out;
+    }
+  }
+
+ private:
+  const RowSchema& schema_;
+  std::vector<float> scales_;
+  float* buffer_;
+};
+
+// Whether a gradient may be applied. One with NaN or Inf leaves its row as it was, and a new row goes again.
+bool ShardUpdate::admits(UniqueId& unique, const float* grad) noexcept {
+  if (table_.config_.nan_policy == NanPolicy::kApply) return true;
+  bool is_sound = false;
+  with_width(table_.schema_.dim(), [&](auto width) { is_sound = is_finite(grad, width); });
+  if (is_sound) return true;
+  unique.leaves = unique.is_new;
+  unique.count = 0;
+  table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
+  return false;
+}
+
 // Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
 const float* ShardUpdate::sum_gradients(const Partition::Group& group, const GradientJob& job) {
   if (unique_count_ == group.ids.size()) return nullptr;
@@ -207,47 +257,28 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
   const std::size_t dim = schema.dim();
   const float* sums = sum_gradients(group, job);
-  const std::vector<float> scales = schema.is_transparent() ? std::vector<float>() : table_.scales();
-  float* backward = schema.is_transparent() ? nullptr : thread_scratch().backward.get(kGroupRows * dim);
-  const bool checks = table_.config_.nan_policy != NanPolicy::kApply;
-  const bool has_preimages = shard_.preimages != nullptr;
-
-  std::array<float*, kGroupRows> rows;
-  std::array<const float*, kGroupRows> grads;
-  std::array<const float*, kGroupRows> latest;
-  std::array<std::int64_t, kGroupRows> ids;
-  for (std::size_t first = 0; first < unique_count_;) {
-    RowBatch batch{.rows = rows.data(),
-                   .grads = grads.data(),
-                   .latest = job.latest == nullptr ? nullptr : latest.data(),
-                   .ids = ids.data()};
-    for (; first < unique_count_ && batch.count < kGroupRows; ++first) {
-      UniqueId& unique = uniques_[first];
-      if (unique.row == kNoRow) continue;
-      const float* grad = unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
-      if (checks && !is_finite(grad, dim)) {
-        unique.leaves = unique.is_new;
-        unique.count = 0;  // keeps its time
-        table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
-        continue;
-      }
-      if (has_preimages) preserve(unique);
-      rows[batch.count] = reinterpret_cast<float*>(row(unique));
-      grads[batch.count] = grad;
-      latest[batch.count] = job.latest == nullptr ? nullptr : job.latest + unique.target * dim;
-      ids[batch.count++] = unique.id;
+  const auto gradient_of = [&](const UniqueId& unique) {
+    return unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
+  };
+  const Backward backward(table_);
+  Stride stride;
+  for (std::size_t begin = 0; begin < unique_count_; begin += kStride) {
+    RowBatch batch{.rows = stride.rows.data(),
+                   .grads = stride.grads.data(),
+                   .latest = job.latest == nullptr ? nullptr : stride.latest.data(),
+                   .ids = stride.ids.data()};
+    for (std::size_t i = begin; i < std::min(unique_count_, begin + kStride); ++i) {
+      UniqueId& unique = uniques_[i];
+      const float* grad = gradient_of(unique);
+      if (unique.row == kNoRow || !admits(unique, grad)) continue;
+      preserve(unique);
+      stride.rows[batch.count] = reinterpret_cast<float*>(row(unique));
+      stride.grads[batch.count] = grad;
+      stride.latest[batch.count] = job.latest == nullptr ? nullptr : job.latest + unique.target * dim;
+      stride.ids[batch.count++] = unique.id;
     }
-    std::span<const RowSchema::Slice> slices = schema.slices();
-    if (backward != nullptr) {
-      for (std::size_t i = 0; i < batch.count; ++i) {
-        for (std::size_t k = 0; k < slices.size(); ++k) {
-          const std::size_t at = slices[k].value_offset;
-          slices[k].compressor->backward(rows[i] + at, grads[i] + at, backward + i * dim + at, slices[k].dim,
-                                         scales[k]);
-        }
-        grads[i] = backward + i * dim;
-      }
-    }
+    backward.transform(batch, stride.grads);
+    const std::span<const RowSchema::Slice> slices = schema.slices();
     for (std::size_t k = 0; k < slices.size(); ++k) {
       batch.value_offset = slices[k].value_offset;
       batch.state_offset = slices[k].state_offset;

@@ -107,6 +107,9 @@ class ShardUpdate {
   void refresh_slots() noexcept;
   void resolve_open(const Partition::Group& group);
   void resolve_filtered(const Partition::Group& group, const Admission& admission);
+  struct Stride;
+  class Backward;
+  [[nodiscard]] bool admits(UniqueId& unique, const float* grad) noexcept;
   [[nodiscard]] const float* sum_gradients(const Partition::Group& group, const GradientJob& job);
   void put_times_back() noexcept;
 

@@ -392,7 +392,10 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
   if (table.size() == 0) table.reserve(expected / keep.count);
   const std::size_t row_bytes = table.schema().row_bytes();
   std::atomic<std::size_t> taken{0};
-  read_blocks(table.schema(), generation, parts, table.pool(), [&](RawRows& rows) {
+  // Rows are numbered as they come in; a deterministic table takes them in the order of the files.
+  Pool alone(1);
+  Pool& pool = table.config().is_deterministic ? alone : table.pool();
+  read_blocks(table.schema(), generation, parts, pool, [&](RawRows& rows) {
     std::size_t count = rows.ids.size();
     if (keep.count > 1) {
       count = 0;

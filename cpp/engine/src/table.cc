@@ -42,7 +42,8 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
       arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
-      thresholds_(by_slot(config_.slot_thresholds, 0)),
+      // Whoever writes to a serving table has decided already: nobody is turned away there.
+      thresholds_(config_.is_serving ? std::vector<std::uint32_t>() : by_slot(config_.slot_thresholds, 0)),
       expire_days_(by_slot(config_.slot_expire_days, config_.expire_days)),
       scales_(std::make_unique<std::atomic<float>[]>(config_.slices.size())) {
   if (!thresholds_.empty()) filter_ = make_filter(config_.admission, table_seed(config_));
@@ -53,8 +54,9 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
 
 Table::~Table() = default;
 
+// In falling order, as every hold of several parts: see ReadLock.
 void Table::lock_all() noexcept {
-  for (const auto& shard : shards_) shard->mutex.lock();
+  for (std::size_t part = kShards; part-- > 0;) shards_[part]->mutex.lock();
 }
 
 void Table::unlock_all() noexcept {
@@ -96,6 +98,8 @@ void Table::clear() {
   arena_.clear();
   if (filter_) filter_->clear();
   max_time_s_ = 0;
+  turn_ = 0;
+  for (std::size_t k = 0; k < config_.slices.size(); ++k) scales_[k] = schema_.slices()[k].compressor->initial_scale();
   unlock_all();
   no_cut_.release();
 }
@@ -242,7 +246,10 @@ std::size_t Table::memory_bytes() const {
     total += sizeof(Shard) + shard->index.memory_bytes() + shard->rows.memory_bytes() +
              shard->touched.ids.capacity() * sizeof(std::int64_t) + shard->touched.rows.memory_bytes() +
              shard->removals.capacity() * sizeof(Removal);
-    if (shard->preimages) total += shard->preimages->rows.capacity() + shard->preimages->settled.memory_bytes();
+    if (shard->preimages) {
+      total += shard->preimages->rows.capacity() + shard->preimages->settled.memory_bytes() +
+               shard->preimages->entries.capacity() * sizeof(Preimages::Entry);
+    }
   }
   return total;
 }
@@ -266,8 +273,15 @@ std::vector<float> Table::scales() const {
   return scales;
 }
 
-void Table::set_scales(std::span<const float> scales) {
-  for (std::size_t k = 0; k < scales.size(); ++k) scales_[k] = scales[k];
+void Table::restore_extras(const Cut& cut) {
+  if (cut.scales.size() != config_.slices.size()) {
+    throw SnapshotCorrupt("table '" + config_.name + "' has " + std::to_string(config_.slices.size()) +
+                          " slices, the snapshot has scales for " + std::to_string(cut.scales.size()));
+  }
+  see_time(cut.max_time_s);
+  turn_ = cut.turn;
+  for (std::size_t k = 0; k < cut.scales.size(); ++k) scales_[k] = cut.scales[k];
+  if (filter_ && !cut.filter.empty()) filter_->load(cut.filter.data(), cut.filter.size());
 }
 
 std::string Table::explain(std::int64_t id) const {
@@ -300,6 +314,9 @@ std::string Table::explain(std::int64_t id) const {
                std::to_string(removal.now_s) + updated;
     }
   }
+  if (filter_ && threshold > 0 && config_.admission.kind == "probabilistic_filter") {
+    return text + "not admitted so far; a draw at each sighting decides, with threshold " + std::to_string(threshold);
+  }
   if (filter_ && threshold > 0) {
     const std::uint32_t seen = filter_->seen(id);
     return text + (seen == 0 ? "never seen" : "below threshold: seen " + std::to_string(seen) + " times") +
@@ -318,9 +335,11 @@ Table::Cut Table::begin_cut() {
   try {
     cut.max_time_s = max_time_s();
     cut.scales = scales();
+    cut.turn = turn_;
     if (filter_) cut.filter = filter_->save();
     for (const auto& shard : shards_) {
       shard->preimages = std::make_unique<Preimages>();
+      shard->preimages->settled.reserve(shard->rows.end());
       cut.rows += shard->index.size();
     }
   } catch (...) {
@@ -366,7 +385,7 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
         ids.push_back(by_row[row].id);
         times.push_back(by_row[row].time);
         rows.push_back(shard.rows.at(static_cast<std::uint32_t>(row)));
-        // Handed out: a later change needs no copy. Only writers ask, and the lock keeps them out.
+        // Handed out: a later change needs no copy. Only writers ask, and the lock keeps them out; there is room.
         shard.preimages->settled.set(static_cast<std::uint32_t>(row));
       }
       if (!ids.empty()) pack({ids, times, rows});

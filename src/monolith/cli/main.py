@@ -7,7 +7,6 @@ on the command line (or by ``--help``), and imports what it needs when it runs. 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import sys
 from typing import Annotated, Any
 
@@ -21,12 +20,7 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-# A command that is declared but not written yet is left out.
-_COMMANDS = {
-    name: f"monolith.cli.{name}"
-    for name in ("bench", "convert", "inspect")
-    if importlib.util.find_spec(f"monolith.cli.{name}")
-}
+_COMMANDS = {name: f"monolith.cli.{name}" for name in ("bench", "convert", "inspect")}
 
 
 class _LazyGroup(typer.core.TyperGroup):
@@ -77,10 +71,10 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line and exit: 0 when done, 1 with one line when Monolith refused, 2 for wrong usage."""
+    """Run the command line and exit: 0 when done, 1 with one line when it cannot be, 2 for wrong usage."""
     try:
         app(prog_name="monolith")
-    except MonolithError as error:
+    except (MonolithError, OSError) as error:  # an OSError is about a path, and names it
         line = " ".join(str(error).split())
         sys.stderr.write(f"error: {line or type(error).__name__}\n")
         sys.exit(1)

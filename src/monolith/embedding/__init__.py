@@ -30,7 +30,7 @@ from monolith.embedding.optimizers import (
 from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
 from monolith.embedding.store import EmbeddingStore, Manifest
 from monolith.embedding.table import Table, set_threads
-from monolith.embedding.writable_file import WritableFile
+from monolith.embedding.writable_file import FileCloseHook, WritableFile
 
 __all__ = [
     "Adadelta",
@@ -43,6 +43,7 @@ __all__ = [
     "DynamicWdAdagrad",
     "EmbeddingStore",
     "Entry",
+    "FileCloseHook",
     "FixedR8",
     "Fp16",
     "Fp32",

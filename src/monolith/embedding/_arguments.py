@@ -88,6 +88,18 @@ def as_mode(mode: object) -> tuple[_native.Pooling, int]:
     raise ConfigError(f"mode is {mode!r}; give 'sum', 'mean' or ('first', n) with n of at least 1")
 
 
+def as_counts(table: str, counts: ArrayLike, id_count: int) -> NDArray[np.uint32]:
+    """Return the sightings behind each id."""
+    array = as_array(counts)
+    if array.dtype.kind not in "iu" or array.shape != (id_count,):
+        raise ConfigError(
+            f"table {table!r}: counts have dtype {array.dtype} and shape {array.shape}; give {id_count} whole numbers"
+        )
+    if array.size and (array.min() < 0 or array.max() >= 1 << 32):
+        raise ConfigError(f"table {table!r}: counts go from {array.min()} to {array.max()}; give 0 to 2^32 - 1")
+    return np.ascontiguousarray(array, np.uint32)
+
+
 def check_whole(what: str, value: object, least: int, most: int) -> int:
     """Return a whole number in a range; booleans are not numbers here."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:

@@ -316,9 +316,11 @@ class MultiTable:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> MultiTable:
         """Make all tables of a snapshot, with the specs that were saved."""
-        saved = snapshot.read_manifest(path)
-        tables = cls(snapshot.spec_of(entry) for entry in saved)
-        tables.restore(path)
+        tables = cls(())
+        for entry in sorted(snapshot.read_manifest(path), key=lambda entry: entry.name):
+            table = snapshot.load_saved(entry, make=Table, make_serving=Table._serving)
+            tables._tables[entry.name] = table
+            tables._table_of_feature[entry.name] = entry.name
         return tables
 
 

@@ -7,19 +7,22 @@ names, with its sizes and checksums.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import _native
-from monolith.core.errors import ConfigError, SchemaMismatch, SnapshotCorrupt
+from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding._arguments import check_whole
-from monolith.embedding.specs import TableSpec
+from monolith.embedding.optimizers import OPTIMIZERS
+from monolith.embedding.specs import SliceSpec, TableSpec
 
 if TYPE_CHECKING:
     from monolith.embedding.table import Table
@@ -32,6 +35,8 @@ _VERSION = 1
 _ROWS_PER_FILE = 1_000_000
 _MOST_FILES = 4
 _MOST_SHARDS = 9999
+_FEW_ROWS = 1_000_003
+"""Shards of which one is taken to look at a single id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,9 +53,20 @@ class SavedTable:
     skip_zero_rows: bool
     rows: int
     max_time_s: int
+    turn: int
     scales: list[float]
     parts: list[_native.SnapshotPart]
     filter: dict[str, Any] | None
+
+    @property
+    def dim(self) -> int:
+        """Columns of a row, all slices together."""
+        return sum(int(piece["dim"]) for piece in self.slices)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all its files; the manifest is not among them."""
+        return sum(part.bytes for part in self.parts) + (int(self.filter["bytes"]) if self.filter else 0)
 
 
 def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
@@ -68,19 +84,40 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
         raise ConfigError(f"{folder} is a file; give a folder to save the snapshot in")
     folder.mkdir(parents=True, exist_ok=True)
     generation = secrets.randbits(63)
-    cuts = [_native.Cut(table._native) for table in tables]
-    written: list[Path] = []
+    with _only_writer(folder):
+        cuts = [_native.Cut(table._native) for table in tables]
+        written: list[Path] = []
+        try:
+            entries = []
+            for index, (table, cut) in enumerate(zip(tables, cuts, strict=True)):
+                entries.append(_write_table(folder, generation, index, table, cut, shards, written))
+            body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
+            manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
+            written.append(manifest)
+            _write_synced(manifest, _seal(body))
+            _sync_folder(folder)
+            _native.failpoint("snapshot.before_rename")
+            manifest.replace(folder / MANIFEST)
+        except BaseException:
+            for file in written:
+                file.unlink(missing_ok=True)
+            raise
+        # From here on the new snapshot is the snapshot, whatever fails.
+        _native.failpoint("snapshot.after_rename")
+        _sync_folder(folder)
+        _remove_other_generations(folder, generation)
+        return read_manifest(folder)
+
+
+@contextmanager
+def _only_writer(folder: Path) -> Iterator[None]:
+    """Keep other saves, of this process or another, out of the folder."""
+    handle = os.open(folder, os.O_RDONLY)
     try:
-        entries = []
-        for index, (table, cut) in enumerate(zip(tables, cuts, strict=True)):
-            entries.append(_write_table(folder, generation, index, table, cut, shards, written))
-        _write_manifest(folder, {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries})
-    except BaseException:
-        for file in written:
-            file.unlink(missing_ok=True)
-        raise
-    _remove_other_generations(folder, generation)
-    return read_manifest(folder)
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _write_table(
@@ -91,11 +128,11 @@ def _write_table(
     paths = [folder / f"{stem}-{part:05d}-of-{count:05d}.rows" for part in range(count)]
     written.extend(paths)
     filter_entry = None
-    if cut.filter:
+    if filter_state := cut.filter:
         file = folder / f"{stem}.filter"
         written.append(file)
-        _write_synced(file, cut.filter)
-        filter_entry = {"name": file.name, "bytes": len(cut.filter), "crc32c": _native.crc32c(cut.filter)}
+        _write_synced(file, filter_state)
+        filter_entry = {"name": file.name, "bytes": len(filter_state), "crc32c": _native.crc32c(filter_state)}
     parts = cut.write(generation, [str(file) for file in paths])
     try:
         spec = json.loads(table.spec.to_json())
@@ -104,15 +141,25 @@ def _write_table(
     return {
         "name": table.spec.name,
         "spec": spec,
-        "slices": [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices],
+        "slices": _slices_of(table),
         "is_serving": table.is_serving,
         "skip_zero_rows": table.is_serving and table._native.skips_zero_rows,
         "rows": sum(part.rows for part in parts),
         "max_time_s": cut.max_time_s,
+        "turn": cut.turn,
         "scales": cut.scales,
         "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in parts],
         "filter": filter_entry,
     }
+
+
+def _slices_of(table: Table) -> list[dict[str, Any]]:
+    """What two tables must have in common for the rows of one to mean the same in the other."""
+    if table.is_serving:
+        parts = [(piece.compressor.kind, piece.compressor.settings()) for piece in table.spec.slices]
+        dims = [piece.dim for piece in table.spec.slices]
+        return [{"dim": dim, "compressor": kind, **settings} for dim, (kind, settings) in zip(dims, parts, strict=True)]
+    return [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices]
 
 
 def _write_synced(path: Path, content: bytes) -> None:
@@ -134,20 +181,6 @@ def _seal(body: dict[str, Any]) -> bytes:
     """The manifest's bytes. There is only one spelling of a body, so a changed byte cannot go unseen."""
     checksum = _native.crc32c(json.dumps(body, sort_keys=True).encode())
     return json.dumps({"body": body, "crc32c": checksum}, sort_keys=True, indent=1).encode() + b"\n"
-
-
-def _write_manifest(folder: Path, body: dict[str, Any]) -> None:
-    _sync_folder(folder)
-    temporary = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
-    try:
-        _write_synced(temporary, _seal(body))
-        _native.failpoint("snapshot.before_rename")
-        temporary.replace(folder / MANIFEST)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _native.failpoint("snapshot.after_rename")
-    _sync_folder(folder)
 
 
 def _remove_other_generations(folder: Path, generation: int) -> None:
@@ -193,6 +226,7 @@ def _saved_table(folder: Path, generation: int, entry: dict[str, Any]) -> SavedT
         skip_zero_rows=entry["skip_zero_rows"],
         rows=entry["rows"],
         max_time_s=entry["max_time_s"],
+        turn=entry["turn"],
         scales=entry["scales"],
         parts=[
             _native.SnapshotPart(str(folder / file["name"]), file["bytes"], file["rows"]) for file in entry["files"]
@@ -223,17 +257,28 @@ def restore_saved(table: Table, saved: SavedTable, *, clear: bool, shard: tuple[
     if len(table):
         check(table, saved)
     _check_layout(table, saved)
+    _check_budget(table, saved.rows // count)
     filter_state = _read_filter(saved)
     if clear:
         table.clear()
     is_empty = not len(table)
     try:
         _native.read_snapshot(table._native, saved.generation, saved.parts, index, count)
-        _native.restore_extras(table._native, saved.max_time_s, saved.scales, filter_state)
+        _native.restore_extras(table._native, saved.max_time_s, saved.scales, saved.turn, filter_state)
     except BaseException:
         if is_empty:
             table.clear()
         raise
+
+
+def _check_budget(table: Table, rows: int) -> None:
+    """Refuse before anything is cleared what could not fit even into an empty table."""
+    needed = rows * (4 * table._native.row_words + 16)
+    if table.spec.max_bytes is not None and needed > table.spec.max_bytes:
+        raise CapacityExceeded(
+            f"table {table.spec.name!r}: {rows} rows need at least {needed} bytes, max_bytes is "
+            f"{table.spec.max_bytes}. Nothing was changed: raise max_bytes, or load fewer rows with shard=(i, n)"
+        )
 
 
 def check(table: Table, saved: SavedTable) -> None:
@@ -251,7 +296,7 @@ def _check_layout(table: Table, saved: SavedTable) -> None:
     for part in saved.parts:
         if not Path(part.path).is_file():
             raise SnapshotCorrupt(f"'{part.path}' is missing; the manifest names it")
-    ours = [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices]
+    ours = _slices_of(table)
     if ours != saved.slices:
         raise SchemaMismatch(f"table {name!r} has slices {ours}, the snapshot '{saved.folder}' has {saved.slices}")
 
@@ -300,8 +345,25 @@ def load_saved(saved: SavedTable, *, make: Callable[[TableSpec], Table], make_se
     return table
 
 
-def verify(path: str | PathLike[str]) -> list[SavedTable]:
+def load_row(saved: SavedTable, fid: int) -> Table:
+    """Make a table as it was saved, of which only one id (and few others) is taken: enough to look at that id.
+
+    Every file is read and checked, but the memory is that of a handful of rows.
+    """
+    from monolith.embedding.table import Table
+
+    spec = spec_of(saved)
+    table = Table._serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else Table(spec)
+    restore_saved(table, saved, clear=False, shard=(fid % 2**64 % _FEW_ROWS, _FEW_ROWS))
+    return table
+
+
+def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:
     """Check every byte of a snapshot and return what it holds.
+
+    Args:
+        path: The snapshot's folder.
+        progress: Called with the name of the table that comes next, the bytes checked and the bytes in all.
 
     Raises:
         SnapshotCorrupt: With the file, the offset and the reason.
@@ -309,7 +371,20 @@ def verify(path: str | PathLike[str]) -> list[SavedTable]:
     from monolith.embedding.table import Table
 
     saved = read_manifest(path)
+    total = sum(entry.bytes for entry in saved)
+    done = 0
     for entry in saved:
-        spec = spec_of(entry)
+        if progress is not None:
+            progress(entry.name, done, total)
+        spec = _layout_spec(entry)
         check(Table._serving(spec, skip_zero_rows=False) if entry.is_serving else Table(spec), entry)
+        done += entry.bytes
     return saved
+
+
+def _layout_spec(saved: SavedTable) -> TableSpec:
+    """A spec whose rows have the layout of the saved ones. That of training rows follows from the slices alone."""
+    if saved.spec is not None or saved.is_serving:
+        return spec_of(saved)
+    slices = [SliceSpec(piece["dim"], optimizer=OPTIMIZERS[piece["optimizer"]]()) for piece in saved.slices]
+    return TableSpec(saved.name, slices)

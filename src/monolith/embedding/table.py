@@ -17,6 +17,8 @@ from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import snapshot
 from monolith.embedding._arguments import (
     Mode,
+    as_array,
+    as_counts,
     as_ids,
     as_mode,
     as_offsets,
@@ -41,7 +43,8 @@ class Table:
     """A collisionless embedding table: one row per 64-bit id.
 
     Shapes: N ids, B bags, D columns (all slices side by side). All methods may be called from several threads at
-    once; a row is never seen half-written. Results do not depend on the number of threads.
+    once; a row is never seen half-written. Results do not depend on the number of threads, but for what an admission
+    filter lets in; with ``deterministic=True`` that does not either.
 
     >>> from monolith.embedding import Sgd
     >>> table = Table(TableSpec("user", [SliceSpec(2, optimizer=Sgd(learning_rate=0.5))]))
@@ -302,9 +305,7 @@ class Table:
         if latest is not None:
             latest = as_rows(name, "values_at_gradient", latest, len(keys), self.dim)
         if counts is not None:
-            counts = np.ascontiguousarray(counts, np.uint32)
-            if counts.shape != keys.shape:
-                raise ConfigError(f"table {name!r}: counts have shape {counts.shape}, ids {keys.shape}")
+            counts = as_counts(name, counts, len(keys))
         rates = self._rates(learning_rates, step)
         none = _native.Pooling.none
         return _native.GradientJob(
@@ -330,7 +331,7 @@ class Table:
             if shape[:-1] != (bags, first_n):
                 need = (bags, first_n, self.dim)
                 raise DimensionMismatch(f"table {self.spec.name!r}: gradients have shape {shape}, need {need}")
-            grads = np.asarray(grads).reshape(bags * first_n, shape[-1])
+            grads = as_array(grads).reshape(bags * first_n, shape[-1])
         rows = as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
         rates = self._rates(learning_rates, step)
         return _native.GradientJob(

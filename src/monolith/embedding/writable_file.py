@@ -6,6 +6,7 @@ Knows no table.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,7 +18,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.embedding._shard_files import NewFile
 
-__all__ = ["WritableFile"]
+__all__ = ["FileCloseHook", "WritableFile"]
 
 
 class WritableFile:
@@ -117,3 +118,35 @@ class WritableFile:
         if self._file is not None:
             file, self._file = self._file, None
             file.discard()
+
+
+class FileCloseHook:
+    """Closes files when a run ends, so that they appear under their names.
+
+    >>> import tempfile
+    >>> file = WritableFile(Path(tempfile.mkdtemp(), "log.txt"))
+    >>> hook = FileCloseHook([file])
+    >>> file.append("1234")
+    >>> hook.end()
+    >>> file.path.read_text()
+    '1234'
+    """
+
+    def __init__(self, files: Sequence[WritableFile]) -> None:
+        if not isinstance(files, list | tuple):
+            raise ConfigError(f"FileCloseHook takes a list of WritableFile, got {type(files).__name__}")
+        for position, file in enumerate(files):
+            if not isinstance(file, WritableFile):
+                raise ConfigError(f"FileCloseHook: files[{position}] is {file!r}; give a WritableFile")
+        self._files = tuple(files)
+
+    def end(self) -> None:
+        """Close every file, also when one cannot be closed; then raise the first error there was."""
+        first: Exception | None = None
+        for file in self._files:
+            try:
+                file.close()
+            except Exception as error:
+                first = first or error
+        if first is not None:
+            raise first

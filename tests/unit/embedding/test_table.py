@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from monolith import _native
-from monolith.core.errors import MonolithError
-from monolith.embedding import Table, set_threads
+from monolith.core.errors import CapacityExceeded, MonolithError
+from monolith.embedding import MultiTable, Table, set_threads, snapshot
 from monolith.embedding.admission import ProbabilisticFilter, SlidingHashFilter
-from monolith.embedding.compressors import Fp16
+from monolith.embedding.compressors import FixedR8, Fp16
 from monolith.embedding.initializers import RandomUniform
 from monolith.embedding.optimizers import Adagrad, Sgd, StochasticRoundingFp16
 from monolith.embedding.specs import SliceSpec, TableSpec
@@ -302,3 +302,118 @@ def test_torch_tensors_are_accepted() -> None:
     table.assign(torch.tensor([1, 2]), torch.ones(2, 2))
     table.apply_gradients(torch.tensor([1]), torch.zeros(1, 2))
     assert table.lookup(torch.tensor([1, 2])).tolist() == [[1, 1], [1, 1]]
+
+
+# --- defects found before the first release; see docs/reference/bugs.md ----------------------------------------------
+
+
+@pytest.mark.usefixtures("restored_threads")
+def test_a_deterministic_table_with_a_filter_never_deadlocks_with_whoever_locks_all_of_it(tmp_path: Path) -> None:
+    set_threads(4)
+    table = Table(spec(1, admission=SlidingHashFilter(capacity=100_000), slot_thresholds={0: 5}, deterministic=True))
+    grads = np.ones((512, 1), np.float32)
+    done = threading.Event()
+
+    def train(seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        for _ in range(150):
+            table.apply_gradients(rng.integers(0, 1 << 40, 512), grads)
+
+    def until_done(action: Callable[[], object]) -> Callable[[], None]:
+        def run() -> None:
+            while not done.is_set():
+                action()
+
+        return run
+
+    def train_both() -> None:
+        try:
+            run_all(lambda: train(0), lambda: train(1))
+        finally:
+            done.set()
+
+    ids = np.random.default_rng(2).integers(0, 1 << 40, 4096)
+    run_all(
+        train_both,
+        until_done(table.drain_touched),
+        until_done(lambda: table.lookup(ids)),
+        until_done(lambda: table.save(tmp_path / "snapshot")),
+    )
+
+
+def test_saves_to_one_folder_from_several_threads_take_turns(tmp_path: Path) -> None:
+    tables = [Table(spec()) for _ in range(3)]
+    for number, table in enumerate(tables):
+        table.assign(np.arange(number + 1), np.ones((number + 1, 4)))
+    run_all(*(lambda table=table: [table.save(tmp_path / "s", shards=2) for _ in range(8)] for table in tables))  # type: ignore[misc]
+    assert len(Table.load(tmp_path / "s")) in (1, 2, 3)
+    assert len(list((tmp_path / "s").iterdir())) == 3
+
+
+def test_a_serving_table_turns_nobody_away() -> None:
+    table = Table(spec(admission=SlidingHashFilter(capacity=1000), slot_thresholds={0: 5}))
+    serving = table.to_serving()
+    serving.assign([1, 2], np.ones((2, 4)))
+    assert serving.contains([1, 2]).all()
+
+
+def test_a_serving_snapshot_is_refused_by_a_table_that_compresses_otherwise(tmp_path: Path) -> None:
+    def with_range(r: float) -> Table:
+        return Table(TableSpec("t", [SliceSpec(2, optimizer=Sgd(), compressor=FixedR8(r))])).to_serving()
+
+    saved = with_range(1.0)
+    saved.assign([1], [[0.5, 0.25]])
+    saved.save(tmp_path / "s")
+    with pytest.raises(MonolithError, match="slices"):
+        with_range(8.0).restore(tmp_path / "s")
+    same = with_range(1.0)
+    same.restore(tmp_path / "s")
+    assert same.lookup([1]).tolist() == [[0.5, 0.25]]
+
+
+def test_a_restore_that_cannot_fit_the_budget_changes_nothing(tmp_path: Path) -> None:
+    big = Table(spec())
+    big.assign(np.arange(10_000), np.ones((10_000, 4)))
+    big.save(tmp_path / "s")
+    small = Table(spec(max_bytes=100_000))
+    small.assign([1], np.ones((1, 4)))
+    with pytest.raises(CapacityExceeded, match="Nothing was changed"):
+        small.restore(tmp_path / "s")
+    assert small.contains([1]).all()
+
+
+@pytest.mark.parametrize("counts", [[-1, 1], [0.5, 1.0], [1]], ids=["negative", "fractions", "too few"])
+def test_counts_that_count_nothing_are_refused(counts: list[float]) -> None:
+    table = Table(spec())
+    with pytest.raises(MonolithError, match="counts"):
+        table.apply_gradients([1, 2], np.ones((2, 4)), counts=counts)
+    assert len(table) == 0
+
+
+def test_the_draws_of_a_probabilistic_filter_go_on_where_the_snapshot_stopped(tmp_path: Path) -> None:
+    def train(table: Table, first: int) -> None:
+        for step in range(first, first + 20):
+            table.apply_gradients(np.arange(300), np.ones((300, 4)), step=step)
+
+    rule = spec(admission=ProbabilisticFilter(), slot_thresholds={0: 50})
+    straight, stopped = Table(rule), Table(rule)
+    train(straight, 0)
+    train(straight, 20)
+    train(stopped, 0)
+    stopped.save(tmp_path / "s")
+    resumed = Table.load(tmp_path / "s")
+    train(resumed, 20)
+    assert resumed.contains(np.arange(300)).tolist() == straight.contains(np.arange(300)).tolist()
+
+
+def test_several_serving_tables_load_together(tmp_path: Path) -> None:
+    tables = MultiTable([spec_named(name) for name in ("a", "b")])
+    tables.apply_gradients({"a": [1], "b": [2]}, {"a": np.ones((1, 4)), "b": np.ones((1, 4))})
+    snapshot.save([tables[name].to_serving() for name in tables], tmp_path / "s")
+    loaded = MultiTable.load(tmp_path / "s")
+    assert [loaded[name].is_serving for name in loaded] == [True, True]
+    assert loaded.lookup({"b": [2]})["b"].any()
+
+
+def spec_named(name: str) -> TableSpec:
+    return TableSpec(name, [SliceSpec(4, optimizer=Sgd(0.1))])

@@ -8,7 +8,7 @@ import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.embedding.entry_dump import read_entry_dump
-from monolith.embedding.writable_file import WritableFile
+from monolith.embedding.writable_file import FileCloseHook, WritableFile
 
 
 def test_a_thousand_appends_are_one_text(tmp_path: Path) -> None:
@@ -105,3 +105,36 @@ def test_what_is_neither_text_nor_integer_is_refused(tmp_path: Path) -> None:
 def test_a_folder_that_does_not_exist_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         WritableFile(tmp_path / "nowhere" / "log")
+
+
+def test_the_hook_closes_all_files_at_the_end(tmp_path: Path) -> None:
+    files = [WritableFile(tmp_path / name) for name in ("a", "b")]
+    hook = FileCloseHook(files)
+    for file in files:
+        file.append("1234")
+    assert list(tmp_path.glob("[ab]")) == []
+    hook.end()
+    assert [(tmp_path / name).read_text() for name in ("a", "b")] == ["1234", "1234"]
+    hook.end()
+
+
+def test_the_hook_closes_the_other_files_when_one_fails_and_raises_the_first_error(tmp_path: Path) -> None:
+    class Broken(WritableFile):
+        def close(self) -> None:
+            raise OSError(f"no room for {self.path.name}")
+
+    files = [WritableFile(tmp_path / "a"), Broken(tmp_path / "b"), Broken(tmp_path / "c"), WritableFile(tmp_path / "d")]
+    with pytest.raises(OSError, match="no room for b"):
+        FileCloseHook(files).end()
+    assert sorted(each.name for each in tmp_path.glob("[abcd]")) == ["a", "d"]
+
+
+@pytest.mark.parametrize("files", [["log"], [None], "log", None])
+def test_the_hook_takes_only_a_list_of_writable_files(files: object) -> None:
+    with pytest.raises(ConfigError, match="WritableFile"):
+        FileCloseHook(files)  # type: ignore[arg-type]
+
+
+def test_the_hook_refuses_a_single_file(tmp_path: Path) -> None:
+    with WritableFile(tmp_path / "log") as file, pytest.raises(ConfigError, match="takes a list"):
+        FileCloseHook(file)  # type: ignore[arg-type]

@@ -34,16 +34,28 @@ class Index {
 
   [[nodiscard]] const Bucket* home(std::uint64_t hash) const noexcept { return buckets_ + home_of(hash); }
 
+  // The row of an id within one bucket, or kNoRow; and whether the search must go on to the next bucket.
+  static constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
+  [[nodiscard]] static std::uint32_t row_in(const Bucket* bucket, std::int64_t id) noexcept {
+    if (bucket == nullptr) return kNoRow;
+    const std::uint32_t match = matches(*bucket, id);
+    // No match gives position 0, and row 0 - 1 when that is empty; a match with an empty row is a ghost.
+    const std::uint32_t row = bucket->rows[static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U] - 1;
+    return match == 0 ? kNoRow : row;
+  }
+  [[nodiscard]] static bool is_full(const Bucket* bucket) noexcept {
+    return bucket != nullptr && bucket->rows[kWidth - 1] != 0;
+  }
+
   [[nodiscard]] Slot find(std::int64_t id, std::uint64_t hash) const noexcept {
     if (bucket_count_ == 0) return kNoSlot;
     for (std::uint32_t b = home_of(hash);; b = after(b)) {
       const Bucket& bucket = buckets_[b];
-      // All four at once: which position matches is a coin toss that no branch predictor wins.
-      std::uint32_t match = 0;
-      for (std::uint32_t i = 0; i < kWidth; ++i) {
-        match |= static_cast<std::uint32_t>((bucket.ids[i] == id) & (bucket.rows[i] != 0)) << i;
+      const std::uint32_t match = matches(bucket, id);
+      if (match != 0) {
+        const auto i = static_cast<std::uint32_t>(std::countr_zero(match));
+        if (bucket.rows[i] != 0) return b * kWidth + i;
       }
-      if (match != 0) return b * kWidth + static_cast<std::uint32_t>(std::countr_zero(match));
       if (bucket.rows[kWidth - 1] == 0) return kNoSlot;
     }
   }
@@ -74,6 +86,13 @@ class Index {
   }
 
  private:
+  // A bit for every position with this id. All four at once: which one matches is a coin toss that no branch predictor
+  // wins. What stands behind the last entry may be the ghost of an erased one, so the first match counts, and only if
+  // its row is there.
+  [[nodiscard]] static std::uint32_t matches(const Bucket& bucket, std::int64_t id) noexcept {
+    const auto is = [&](std::uint32_t i) { return static_cast<std::uint32_t>(bucket.ids[i] == id) << i; };
+    return is(0) | is(1) | is(2) | is(3);
+  }
   [[nodiscard]] std::span<const Bucket> buckets() const noexcept { return {buckets_, bucket_count_}; }
   // Keeps the order of hashes, so growing walks both arrays front to back.
   [[nodiscard]] std::uint32_t home_of(std::uint64_t hash) const noexcept {

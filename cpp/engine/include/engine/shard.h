@@ -28,6 +28,10 @@ class RowBits {
     if (row / 64 >= words_.size()) words_.resize(row / 64 + 1 + words_.size() / 4);
     words_[row / 64] |= std::uint64_t{1} << (row % 64);
   }
+  // Makes room, so that setting a row below `rows` moves nothing.
+  void reserve(std::uint32_t rows) {
+    if (words_.size() < rows / 64 + 1) words_.resize(rows / 64 + 1);
+  }
   void reset(std::uint32_t row) noexcept {
     if (row / 64 < words_.size()) words_[row / 64] &= ~(std::uint64_t{1} << (row % 64));
   }

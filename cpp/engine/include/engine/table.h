@@ -83,6 +83,15 @@ struct TableStats {
 
 class Table {
  public:
+  // The state at one instant. While it exists, training goes on; rows it changes are kept aside until written.
+  struct Cut {
+    std::int64_t max_time_s = 0;
+    std::vector<float> scales;
+    std::vector<std::byte> filter;
+    std::uint64_t turn = 0;
+    std::size_t rows = 0;
+  };
+
   Table(TableConfig config, std::shared_ptr<Pool> pool);
   ~Table();
   Table(const Table&) = delete;
@@ -110,7 +119,7 @@ class Table {
   void clear();
 
   // --- raw rows: export, import, restore ---
-  // Upserts whole rows; `rows` holds row_bytes() per id. Touches nothing, asks no filter. Concurrent.
+  // Upserts whole rows; `rows` holds row_bytes() per id. Asks no filter. Concurrent.
   void import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows);
   // Ids of one part, by row number. Concurrent.
   [[nodiscard]] std::vector<std::int64_t> shard_ids(std::size_t shard) const;
@@ -129,7 +138,8 @@ class Table {
   // One sentence: why the id is present or absent.
   [[nodiscard]] std::string explain(std::int64_t id) const;
   [[nodiscard]] std::vector<float> scales() const;
-  void set_scales(std::span<const float> scales);
+  // What a cut keeps beside the rows, put back.
+  void restore_extras(const Cut& cut);
   // True when a row updated at `time_s` has expired at `now_s`.
   [[nodiscard]] bool is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept;
 
@@ -139,13 +149,6 @@ class Table {
   [[nodiscard]] AdmissionFilter* filter() const noexcept { return filter_.get(); }
 
   // --- snapshots: see snapshot.h ---
-  // The state at one instant. While it exists, training goes on; rows it changes are kept aside until written.
-  struct Cut {
-    std::int64_t max_time_s = 0;
-    std::vector<float> scales;
-    std::vector<std::byte> filter;
-    std::size_t rows = 0;
-  };
   Cut begin_cut();
   // Rows as they were at the cut.
   struct CutRows {
@@ -162,10 +165,14 @@ class Table {
  private:
   friend class ShardUpdate;
 
-  void lookup_piece(const LookupJob& job, std::size_t begin, std::size_t end) const;
-  // Calls consume(id, target, row or null) for every occurrence, part by part under that part's lock.
-  template <class Consume>
-  void visit_rows(const Bags& bags, std::size_t begin, std::size_t end, Consume&& consume) const;
+  class ReadLock;
+  void lookup_piece(const LookupJob& job, UnitRange units) const;
+  // Where the row of each id is, or null. All parts are locked for reading.
+  void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const;
+  // Reads the found rows of ids [first, first + rows) into the targets of their units.
+  template <class Width>
+  void read_block(const LookupJob& job, UnitRange units, std::size_t first, std::span<const std::byte* const> rows,
+                  Width width) const;
   // Groups the ids by part and calls change(update, group) on each part, its rows resolved, in parallel.
   template <class Change>
   void change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change);

@@ -1,0 +1,257 @@
+"""``monolith inspect``: shows what a file or folder of ours holds. One subcommand per kind of thing.
+
+Each kind makes a report, a plain dictionary, from what its own package says; how a report is shown (a table on a
+terminal, lines elsewhere, JSON on request) is the same for all and is here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from monolith.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monolith.embedding.entry import Entry
+    from monolith.embedding.snapshot import SavedTable
+
+__all__ = ["register"]
+
+Report: TypeAlias = dict[str, Any]
+Verifying: TypeAlias = Callable[[str, int, int], None]
+
+_EXAMPLE = "Example: monolith inspect table user.table --verify"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``inspect`` and its kinds to the program."""
+    kinds = typer.Typer(no_args_is_help=True, epilog=_EXAMPLE, help="Show what a file or folder of Monolith's holds.")
+    kinds.callback()(_kinds)
+    kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
+    app.add_typer(kinds, name="inspect")
+
+
+def _kinds() -> None:
+    """Show what a file or folder of Monolith's holds."""
+
+
+def table(
+    path: Annotated[Path, typer.Argument(help="The folder that Table.save or MultiTable.save wrote.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
+    explain: Annotated[
+        str | None, typer.Option(metavar="ID", help="Say why this id is present or absent, and show its row.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the tables of a snapshot: rows, slices, files, newest event, admission."""
+    from monolith.embedding import snapshot
+
+    fid = None if explain is None else _parse_id(explain)
+    if verify:
+        with _progress() as progress:
+            saved = snapshot.verify(path, progress)
+    else:
+        saved = snapshot.read_manifest(path)
+    report: Report = {
+        "path": str(path),
+        "bytes": sum(entry.bytes for entry in saved),
+        "is_verified": verify,
+        "tables": [_table_report(entry) for entry in saved],
+    }
+    if fid is not None:
+        report["explain"] = [_explanation(entry, fid) for entry in saved]
+    if as_json:
+        typer.echo(json.dumps(report))
+    elif sys.stdout.isatty():
+        _show_rich(report)
+    else:
+        _show_plain(report)
+
+
+# --- the report ---
+
+
+def _parse_id(text: str) -> int:
+    try:
+        number = int(text, 0)
+    except ValueError:
+        raise ConfigError(f"--explain {text} is no id; give a whole number, decimal or 0x...") from None
+    if not -(2**63) <= number < 2**64:
+        raise ConfigError(f"--explain {text} does not fit 64 bits")
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _table_report(saved: SavedTable) -> Report:
+    spec = saved.spec or {}
+    pieces = spec.get("slices", [{}] * len(saved.slices))
+    return {
+        "name": saved.name,
+        "kind": "serving" if saved.is_serving else "training",
+        "rows": saved.rows,
+        "dim": saved.dim,
+        "bytes": saved.bytes,
+        "newest_event_s": saved.max_time_s,
+        "slices": [
+            {
+                "dim": known["dim"],
+                "optimizer": piece.get("optimizer") or {"kind": known["optimizer"]},
+                "initializer": piece.get("initializer"),
+                "compressor": piece.get("compressor"),
+            }
+            for known, piece in zip(saved.slices, pieces, strict=True)
+        ],
+        "admission": {**spec["admission"], "slot_thresholds": spec["slot_thresholds"]} if spec else None,
+        "filter_bytes": saved.filter["bytes"] if saved.filter else 0,
+        "expire_days": spec.get("expire_days"),
+        "slot_expire_days": spec.get("slot_expire_days"),
+        "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in saved.parts],
+    }
+
+
+def _explanation(saved: SavedTable, fid: int) -> Report:
+    from monolith.embedding import snapshot
+
+    table = snapshot.load_row(saved, fid)
+    entry = table.entry(fid)
+    text = table.explain(fid)
+    if entry is None:
+        text += "; a snapshot does not remember rows that were removed, or had expired, before it was taken"
+    return {"table": saved.name, "text": text, "entry": None if entry is None else _entry_report(entry)}
+
+
+def _entry_report(entry: Entry) -> Report:
+    return {
+        "id": entry.id,
+        "time_s": entry.time_s,
+        "values": entry.values.tolist(),
+        "state": [{name: numbers.tolist() for name, numbers in piece.items()} for piece in entry.state],
+    }
+
+
+# --- how it is shown ---
+
+
+def _size(count: int) -> str:
+    number = float(count)
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.4g} {unit}"
+        number /= 1000
+    return f"{number:.4g} TB"
+
+
+def _time(time_s: int) -> str:
+    if time_s == 0:
+        return "none"
+    return f"{datetime.datetime.fromtimestamp(time_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _part(part: Report | None) -> str:
+    """A part of a spec as its class call would read: ``adagrad(learning_rate=0.05)``."""
+    if part is None:
+        return "not saved"
+    settings = [f"{name}={_part(value) if isinstance(value, dict) else value}" for name, value in part.items()]
+    inner = [setting for setting in settings if not setting.startswith("kind=")]
+    return f"{part['kind']}({', '.join(inner)})"
+
+
+def _slots(by_slot: dict[str, int], most: int) -> str:
+    shown = [f"slot {slot}: {value}" for slot, value in list(by_slot.items())[:most]]
+    return ", ".join(shown) + (f" and {len(by_slot) - most} more" if len(by_slot) > most else "")
+
+
+def _admission(report: Report, most: int) -> str:
+    admission = report["admission"]
+    if admission is None:
+        return "not saved"
+    if not admission["slot_thresholds"] or admission["kind"] == "no_filter":
+        return "all enter"
+    return f"{admission['kind']} ({_slots(admission['slot_thresholds'], most)})"
+
+
+def _expiry(report: Report) -> str:
+    if report["expire_days"] is None:
+        return "not saved"
+    slots = _slots(report["slot_expire_days"], 100)
+    return f"{report['expire_days']} days" + (f", {slots}" if slots else "")
+
+
+def _headline(report: Report) -> str:
+    count = len(report["tables"])
+    verified = ", every checksum holds" if report["is_verified"] else ""
+    return f"{report['path']}: {count} table{'' if count == 1 else 's'}, {_size(report['bytes'])}{verified}"
+
+
+def _values(numbers: list[float]) -> str:
+    return "[" + ", ".join(f"{number:.6g}" for number in numbers) + "]"
+
+
+def _explanation_lines(report: Report) -> Iterator[str]:
+    for each in report.get("explain", []):
+        yield f"{each['table']}: {each['text']}"
+        entry = each["entry"]
+        if entry is None:
+            continue
+        yield f"  values  {_values(entry['values'])}"
+        for number, piece in enumerate(entry["state"]):
+            for name, numbers in piece.items():
+                yield f"  slice {number} {name}  {_values(numbers)}"
+
+
+def _show_plain(report: Report) -> None:
+    typer.echo(_headline(report))
+    for each in report["tables"]:
+        typer.echo(f"table {each['name']} ({each['kind']})")
+        typer.echo(f"  rows       {each['rows']:,}, dim {each['dim']}, {_size(each['bytes'])}")
+        for number, piece in enumerate(each["slices"]):
+            parts = ", ".join(_part(piece[name]) for name in ("optimizer", "initializer", "compressor"))
+            typer.echo(f"  slice {number}    dim {piece['dim']}: {parts}")
+        typer.echo(f"  newest     {_time(each['newest_event_s'])}")
+        typer.echo(f"  admission  {_admission(each, 100)}, filter {_size(each['filter_bytes'])}")
+        typer.echo(f"  expiry     {_expiry(each)}")
+        for file in each["files"]:
+            typer.echo(f"  file       {file['name']}  {_size(file['bytes'])}, {file['rows']:,} rows")
+    for line in _explanation_lines(report):
+        typer.echo(line)
+
+
+def _show_rich(report: Report) -> None:
+    from rich.console import Console
+    from rich.table import Table as Grid
+
+    console = Console()
+    grid = Grid(title=_headline(report), title_justify="left", title_style="")
+    for heading in ("table", "rows", "slices", "size", "files", "newest event", "admission"):
+        is_number = heading in ("rows", "size", "files")
+        grid.add_column(heading, justify="right" if is_number else "left", no_wrap=heading != "admission")
+    for each in report["tables"]:
+        name = each["name"] + (" (serving)" if each["kind"] == "serving" else "")
+        slices = "\n".join(f"{piece['dim']} {piece['optimizer']['kind']}" for piece in each["slices"])
+        newest = _time(each["newest_event_s"]).replace(" ", "\n", 1)
+        figures = (f"{each['rows']:,}", slices, _size(each["bytes"]), str(len(each["files"])), newest)
+        grid.add_row(name, *figures, _admission(each, 3))
+    console.print(grid)
+    for line in _explanation_lines(report):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Verifying]:
+    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda name, done, total: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("checking {task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)
