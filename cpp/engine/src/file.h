@@ -5,10 +5,15 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <new>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -16,15 +21,20 @@
 
 namespace engine {
 
-class File {
- public:
-  static File create(const std::string& path) { return File(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, "create"); }
-  static File open(const std::string& path) { return File(path, O_RDONLY | O_CLOEXEC, "open"); }
+[[noreturn]] inline void fail_io(const char* verb, const std::string& path) {
+  throw IoError(std::string("cannot ") + verb + " '" + path + "': " + std::strerror(errno));
+}
 
-  File(File&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  ~File() {
+// A file to read from, anywhere in it.
+class InputFile {
+ public:
+  explicit InputFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+    if (fd_ < 0) fail_io("open", path_);
+  }
+  InputFile(InputFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+  InputFile(const InputFile&) = delete;
+  InputFile& operator=(const InputFile&) = delete;
+  ~InputFile() {
     if (fd_ >= 0) ::close(fd_);
   }
 
@@ -32,29 +42,8 @@ class File {
 
   [[nodiscard]] std::uint64_t size() const {
     struct stat info{};
-    if (::fstat(fd_, &info) != 0) fail("stat");
+    if (::fstat(fd_, &info) != 0) fail_io("stat", path_);
     return static_cast<std::uint64_t>(info.st_size);
-  }
-
-  void write(const std::byte* data, std::size_t bytes) {
-    while (bytes > 0) {
-      const ssize_t written = ::write(fd_, data, bytes);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) fail("write");
-      data += written;
-      bytes -= static_cast<std::size_t>(written);
-    }
-  }
-
-  // Asks the kernel to start writing what was written since `from`, so that the final sync finds little to do.
-  void start_writeback([[maybe_unused]] std::uint64_t from, [[maybe_unused]] std::uint64_t bytes) noexcept {
-#ifdef __linux__
-    ::sync_file_range(fd_, static_cast<off64_t>(from), static_cast<off64_t>(bytes), SYNC_FILE_RANGE_WRITE);
-#endif
-  }
-
-  void sync() {
-    if (::fsync(fd_) != 0) fail("sync");
   }
 
   // False when the file ends before `bytes`.
@@ -62,7 +51,7 @@ class File {
     while (bytes > 0) {
       const ssize_t got = ::pread(fd_, data, bytes, static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0) fail("read");
+      if (got < 0) fail_io("read", path_);
       if (got == 0) return false;
       data += got;
       offset += static_cast<std::uint64_t>(got);
@@ -72,16 +61,90 @@ class File {
   }
 
  private:
-  File(const std::string& path, int flags, const char* verb) : path_(path), fd_(::open(path.c_str(), flags, 0644)) {
-    if (fd_ < 0) fail(verb);
+  std::string path_;
+  int fd_;
+};
+
+// A new file to append to. Large writes go past the page cache where the file system allows it: nobody reads a snapshot
+// back soon, and the copy through the cache costs more than packing the rows does.
+class OutputFile {
+ public:
+  explicit OutputFile(const std::string& path) : path_(path) {
+    constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
+#ifdef O_DIRECT
+    fd_ = ::open(path.c_str(), kFlags | O_DIRECT, 0644);
+#endif
+    if (fd_ < 0) fd_ = ::open(path.c_str(), kFlags, 0644);
+    if (fd_ < 0) fail_io("create", path_);
+    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)));
+    if (!buffer_) throw std::bad_alloc();
+  }
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  ~OutputFile() {
+    if (fd_ >= 0) ::close(fd_);
   }
 
-  [[noreturn]] void fail(const char* verb) const {
-    throw IoError(std::string("cannot ") + verb + " '" + path_ + "': " + std::strerror(errno));
+  // Bytes appended so far.
+  [[nodiscard]] std::uint64_t size() const noexcept { return size_; }
+
+  void append(std::span<const std::byte> bytes) {
+    size_ += bytes.size();
+    while (!bytes.empty()) {
+      const std::size_t some = std::min(bytes.size(), kBufferBytes - filled_);
+      std::memcpy(buffer_.get() + filled_, bytes.data(), some);
+      filled_ += some;
+      bytes = bytes.subspan(some);
+      if (filled_ == kBufferBytes) flush(kBufferBytes);
+    }
+  }
+
+  // Writes what is left and waits until the disk has it all.
+  void finish() {
+    // A write past the cache comes in whole sectors; what is too much is cut off again.
+    const std::size_t whole = (filled_ + kAlignment - 1) / kAlignment * kAlignment;
+    std::memset(buffer_.get() + filled_, 0, whole - filled_);
+    flush(whole);
+    if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) fail_io("cut", path_);
+    if (::fsync(fd_) != 0) fail_io("sync", path_);
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 4096;
+  static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+
+  struct Free {
+    void operator()(std::byte* data) const noexcept { std::free(data); }
+  };
+
+  void flush(std::size_t bytes) {
+    const std::byte* data = buffer_.get();
+    while (bytes > 0) {
+      const ssize_t written = ::write(fd_, data, bytes);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0 && errno == EINVAL && stop_going_past_the_cache()) continue;
+      if (written < 0) fail_io("write", path_);
+      data += written;
+      bytes -= static_cast<std::size_t>(written);
+    }
+    filled_ = 0;
+  }
+
+  // Some file systems take the flag and then refuse the write.
+  bool stop_going_past_the_cache() noexcept {
+#ifdef O_DIRECT
+    const int flags = ::fcntl(fd_, F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0 && ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) == 0;
+#else
+    return false;
+#endif
   }
 
   std::string path_;
-  int fd_;
+  int fd_ = -1;
+  std::unique_ptr<std::byte, Free> buffer_;
+  std::size_t filled_ = 0;
+  std::uint64_t size_ = 0;
 };
 
 }  // namespace engine

@@ -21,7 +21,8 @@ constexpr std::uint32_t kTailMark = 0x4C494154;   // "TAIL"
 constexpr std::size_t kTailBytes = 24;
 constexpr std::size_t kBlockRows = 16384;
 constexpr std::size_t kMostHeaderBytes = 1 << 20;
-constexpr std::uint64_t kWritebackBytes = 8 << 20;
+// Files written at the same time: while one waits for the disk, another is packed.
+constexpr std::size_t kMostWriters = 4;
 
 static_assert(std::endian::native == std::endian::little, "the file format is written as it lies in memory");
 
@@ -139,14 +140,14 @@ class PartWriter {
   PartWriter(const RowSchema& schema, std::string path, std::vector<std::byte> header)
       : path_(std::move(path)),
         temporary_(path_ + ".tmp-" + std::to_string(std::random_device()())),
-        file_(File::create(temporary_)),
+        file_(temporary_),
         builder_(schema) {
     std::vector<std::byte> opening;
     for (const char c : kMagic) opening.push_back(static_cast<std::byte>(c));
     put(opening, static_cast<std::uint32_t>(header.size()));
     opening.insert(opening.end(), header.begin(), header.end());
     put(opening, crc32c(0, header.data(), header.size()));
-    write(opening);
+    file_.append(opening);
   }
 
   ~PartWriter() {
@@ -160,7 +161,7 @@ class PartWriter {
     rows_ += rows.ids.size();
     ++blocks_;
   }
-  void flush() { write(builder_.seal()); }
+  void flush() { file_.append(builder_.seal()); }
 
   SnapshotPart finish() {
     std::vector<std::byte> tail;
@@ -168,32 +169,21 @@ class PartWriter {
     put(tail, rows_);
     put(tail, blocks_);
     put(tail, crc32c(0, tail.data(), tail.size()));
-    write(tail);
-    file_.sync();
+    file_.append(tail);
+    file_.finish();
     failpoint("snapshot.part_written");
     if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
       throw IoError("cannot rename '" + temporary_ + "' to '" + path_ + "': " + std::strerror(errno));
     }
     is_done_ = true;
-    return {.path = path_, .bytes = written_, .rows = rows_};
+    return {.path = path_, .bytes = file_.size(), .rows = rows_};
   }
 
  private:
-  void write(std::span<const std::byte> bytes) {
-    file_.write(bytes.data(), bytes.size());
-    written_ += bytes.size();
-    if (written_ - started_ >= kWritebackBytes) {
-      file_.start_writeback(started_, written_ - started_);
-      started_ = written_;
-    }
-  }
-
   std::string path_;
   std::string temporary_;
-  File file_;
+  OutputFile file_;
   BlockBuilder builder_;
-  std::uint64_t written_ = 0;
-  std::uint64_t started_ = 0;  // bytes whose writeback has been started
   std::uint64_t rows_ = 0;
   std::uint64_t blocks_ = 0;
   bool is_done_ = false;
@@ -209,7 +199,7 @@ class PartReader {
 
   PartReader(const RowSchema& schema, std::uint64_t generation, std::uint32_t part, std::uint32_t parts,
              const SnapshotPart& expected)
-      : file_(File::open(expected.path)), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
+      : file_(expected.path), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
     const std::uint64_t size = file_.size();
     if (size != expected.bytes) {
       fail(std::min(size, expected.bytes),
@@ -317,7 +307,7 @@ class PartReader {
     }
   }
 
-  File file_;
+  InputFile file_;
   std::vector<Column> columns_;
   std::size_t row_bytes_;
   std::vector<BlockPlace> blocks_;
@@ -362,7 +352,8 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
   } const end_cut{table};
   std::vector<SnapshotPart> parts(paths.size());
   try {
-    table.pool().run(paths.size(), [&](std::size_t i) {
+    Pool writers(static_cast<unsigned>(std::min(paths.size(), kMostWriters)));
+    writers.run(paths.size(), [&](std::size_t i) {
       PartWriter writer(table.schema(), paths[i],
                         header_body(table.schema(), generation, static_cast<std::uint32_t>(i),
                                     static_cast<std::uint32_t>(paths.size())));
