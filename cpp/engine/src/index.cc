@@ -29,7 +29,7 @@ std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   std::size_t buckets = std::max(grown, needed);
   // What does not fill a huge page lies in small ones and costs page walks: a large index ends with a full one.
   constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
-  if (buckets > 4 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
+  if (buckets > 2 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
   return static_cast<std::uint32_t>(std::min(buckets, kMostBuckets));
 }
 
