@@ -51,12 +51,12 @@ def table(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show the tables of a snapshot: rows, slices, files, newest event, admission."""
-    from monolith.embedding import snapshot
+    from monolith.embedding import inspection, snapshot
 
     fid = None if explain is None else _parse_id(explain)
     if verify:
         with _progress() as progress:
-            saved = snapshot.verify(path, progress)
+            saved = inspection.verify(path, progress)
     else:
         saved = snapshot.read_manifest(path)
     report: Report = {
@@ -116,9 +116,9 @@ def _table_report(saved: SavedTable) -> Report:
 
 
 def _explanation(saved: SavedTable, fid: int) -> Report:
-    from monolith.embedding import snapshot
+    from monolith.embedding.inspection import load_row
 
-    table = snapshot.load_row(saved, fid)
+    table = load_row(saved, fid)
     entry = table.entry(fid)
     text = table.explain(fid)
     if entry is None:

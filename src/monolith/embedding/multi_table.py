@@ -318,8 +318,7 @@ class MultiTable:
         """Make all tables of a snapshot, with the specs that were saved."""
         tables = cls(())
         for entry in sorted(snapshot.read_manifest(path), key=lambda entry: entry.name):
-            table = snapshot.load_saved(entry, make=Table, make_serving=Table._serving)
-            tables._tables[entry.name] = table
+            tables._tables[entry.name] = Table._load_saved(entry)
             tables._table_of_feature[entry.name] = entry.name
         return tables
 

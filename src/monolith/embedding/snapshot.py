@@ -11,7 +11,7 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from os import PathLike
@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from monolith import _native
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding._arguments import check_whole
-from monolith.embedding.optimizers import OPTIMIZERS
-from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.specs import TableSpec
 
 if TYPE_CHECKING:
     from monolith.embedding.table import Table
 
-__all__ = ["SavedTable", "load", "read_manifest", "restore", "save", "verify"]
+__all__ = ["SavedTable", "read_manifest", "restore", "save"]
 
 MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_snapshot"
@@ -35,8 +34,6 @@ _VERSION = 1
 _ROWS_PER_FILE = 1_000_000
 _MOST_FILES = 4
 _MOST_SHARDS = 9999
-_FEW_ROWS = 1_000_003
-"""Shards of which one is taken to look at a single id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,63 +325,10 @@ def spec_of(saved: SavedTable) -> TableSpec:
     return TableSpec.from_json(json.dumps(saved.spec))
 
 
-def load(path: str | PathLike[str], *, make: Callable[[TableSpec], Table], make_serving: Callable[..., Table]) -> Table:
-    """Make the one table of a snapshot; see ``Table.load``."""
+def only_table(path: str | PathLike[str]) -> SavedTable:
+    """Return the one table of a snapshot."""
     saved = read_manifest(path)
     if len(saved) != 1:
         names = ", ".join(table.name for table in saved)
         raise ConfigError(f"'{path}' holds {len(saved)} tables ({names}); use MultiTable.load")
-    return load_saved(saved[0], make=make, make_serving=make_serving)
-
-
-def load_saved(saved: SavedTable, *, make: Callable[[TableSpec], Table], make_serving: Callable[..., Table]) -> Table:
-    """Make a table as it was saved."""
-    spec = spec_of(saved)
-    table = make_serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else make(spec)
-    restore_saved(table, saved, clear=False, shard=(0, 1))
-    return table
-
-
-def load_row(saved: SavedTable, fid: int) -> Table:
-    """Make a table as it was saved, of which only one id (and few others) is taken: enough to look at that id.
-
-    Every file is read and checked, but the memory is that of a handful of rows.
-    """
-    from monolith.embedding.table import Table
-
-    spec = spec_of(saved)
-    table = Table._serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else Table(spec)
-    restore_saved(table, saved, clear=False, shard=(fid % 2**64 % _FEW_ROWS, _FEW_ROWS))
-    return table
-
-
-def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:
-    """Check every byte of a snapshot and return what it holds.
-
-    Args:
-        path: The snapshot's folder.
-        progress: Called with the name of the table that comes next, the bytes checked and the bytes in all.
-
-    Raises:
-        SnapshotCorrupt: With the file, the offset and the reason.
-    """
-    from monolith.embedding.table import Table
-
-    saved = read_manifest(path)
-    total = sum(entry.bytes for entry in saved)
-    done = 0
-    for entry in saved:
-        if progress is not None:
-            progress(entry.name, done, total)
-        spec = _layout_spec(entry)
-        check(Table._serving(spec, skip_zero_rows=False) if entry.is_serving else Table(spec), entry)
-        done += entry.bytes
-    return saved
-
-
-def _layout_spec(saved: SavedTable) -> TableSpec:
-    """A spec whose rows have the layout of the saved ones. That of training rows follows from the slices alone."""
-    if saved.spec is not None or saved.is_serving:
-        return spec_of(saved)
-    slices = [SliceSpec(piece["dim"], optimizer=OPTIMIZERS[piece["optimizer"]]()) for piece in saved.slices]
-    return TableSpec(saved.name, slices)
+    return saved[0]

@@ -237,7 +237,19 @@ class Table:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Table:
         """Make a table from a snapshot, with the spec that was saved."""
-        return snapshot.load(path, make=cls, make_serving=cls._serving)
+        return cls._load_saved(snapshot.only_table(path))
+
+    @classmethod
+    def _load_saved(cls, saved: snapshot.SavedTable, *, shard: tuple[int, int] = (0, 1)) -> Table:
+        """Make one table of a snapshot whose manifest was read; see ``restore`` for ``shard``."""
+        table = cls._like_saved(saved, snapshot.spec_of(saved))
+        snapshot.restore_saved(table, saved, clear=False, shard=shard)
+        return table
+
+    @classmethod
+    def _like_saved(cls, saved: snapshot.SavedTable, spec: TableSpec) -> Table:
+        """Make an empty table of the kind that was saved."""
+        return cls._serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else cls(spec)
 
     def to_serving(self, *, skip_zero_rows: bool = False) -> Table:
         """Return a copy for serving: values compressed slice by slice, no optimizer state.

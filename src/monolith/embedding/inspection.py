@@ -1,0 +1,53 @@
+"""Looking into snapshots without loading them: checking every byte, and showing the row of one id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+
+from monolith.embedding.optimizers import OPTIMIZERS
+from monolith.embedding.snapshot import SavedTable, check, read_manifest, spec_of
+from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.table import Table
+
+__all__ = ["load_row", "verify"]
+
+_FEW_ROWS = 1_000_003
+"""Shards of which one is taken to look at a single id."""
+
+
+def load_row(saved: SavedTable, fid: int) -> Table:
+    """Make a table as it was saved, of which only one id (and few others) is taken: enough to look at that id.
+
+    Every file is read and checked, but the memory is that of a handful of rows.
+    """
+    return Table._load_saved(saved, shard=(fid % 2**64 % _FEW_ROWS, _FEW_ROWS))
+
+
+def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:
+    """Check every byte of a snapshot and return what it holds.
+
+    Args:
+        path: The snapshot's folder.
+        progress: Called with the name of the table that comes next, the bytes checked and the bytes in all.
+
+    Raises:
+        SnapshotCorrupt: With the file, the offset and the reason.
+    """
+    saved = read_manifest(path)
+    total = sum(entry.bytes for entry in saved)
+    done = 0
+    for entry in saved:
+        if progress is not None:
+            progress(entry.name, done, total)
+        check(Table._like_saved(entry, _layout_spec(entry)), entry)
+        done += entry.bytes
+    return saved
+
+
+def _layout_spec(saved: SavedTable) -> TableSpec:
+    """A spec whose rows have the layout of the saved ones. That of training rows follows from the slices alone."""
+    if saved.spec is not None or saved.is_serving:
+        return spec_of(saved)
+    slices = [SliceSpec(piece["dim"], optimizer=OPTIMIZERS[piece["optimizer"]]()) for piece in saved.slices]
+    return TableSpec(saved.name, slices)
