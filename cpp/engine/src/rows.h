@@ -32,8 +32,8 @@ inline void copy_row(float* out, const float* row, Width width) noexcept {
 
 template <class Width>
 inline void add_row(float* out, const float* row, Width width) noexcept {
-  std::size_t i = 0;
-  for (; i + 4 <= width.value; i += 4) {
+  const std::size_t whole = width.value / 4 * 4;
+  for (std::size_t i = 0; i < whole; i += 4) {
     Four sum;
     Four four;
     std::memcpy(&sum, out + i, sizeof sum);
@@ -41,7 +41,7 @@ inline void add_row(float* out, const float* row, Width width) noexcept {
     sum += four;
     std::memcpy(out + i, &sum, sizeof sum);
   }
-  for (; i < width.value; ++i) out[i] += row[i];
+  for (std::size_t i = whole; i < width.value; ++i) out[i] += row[i];
 }
 
 // A row being added up: in registers when the width is known and not too large, in place otherwise.

@@ -21,6 +21,7 @@ from monolith.embedding.compressors import FixedR8, Fp16
 from monolith.embedding.initializers import RandomUniform
 from monolith.embedding.optimizers import Adagrad, Sgd, StochasticRoundingFp16
 from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.testing import ReferenceTable
 
 DAY_S = 86400
 
@@ -417,3 +418,17 @@ def test_several_serving_tables_load_together(tmp_path: Path) -> None:
 
 def spec_named(name: str) -> TableSpec:
     return TableSpec(name, [SliceSpec(4, optimizer=Sgd(0.1))])
+
+
+@pytest.mark.parametrize("on_miss", ["zeros", "initial"])
+@pytest.mark.parametrize("mode", ["sum", "mean", ("first", 2), ("first", 6000)])
+@pytest.mark.parametrize("dim", [4, 5])
+def test_bags_longer_than_a_block_are_pooled_as_the_plain_model_does(dim: int, mode: Any, on_miss: Any) -> None:
+    native, model = Table(spec(dim, on_miss=on_miss)), ReferenceTable(spec(dim, on_miss=on_miss))
+    rng = np.random.default_rng(dim)
+    known = np.arange(3000)
+    for table in (native, model):
+        table.assign(known, np.random.default_rng(1).normal(size=(3000, dim)).astype(np.float32))
+    offsets = np.cumsum([0, 5000, 0, 0, 3, 4093, 9000, 1, 0])
+    ids = rng.integers(0, 4000, offsets[-1])
+    assert np.array_equal(native.lookup_pooled(ids, offsets, mode), model.lookup_pooled(ids, offsets, mode))

@@ -44,8 +44,8 @@ class Pool {
   std::condition_variable work_arrived_;
   std::condition_variable job_left_;
   std::list<Job*> jobs_;
-  std::size_t team_ = 0;  // workers of an older team leave
-  unsigned forks_ = 0;    // forks seen when the workers were started: a child process has none of them
+  std::size_t team_ = 0;            // workers of an older team leave
+  std::atomic<unsigned> forks_{0};  // forks seen when the workers were started: a child process has none of them
   std::vector<std::thread> workers_;
 };
 
