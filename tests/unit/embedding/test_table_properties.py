@@ -5,6 +5,7 @@ Hypothesis shrinks a difference to the shortest sequence that shows it and print
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -228,7 +229,8 @@ class TableMachine(RuleBasedStateMachine):
 
 TestTableAgainstModel = TableMachine.TestCase
 TestTableAgainstModel.settings = settings(
-    max_examples=40,
+    # A sanitizer makes each example five to ten times as slow.
+    max_examples=10 if "MONOLITH_SANITIZED" in os.environ else 40,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,
