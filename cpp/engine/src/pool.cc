@@ -23,8 +23,8 @@ struct Pool::Job {
   std::size_t pieces;
   std::atomic<std::size_t> next{0};
   std::size_t helpers = 0;  // guarded by Pool::mutex_
-  std::mutex error_mutex;
-  std::exception_ptr error;
+  std::mutex error_mutex{};
+  std::exception_ptr error{};
 };
 
 Pool::Pool(unsigned threads) : threads_(std::max(1U, threads)) {

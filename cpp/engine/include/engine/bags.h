@@ -17,8 +17,8 @@ enum class Pooling : std::uint8_t {
 };
 
 struct Bags {
-  std::span<const std::int64_t> ids;
-  std::span<const std::int64_t> offsets;  // (bags + 1); empty for kNone
+  std::span<const std::int64_t> ids{};
+  std::span<const std::int64_t> offsets{};  // (bags + 1); empty for kNone
   Pooling pooling = Pooling::kNone;
   std::uint32_t first_n = 0;
 
