@@ -5,7 +5,6 @@
 #include <array>
 #include <shared_mutex>
 
-#include "engine/error.h"
 #include "engine/table.h"
 #include "rows.h"
 
@@ -23,13 +22,10 @@ std::size_t piece_ids(std::size_t ids, unsigned threads) {
   return std::clamp<std::size_t>(ids / (std::size_t{threads} * 4), kBlockIds, std::size_t{1} << 16);
 }
 
-struct FoundRows {
-  std::array<const std::byte*, kBlockIds> rows;
-};
-
+// Where the rows of a block are; reused from call to call.
 std::array<const std::byte*, kBlockIds>& thread_rows() {
-  static thread_local const auto found = std::make_unique<FoundRows>();
-  return found->rows;
+  static thread_local const auto rows = std::make_unique<std::array<const std::byte*, kBlockIds>>();
+  return *rows;
 }
 
 // How far ahead of its use a row is fetched.

@@ -13,6 +13,7 @@ import numpy as np
 from numpy import float32 as f32
 from numpy.typing import NDArray
 
+from monolith.core.errors import ConfigError
 from monolith.embedding.optimizers import Optimizer
 
 __all__ = ["State", "initial_state", "take_step"]
@@ -52,7 +53,7 @@ def initial_state(optimizer: Optimizer, dim: int) -> State:
             return {"grad_square_sum": full(base.initial_accumulator_value, 1)}
         case "batch_softmax":
             return {"global_step": np.zeros(1, np.int64)}
-    raise NotImplementedError(base.kind)
+    raise ConfigError(f"the plain model has no optimizer {base.kind!r}; add its rule here")
 
 
 def take_step(

@@ -8,6 +8,7 @@ import numpy as np
 from numpy import float32 as f32
 from numpy.typing import NDArray
 
+from monolith.core.errors import ConfigError
 from monolith.embedding.specs import SliceSpec, TableSpec
 
 __all__ = ["gradient_of_stored", "initial_values", "read_values", "scale_at"]
@@ -56,7 +57,7 @@ def _fill(piece: SliceSpec, seed: int, fid: int) -> Vector:
             return np.full(piece.dim, initializer.constant, f32)
         case "random_uniform":
             return _uniform(f32(initializer.minval), f32(initializer.maxval), seed, fid, piece.dim)
-    raise NotImplementedError(initializer.kind)
+    raise ConfigError(f"the plain model has no initializer {initializer.kind!r}; add it here")
 
 
 def _uniform(minval: f32, maxval: f32, seed: int, fid: int, dim: int) -> Vector:

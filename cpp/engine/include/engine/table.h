@@ -1,7 +1,6 @@
 // table.h: a collisionless embedding table: one row per 64-bit id.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +8,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <semaphore>
 #include <span>
 #include <string>
