@@ -19,6 +19,7 @@ from monolith.core.errors import MonolithError
 from monolith.embedding import Table
 from monolith.embedding.initializers import RandomUniform
 from monolith.embedding.optimizers import Adagrad, Adam
+from monolith.embedding.snapshot import MANIFEST
 from monolith.embedding.specs import SliceSpec, TableSpec
 
 SPEC = TableSpec(
@@ -74,8 +75,8 @@ def open_table(path: str) -> Table:
     try:
         return Table.load(path)
     except MonolithError:
-        if Path(path).exists():
-            raise
+        if (Path(path) / MANIFEST).exists():
+            raise  # a killed first save leaves a folder without a manifest: no snapshot, and no reason to stop
         return Table(SPEC)
 
 

@@ -20,6 +20,7 @@ import numpy as np
 
 from monolith.core.errors import MonolithError
 from monolith.embedding import Table
+from monolith.embedding.snapshot import MANIFEST
 
 CHILD = Path(__file__).with_name("crash_child.py")
 SCRIPT = runpy.run_path(str(CHILD), run_name="crash_child")
@@ -81,7 +82,7 @@ def reopen(path: Path, ended: int) -> Table | None:
     try:
         return Table.load(path)
     except MonolithError:
-        if ended >= 0 or path.exists():
+        if ended >= 0 or (path / MANIFEST).exists():
             raise
         return None
 
