@@ -31,29 +31,12 @@ using bindings::as_bytes;
 using bindings::as_matrix;
 using bindings::as_span;
 using bindings::as_vector;
+using bindings::Buffer;
 using Ids = bindings::Vector<const std::int64_t>;
 using Times = bindings::Vector<const std::uint32_t>;
 using Rows = bindings::Matrix<const float>;
 using Values = bindings::Vector<const float>;
 using Bytes = std::vector<std::byte>;
-
-// The memory of any object with a buffer: bytes, bytearray, memoryview. Held until the end of the call, with the GIL.
-class Buffer {
- public:
-  explicit Buffer(nb::handle object) {
-    if (PyObject_GetBuffer(object.ptr(), &view_, PyBUF_SIMPLE) != 0) throw nb::python_error();
-  }
-  ~Buffer() { PyBuffer_Release(&view_); }
-  Buffer(const Buffer&) = delete;
-  Buffer& operator=(const Buffer&) = delete;
-
-  [[nodiscard]] std::span<const std::byte> bytes() const noexcept {
-    return {static_cast<const std::byte*>(view_.buf), static_cast<std::size_t>(view_.len)};
-  }
-
- private:
-  Py_buffer view_{};
-};
 
 std::uint32_t crc32c(nb::handle data, std::uint32_t seed_crc) {
   const Buffer buffer(data);

@@ -30,6 +30,8 @@ void bind_errors(nb::module_&) {
       raise_as(kErrors, "SnapshotCorrupt", error.what());
     } catch (const engine::RecordCorrupt& error) {
       raise_as(kErrors, "RecordCorrupt", error.what());
+    } catch (const engine::SchemaMismatch& error) {
+      raise_as(kErrors, "SchemaMismatch", error.what());
     } catch (const engine::IoError& error) {
       PyErr_SetString(PyExc_OSError, error.what());
     } catch (const engine::Error& error) {

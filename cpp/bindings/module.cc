@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
   bind_codec(m);
   bindings::bind_table(m);
   bindings::bind_snapshot(m);
+  bindings::bind_records(m);
 }

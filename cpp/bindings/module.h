@@ -12,5 +12,6 @@ namespace nb = nanobind;
 void bind_errors(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_snapshot(nb::module_& m);
+void bind_records(nb::module_& m);
 
 }  // namespace bindings

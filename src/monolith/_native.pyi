@@ -343,3 +343,30 @@ def verify_snapshot(table: Table, generation: int, parts: Sequence[SnapshotPart]
 def read_snapshot(table: Table, generation: int, parts: Sequence[SnapshotPart], index: int, count: int) -> int: ...
 
 def restore_extras(table: Table, max_time_s: int, scales: Sequence[float], turn: int, filter: bytes) -> None: ...
+
+class Records:
+    """Some serialized messages of one stream, in order."""
+
+    def __init__(self, payloads: Sequence[bytes | bytearray | memoryview], source: str = 'records', offset: int = 0) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> bytes: ...
+
+    @property
+    def source(self) -> str: ...
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all payloads."""
+
+    @property
+    def offsets(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+        """Where each payload begins in the stream."""
+
+    @property
+    def source_keys(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
+        """The data source of each record's header, 0 without one."""
+
+def pooled_bytes() -> int:
+    """Bytes that wait in the buffer pool to be used again."""

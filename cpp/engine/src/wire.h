@@ -18,6 +18,7 @@ inline constexpr std::uint32_t kFixed32 = 5;
 // Why a message cannot be read. The caller knows the place and turns it into an engine error.
 struct Malformed {
   std::string reason;
+  const std::byte* at = nullptr;  // where in the message, when known
 };
 
 constexpr std::size_t varint_bytes(std::uint64_t value) noexcept {
@@ -34,23 +35,24 @@ class Reader {
   explicit Reader(std::span<const std::byte> bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
 
   [[nodiscard]] bool done() const noexcept { return at_ == end_; }
+  [[nodiscard]] const std::byte* at() const noexcept { return at_; }
 
   std::uint64_t varint() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {
-      if (at_ == end_) throw Malformed{"the message ends inside a number"};
+      if (at_ == end_) throw Malformed{"the message ends inside a number", at_};
       const auto byte = static_cast<std::uint64_t>(*at_++);
       if (shift == 63 && byte > 1) break;
       value |= (byte & 0x7f) << shift;
       if (byte < 0x80) return value;
     }
-    throw Malformed{"a number is longer than 64 bits"};
+    throw Malformed{"a number is longer than 64 bits", at_};
   }
 
   Tag tag() {
     const std::uint64_t key = varint();
     if (key >> 32 != 0 || key >> 3 == 0)
-      throw Malformed{"field number " + std::to_string(key >> 3) + " is not possible"};
+      throw Malformed{"field number " + std::to_string(key >> 3) + " is not possible", at_};
     return {static_cast<std::uint32_t>(key >> 3), static_cast<std::uint32_t>(key & 7)};
   }
 
@@ -86,7 +88,7 @@ class Reader {
         need(4), at_ += 4;
         break;
       default:
-        throw Malformed{"field " + std::to_string(tag.field) + " has wire type " + std::to_string(tag.wire)};
+        throw Malformed{"field " + std::to_string(tag.field) + " has wire type " + std::to_string(tag.wire), at_};
     }
   }
 
@@ -96,13 +98,13 @@ class Reader {
     if (tag.wire == kBlock) {
       const auto bytes = block();
       if (bytes.size() % sizeof(float) != 0)
-        throw Malformed{"packed floats take " + std::to_string(bytes.size()) + " bytes"};
+        throw Malformed{"packed floats take " + std::to_string(bytes.size()) + " bytes", at_};
       const std::size_t count = bytes.size() / sizeof(float);
       if (count > room) return room + 1;
       if (count > 0) std::memcpy(out, bytes.data(), bytes.size());
       return count;
     }
-    if (tag.wire != kFixed32) throw Malformed{"field " + std::to_string(tag.field) + " does not hold floats"};
+    if (tag.wire != kFixed32) throw Malformed{"field " + std::to_string(tag.field) + " does not hold floats", at_};
     const auto again = static_cast<std::byte>(tag.field << 3 | kFixed32);  // used below field 16 only
     for (std::size_t count = 0; count < room;) {
       out[count++] = fixed<float>();
@@ -117,7 +119,8 @@ class Reader {
     const auto left = static_cast<std::uint64_t>(end_ - at_);
     if (bytes > left) {
       throw Malformed{"a field needs " + std::to_string(bytes) + " bytes, the message has " + std::to_string(left) +
-                      " left"};
+                      " left",
+                      at_};
     }
   }
 

@@ -41,6 +41,12 @@ class RecordCorrupt : public Error {
   using Error::Error;
 };
 
+// A well-formed record does not fit the declared features. The text names the feature.
+class SchemaMismatch : public Error {
+ public:
+  using Error::Error;
+};
+
 // The operating system refused to read or write a file.
 class IoError : public Error {
  public:

@@ -1,0 +1,92 @@
+// bind_records.cc: raw records, as sources hand them on.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+
+#include <cstring>
+
+#include "arrays.h"
+#include "engine/data/records.h"
+#include "engine/error.h"
+#include "module.h"
+
+namespace bindings {
+
+using namespace nb::literals;
+using engine::data::Records;
+
+namespace {
+
+void make_records(Records* self, nb::sequence payloads, const std::string& source, std::uint64_t offset) {
+  std::size_t total = 0;
+  const std::size_t count = nb::len(payloads);
+  auto* records = new (self) Records;
+  records->source = source;
+  records->entries.reserve(count);
+  for (nb::handle payload : payloads) {
+    const Buffer view(payload);
+    if (view.bytes().size() >> 30 != 0) {
+      throw engine::ConfigError("record " + std::to_string(records->entries.size()) + " has " +
+                                std::to_string(view.bytes().size()) + " bytes; a record has less than 1 GiB");
+    }
+    records->entries.push_back({total, static_cast<std::uint32_t>(view.bytes().size()), 0, offset + total});
+    total += view.bytes().size();
+  }
+  auto buffer = engine::data::Buffer::take(total);
+  std::size_t index = 0;
+  for (nb::handle payload : payloads) {
+    const Buffer view(payload);
+    const auto& entry = records->entries[index++];
+    if (entry.size > 0) std::memcpy(buffer->data() + entry.begin, view.bytes().data(), entry.size);
+  }
+  records->buffer = std::move(buffer);
+}
+
+nb::bytes get(const Records& records, std::ptrdiff_t index) {
+  const auto size = static_cast<std::ptrdiff_t>(records.size());
+  if (index < -size || index >= size) throw nb::index_error();
+  const auto bytes = records[static_cast<std::size_t>(index < 0 ? index + size : index)];
+  return nb::bytes(bytes.data(), bytes.size());
+}
+
+template <typename Value, typename Get>
+NewVector<Value> column_of(const Records& records, Get&& get) {
+  std::vector<Value> values;
+  values.reserve(records.size());
+  for (const auto& entry : records.entries) values.push_back(get(entry));
+  return as_vector(std::move(values));
+}
+
+}  // namespace
+
+void bind_records(nb::module_& m) {
+  nb::class_<Records>(m, "Records", "Some serialized messages of one stream, in order.")
+      .def("__init__", &make_records, "payloads"_a, "source"_a = "records", "offset"_a = 0,
+           nb::sig("def __init__(self, payloads: collections.abc.Sequence[bytes | bytearray | memoryview], "
+                   "source: str = 'records', offset: int = 0) -> None"))
+      .def("__len__", &Records::size)
+      .def("__getitem__", &get, "index"_a)
+      .def_ro("source", &Records::source)
+      .def_prop_ro(
+          "nbytes",
+          [](const Records& records) {
+            std::uint64_t total = 0;
+            for (const auto& entry : records.entries) total += entry.size;
+            return total;
+          },
+          "Bytes of all payloads.")
+      .def_prop_ro(
+          "offsets",
+          [](const Records& records) {
+            return column_of<std::uint64_t>(records, [](const auto& entry) { return entry.stream_offset; });
+          },
+          "Where each payload begins in the stream.")
+      .def_prop_ro(
+          "source_keys",
+          [](const Records& records) {
+            return column_of<std::uint32_t>(records, [](const auto& entry) { return entry.source_key; });
+          },
+          "The data source of each record's header, 0 without one.");
+  m.def("pooled_bytes", &engine::data::Buffer::pooled_bytes, "Bytes that wait in the buffer pool to be used again.");
+}
+
+}  // namespace bindings

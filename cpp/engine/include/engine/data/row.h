@@ -1,0 +1,148 @@
+// row.h: parsed rows. Every record format becomes the same rows, so that filters, labels, negatives and batch assembly
+// are written once. A row points into the bytes it was read from; nothing is copied until a batch is assembled.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "engine/data/records.h"
+
+namespace engine::data {
+
+// The lowest float: what the original writes for "there is no label".
+inline constexpr float kInvalidLabel = -3.40282346638528859812e+38F;
+
+// How a cell's values are spelled.
+enum class Arm : std::uint8_t {
+  kNone,        // the row has no such feature, or one without values
+  kFidV1,       // packed fixed64, little-endian, any alignment
+  kFidV2,       // the same
+  kFloat,       // packed float32
+  kDouble,      // packed float64
+  kInt64,       // packed varints
+  kBytes,       // a message; each value is a length-delimited field number `Cell::field`
+  kFidV1Lists,  // a message; each list is a length-delimited field number `Cell::field` that holds packed values as
+  kFidV2Lists,  // field 1; so for the next five
+  kFloatLists,
+  kDoubleLists,
+  kInt64Lists,
+  kBytesLists,  // ... that holds length-delimited values as field 1
+};
+
+// The values of one feature in one row. A view: the block that it belongs to keeps the bytes alive.
+struct Cell {
+  const std::byte* data = nullptr;
+  std::uint32_t size = 0;
+  Arm arm = Arm::kNone;
+  std::uint8_t field = 0;
+
+  [[nodiscard]] Bytes bytes() const noexcept { return {data, size}; }
+};
+
+// What a row has beside its features.
+struct RowInfo {
+  Bytes line;                     // the serialized LineId, unknown fields included; empty when there is none
+  Bytes flat_fids;                // Instance.fid: packed v1 ids of all slots
+  const float* labels = nullptr;  // kInvalidLabel and NaN mean missing
+  std::uint32_t label_count = 0;
+  float weight = 1.0F;           // 1 when the record has none
+  std::uint32_t source_key = 0;  // which data source the row is from; 0 = not said
+  std::uint64_t key = 0;         // the row's own random seed: equal in every run that reads the same data
+};
+
+// Memory for what transforms write: labels, edited LineIds, combined ids. Grows by pieces, never moves. Exclusive.
+class Arena {
+ public:
+  [[nodiscard]] std::byte* take(std::size_t size, std::size_t alignment = 8);
+  [[nodiscard]] Bytes copy(Bytes bytes);
+  template <typename T>
+  [[nodiscard]] T* take_array(std::size_t count) {
+    return reinterpret_cast<T*>(take(count * sizeof(T), alignof(T)));
+  }
+
+ private:
+  std::vector<std::shared_ptr<Buffer>> pieces_;
+  std::size_t used_ = 0;
+};
+
+// Names of features <-> column numbers. Only grows, so a column number stays good. Exclusive.
+class Columns {
+ public:
+  static constexpr std::uint32_t kUnwanted = 0xffffffff;
+
+  // The column of that name; made when it is new.
+  std::uint32_t want(std::string_view name);
+  // The column of that name, or kUnwanted.
+  [[nodiscard]] std::uint32_t find(std::string_view name) const noexcept;
+  [[nodiscard]] std::uint32_t size() const noexcept { return static_cast<std::uint32_t>(names_.size()); }
+  [[nodiscard]] const std::string& name(std::uint32_t column) const noexcept { return names_[column]; }
+
+ private:
+  std::deque<std::string> names_;
+  std::unordered_map<std::string_view, std::uint32_t> index_;
+};
+
+// Rows that were parsed, or generated, together. Cells are stored column by column. Exclusive.
+class Block {
+ public:
+  Block(std::uint32_t rows, std::uint32_t columns) : rows_(rows), columns_(columns) {
+    cells_.resize(std::size_t{rows} * columns);
+    infos_.resize(rows);
+  }
+
+  [[nodiscard]] std::uint32_t rows() const noexcept { return rows_; }
+  [[nodiscard]] std::uint32_t columns() const noexcept { return columns_; }
+  // A column that was made after the block was parsed holds nothing in it.
+  [[nodiscard]] Cell cell(std::uint32_t row, std::uint32_t column) const noexcept {
+    return column < columns_ ? cells_[std::size_t{column} * rows_ + row] : Cell{};
+  }
+  [[nodiscard]] Cell* column(std::uint32_t column) noexcept { return cells_.data() + std::size_t{column} * rows_; }
+  // Grows the block by columns when `column` is new to it.
+  void set_cell(std::uint32_t row, std::uint32_t column, Cell cell);
+  [[nodiscard]] RowInfo& info(std::uint32_t row) noexcept { return infos_[row]; }
+  [[nodiscard]] const RowInfo& info(std::uint32_t row) const noexcept { return infos_[row]; }
+  [[nodiscard]] Arena& arena() noexcept { return arena_; }
+  // Keeps what the rows point into alive as long as the block.
+  void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
+
+ private:
+  std::uint32_t rows_;
+  std::uint32_t columns_;
+  std::vector<Cell> cells_;
+  std::vector<RowInfo> infos_;
+  std::vector<std::shared_ptr<const void>> owners_;
+  Arena arena_;
+};
+
+// A sequence of rows out of any number of blocks: what stages of a pipeline hand on. No row is in it twice. Exclusive.
+struct Rows {
+  struct Ref {
+    std::uint32_t block;
+    std::uint32_t row;
+  };
+
+  std::vector<std::shared_ptr<Block>> blocks;
+  std::vector<Ref> refs;
+
+  [[nodiscard]] std::size_t size() const noexcept { return refs.size(); }
+  [[nodiscard]] Block& block_of(std::size_t index) const noexcept { return *blocks[refs[index].block]; }
+  [[nodiscard]] RowInfo& info(std::size_t index) const noexcept { return block_of(index).info(refs[index].row); }
+  [[nodiscard]] Cell cell(std::size_t index, std::uint32_t column) const noexcept {
+    return block_of(index).cell(refs[index].row, column);
+  }
+
+  // Rows [begin, end) with the blocks they need.
+  [[nodiscard]] Rows slice(std::size_t begin, std::size_t end) const;
+  // Appends the other's rows.
+  void append(const Rows& other);
+  // Puts the rows into the order that `seed` chooses.
+  void shuffle(std::uint64_t seed);
+};
+
+}  // namespace engine::data

@@ -1,0 +1,90 @@
+// records.cc: the pool that buffers come from.
+#include "engine/data/records.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <mutex>
+#include <new>
+#include <vector>
+
+namespace engine::data {
+
+namespace {
+
+// Free memory by capacity class. Classes are powers of two and one step between, so at most a third is slack.
+class Pool {
+ public:
+  static Pool& instance() {
+    static Pool* pool = new Pool;  // never destroyed: buffers may outlive static destruction
+    return *pool;
+  }
+
+  static std::size_t rounded(std::size_t size) noexcept {
+    const std::size_t power = std::bit_ceil(std::max(size, kSmallest));
+    return size <= power / 4 * 3 ? power / 4 * 3 : power;
+  }
+
+  std::byte* take(std::size_t capacity) {
+    {
+      const std::lock_guard lock(mutex_);
+      // The newest of that size: its pages are the likeliest to be in a cache.
+      for (auto free = free_.rbegin(); free != free_.rend(); ++free) {
+        if (free->capacity != capacity) continue;
+        std::byte* data = free->data;
+        free_.erase(std::next(free).base());
+        held_ -= capacity;
+        return data;
+      }
+    }
+    return static_cast<std::byte*>(::operator new(capacity, std::align_val_t{kAlignment}));
+  }
+
+  void give_back(std::byte* data, std::size_t capacity) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
+        free_.push_back({data, capacity});  // within the reserve: cannot throw
+        held_ += capacity;
+        return;
+      }
+    }
+    ::operator delete(data, std::align_val_t{kAlignment});
+  }
+
+  std::size_t held() noexcept {
+    const std::lock_guard lock(mutex_);
+    return held_;
+  }
+
+ private:
+  static constexpr std::size_t kSmallest = 4096;
+  static constexpr std::size_t kAlignment = 64;
+  static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
+  static constexpr std::size_t kMostBuffers = 256;
+
+  struct Free {
+    std::byte* data;
+    std::size_t capacity;
+  };
+
+  Pool() { free_.reserve(kMostBuffers); }
+
+  std::mutex mutex_;
+  std::vector<Free> free_;
+  std::size_t held_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<Buffer> Buffer::take(std::size_t size) {
+  const std::size_t capacity = Pool::rounded(size);
+  std::byte* data = Pool::instance().take(capacity);
+  return std::shared_ptr<Buffer>(new Buffer(data, size, capacity));
+}
+
+std::size_t Buffer::pooled_bytes() noexcept { return Pool::instance().held(); }
+
+Buffer::~Buffer() { Pool::instance().give_back(data_, capacity_); }
+
+}  // namespace engine::data
