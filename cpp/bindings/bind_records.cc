@@ -79,13 +79,13 @@ void bind_records(nb::module_& m) {
           [](const Records& records) {
             return column_of<std::uint64_t>(records, [](const auto& entry) { return entry.stream_offset; });
           },
-          "Where each payload begins in the stream.")
+          nb::rv_policy::move, "Where each payload begins in the stream.")
       .def_prop_ro(
           "source_keys",
           [](const Records& records) {
             return column_of<std::uint32_t>(records, [](const auto& entry) { return entry.source_key; });
           },
-          "The data source of each record's header, 0 without one.");
+          nb::rv_policy::move, "The data source of each record's header, 0 without one.");
   m.def("pooled_bytes", &engine::data::Buffer::pooled_bytes, "Bytes that wait in the buffer pool to be used again.");
 }
 
