@@ -376,7 +376,7 @@ class Columns:
 
     def __init__(self) -> None: ...
 
-    def want(self, name: "std::basic_string_view<char, std::char_traits<char> >") -> int:
+    def want(self, name: str) -> int:
         """The column of that name; made when it is new."""
 
     def __len__(self) -> int: ...
