@@ -6,10 +6,10 @@ TensorFlow's, under the same names. What the messages mean is not known here.
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from google.protobuf import descriptor_pb2, message_factory, text_format, unknown_fields
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 
@@ -24,7 +24,12 @@ __all__ = [
     "Message",
     "ScalarKind",
     "build_pool",
+    "descriptor_of",
+    "enum_type",
+    "is_map",
+    "map_entry",
     "message_class",
+    "missing_fields",
     "parse_bytes",
     "parse_text",
     "scalar_kind",
@@ -118,6 +123,35 @@ def scalar_kind(field: FieldDescriptor) -> ScalarKind:
     if field.type == FieldDescriptor.TYPE_BYTES:
         return "bytes"
     return _SCALAR_KINDS.get(field.cpp_type, "string")
+
+
+def descriptor_of(message: Message) -> Descriptor:
+    """Return the schema of ``message``."""
+    found: Any = message.DESCRIPTOR
+    return found  # type: ignore[no-any-return]
+
+
+def is_map(field: FieldDescriptor) -> bool:
+    """Say whether ``field`` is a map."""
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def map_entry(field: FieldDescriptor) -> tuple[FieldDescriptor, FieldDescriptor]:
+    """Return the key and the value of a map."""
+    entry: Any = field.message_type
+    return entry.fields_by_name["key"], entry.fields_by_name["value"]
+
+
+def enum_type(field: FieldDescriptor) -> EnumDescriptor:
+    """Return the enum of an enum field."""
+    found: Any = field.enum_type
+    return found  # type: ignore[no-any-return]
+
+
+def missing_fields(message: Message) -> list[str]:
+    """Return the paths of required fields that are not set."""
+    found: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]
+    return found
 
 
 def unknown_bytes(message: Message) -> bytes:
