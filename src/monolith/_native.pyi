@@ -370,3 +370,77 @@ class Records:
 
 def pooled_bytes() -> int:
     """Bytes that wait in the buffer pool to be used again."""
+
+class FrameReader:
+    """The records of one stream, from pieces as they come."""
+
+    def __init__(self, framing: int, source: str, offset: int = 0, record: int = 0) -> None: ...
+
+    def feed(self, piece: bytes | bytearray | memoryview) -> None:
+        """Add the next piece of the stream."""
+
+    def take(self, most_records: int, most_bytes: int, allow_short: bool = False) -> Records | None:
+        """
+        Give the next lot, or None when a full one is not here yet (with allow_short: no complete record).
+        """
+
+    def finish(self) -> None:
+        """Say that no piece follows; an unfinished record is an error."""
+
+    @property
+    def offset(self) -> int:
+        """Where the stream stands after the records taken."""
+
+    @property
+    def records(self) -> int:
+        """Records taken, from the start of the stream."""
+
+    @property
+    def source(self) -> str:
+        """What the stream is called in errors."""
+
+class FramingProbe:
+    """What comes of reading the start of a stream with one framing."""
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def empty(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def has_zero_words(self) -> bool: ...
+
+    @property
+    def has_high_words(self) -> bool: ...
+
+    @property
+    def is_cut(self) -> bool: ...
+
+    @property
+    def damage(self) -> str: ...
+
+    @property
+    def fits(self) -> list[tuple[int, int, int]]:
+        """
+        (known fields, unknown fields, records that cannot be it) of each kind of message.
+        """
+
+def frame(framing: int, payload: bytes | bytearray | memoryview, sort_id: bytes | bytearray | memoryview = b'', source_key: int = 0) -> bytes:
+    """One framed record."""
+
+def read_frame_header(framing: int, data: bytes | bytearray | memoryview) -> tuple[int, int, bytes, int, int, int]:
+    """
+    (header bytes, payload size, sort id, lagrangex word, prefix word, skipped word) of the first frame.
+    """
+
+def probe_framing(framing: int, data: bytes | bytearray | memoryview, most_records: int, is_whole: bool) -> FramingProbe:
+    """Read the start of a stream with one framing."""
+
+def fit_records(records: Records, most_records: int) -> list[tuple[int, int, int]]:
+    """
+    (known fields, unknown fields, records that cannot be it) of each kind of message, over the first records.
+    """
