@@ -20,8 +20,7 @@ bool is_integer(FieldKind kind) noexcept {
 template <typename Write>
 Bytes replaced(Bytes line, std::uint32_t number, std::size_t value_bytes, Arena& arena, Write&& write) {
   std::byte* begin = arena.take(line.size() + tag_bytes(number) + value_bytes, 1);
-  std::byte* end = copy_line_without(
-      line, [&](std::uint32_t field) { return field == number; }, begin);
+  std::byte* end = copy_line_without(line, [&](std::uint32_t field) { return field == number; }, begin);
   wire::Writer writer(end);
   write(writer);
   return {begin, writer.at()};
@@ -219,8 +218,7 @@ Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena
 Bytes line_clear(Bytes line, std::uint32_t number, Arena& arena) {
   if (line.empty()) return line;
   std::byte* begin = arena.take(line.size(), 1);
-  return {begin, copy_line_without(
-                     line, [&](std::uint32_t field) { return field == number; }, begin)};
+  return {begin, copy_line_without(line, [&](std::uint32_t field) { return field == number; }, begin)};
 }
 
 }  // namespace engine::data
