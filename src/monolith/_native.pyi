@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy
 import numpy.typing
@@ -370,3 +370,86 @@ class Records:
 
 def pooled_bytes() -> int:
     """Bytes that wait in the buffer pool to be used again."""
+
+class Columns:
+    """Names of features and their column numbers; only grows."""
+
+    def __init__(self) -> None: ...
+
+    def want(self, name: str) -> int:
+        """The column of that name; made when it is new."""
+
+    def __len__(self) -> int: ...
+
+    def name(self, column: int) -> str: ...
+
+class Rows:
+    """A sequence of parsed rows."""
+
+    def __init__(self) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    def slice(self, begin: int, end: int) -> Rows: ...
+
+    def append(self, other: Rows) -> None: ...
+
+    def shuffle(self, seed: int) -> None: ...
+
+    def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
+        """The random seed of each row."""
+
+    def source_keys(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
+        """The data source of each row, 0 when it is not known."""
+
+class RowParser:
+    """Turns records into rows."""
+
+    def __init__(self, record: str, columns: Columns, keep_all: bool = False, skip_corrupt: bool = False, label_features: Sequence[str] = [], weight_feature: str = 'instance_weight', line_fields: Sequence[tuple[str, int, str, bool, float]] = [], seed: int = 0) -> None: ...
+
+    def parse(self, records: Records) -> Rows: ...
+
+    @property
+    def next_row(self) -> int: ...
+
+    @next_row.setter
+    def next_row(self, arg: int, /) -> None: ...
+
+    @property
+    def corrupt_records(self) -> int: ...
+
+def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
+    """Each row as a serialized Example."""
+
+class BatchData:
+    """The arrays of one batch."""
+
+    @property
+    def rows(self) -> int: ...
+
+    def ids(self, place: int) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], bool]: ...
+
+    def dense(self, place: int) -> Any: ...
+
+    def extra(self, place: int) -> Any: ...
+
+    def label(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None, None))]: ...
+
+    def label_mask(self) -> Annotated[NDArray[numpy.bool_], dict(shape=(None, None))]: ...
+
+    def weight(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
+
+    def sample_rate(self) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
+
+    def event_time_s(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    def uid(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    def actions(self) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], bool]: ...
+
+class Assembler:
+    """Turns rows into a batch."""
+
+    def __init__(self, sparse: Sequence[tuple[str, int, int, bool]], dense: Sequence[tuple[str, int, int, str, float, bool]], extras: Sequence[tuple[tuple[str, int, str, bool, float], int]], labels: int, missing_label: float, keeps_fid_version: bool) -> None: ...
+
+    def assemble(self, rows: Rows) -> BatchData: ...

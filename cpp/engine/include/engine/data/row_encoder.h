@@ -1,0 +1,16 @@
+// row_encoder.h: rows -> serialized Examples, for everything that wants a row as a message again.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "engine/data/row.h"
+
+namespace engine::data {
+
+// One Example per row: the columns' cells by name, flat v1 ids grouped by slot as `fc_slot_N` in order of first
+// appearance, labels, LineId with its unknown fields, weight, data source. Throws wire::Malformed never: cells were
+// checked when they were made.
+[[nodiscard]] std::vector<std::string> encode_examples(const Rows& rows, const Columns& columns);
+
+}  // namespace engine::data

@@ -1,0 +1,727 @@
+// assembler.cc: one pass counts, so that every array is made once at its right size; a second pass fills.
+#include "engine/data/assembler.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include "engine/city_hash.h"
+#include "engine/data/quantized.h"
+#include "engine/error.h"
+#include "engine/fid.h"
+#include "wire.h"
+
+namespace engine::data {
+
+namespace {
+
+using wire::kBlock;
+using wire::Reader;
+using wire::Tag;
+
+template <typename Value>
+Value load(const std::byte* at) {
+  Value value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+constexpr std::string_view arm_name(Arm arm) {
+  switch (arm) {
+    case Arm::kNone:
+      return "nothing";
+    case Arm::kFidV1:
+    case Arm::kFidV2:
+    case Arm::kFidV1Lists:
+    case Arm::kFidV2Lists:
+      return "fids";
+    case Arm::kFloat:
+    case Arm::kFloatLists:
+      return "floats";
+    case Arm::kDouble:
+    case Arm::kDoubleLists:
+      return "doubles";
+    case Arm::kInt64:
+    case Arm::kInt64Lists:
+      return "integers";
+    case Arm::kBytes:
+    case Arm::kBytesLists:
+      return "byte strings";
+  }
+  return "?";
+}
+
+std::size_t count_varints(Bytes bytes) {
+  std::size_t count = 0;
+  for (const std::byte byte : bytes) count += (byte & std::byte{0x80}) == std::byte{} ? 1U : 0U;
+  return count;
+}
+
+// Calls `use` with each block of field `field`.
+template <typename Use>
+void for_each_block(Bytes message, std::uint32_t field, Use&& use) {
+  Reader reader(message);
+  while (!reader.done()) {
+    const Tag tag = reader.tag();
+    if (tag.field == field && tag.wire == kBlock) {
+      use(reader.block());
+    } else {
+      reader.skip(tag);
+    }
+  }
+}
+
+// Calls `use` with the packed values of each list of a cell of lists, and the plain arm that they have.
+template <typename Use>
+void for_each_list(const Cell& cell, Use&& use) {
+  Arm inner = Arm::kNone;
+  switch (cell.arm) {
+    case Arm::kFidV1Lists:
+      inner = Arm::kFidV1;
+      break;
+    case Arm::kFidV2Lists:
+      inner = Arm::kFidV2;
+      break;
+    case Arm::kFloatLists:
+      inner = Arm::kFloat;
+      break;
+    case Arm::kDoubleLists:
+      inner = Arm::kDouble;
+      break;
+    case Arm::kInt64Lists:
+      inner = Arm::kInt64;
+      break;
+    default:
+      inner = Arm::kBytes;
+  }
+  for_each_block(cell.bytes(), cell.field, [&](Bytes list) {
+    if (inner == Arm::kBytes) {
+      use(Cell{list.data(), static_cast<std::uint32_t>(list.size()), inner, 1});
+    } else {
+      for_each_block(list, 1, [&](Bytes values) {
+        use(Cell{values.data(), static_cast<std::uint32_t>(values.size()), inner, 0});
+      });
+    }
+  });
+}
+
+bool is_lists(Arm arm) { return arm >= Arm::kFidV1Lists; }
+
+std::size_t count_values(const Cell& cell) {
+  switch (cell.arm) {
+    case Arm::kNone:
+      return 0;
+    case Arm::kFidV1:
+    case Arm::kFidV2:
+    case Arm::kDouble:
+      return cell.size / 8;
+    case Arm::kFloat:
+      return cell.size / 4;
+    case Arm::kInt64:
+      return count_varints(cell.bytes());
+    case Arm::kBytes: {
+      std::size_t count = 0;
+      for_each_block(cell.bytes(), cell.field, [&count](Bytes) { ++count; });
+      return count;
+    }
+    default: {
+      std::size_t count = 0;
+      for_each_list(cell, [&count](const Cell& list) { count += count_values(list); });
+      return count;
+    }
+  }
+}
+
+// The power of two that a number lies in; the sign is lost, as in the original.
+std::uint64_t log2_bucket(double value) {
+  const double bucket = std::trunc(std::log2(std::fabs(value) + 1.0));
+  return std::isfinite(bucket) ? static_cast<std::uint64_t>(bucket) : 0;
+}
+
+// Ids of plain values.
+std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::int64_t* out) {
+  switch (cell.arm) {
+    case Arm::kInt64: {
+      Reader reader(cell.bytes());
+      while (!reader.done()) *out++ = make_fid_v2(slot, reader.varint());
+      return out;
+    }
+    case Arm::kFloat:
+      for (std::size_t at = 0; at < cell.size; at += 4) {
+        *out++ = make_fid_v2(slot, log2_bucket(static_cast<double>(load<float>(cell.data + at))));
+      }
+      return out;
+    case Arm::kDouble:
+      for (std::size_t at = 0; at < cell.size; at += 8) {
+        *out++ = make_fid_v2(slot, log2_bucket(load<double>(cell.data + at)));
+      }
+      return out;
+    case Arm::kBytes:
+      for_each_block(cell.bytes(), cell.field,
+                     [&](Bytes text) { *out++ = make_fid_v2(slot, city_hash64(text.data(), text.size())); });
+      return out;
+    default:
+      return out;
+  }
+}
+
+// Copies ids; the cell holds fids.
+template <bool kConverts>
+std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
+  const std::byte* const end = cell.data + cell.size;
+  if (kConverts && cell.arm == Arm::kFidV1) {
+    for (const std::byte* at = cell.data; at != end; at += 8) *out++ = fid_v1_to_v2(load<std::int64_t>(at));
+  } else {
+    for (const std::byte* at = cell.data; at != end; at += 8) *out++ = load<std::int64_t>(at);
+  }
+  return out;
+}
+
+std::int64_t* write_ids(const Cell& cell, std::int32_t slot, bool converts, std::int64_t* out) {
+  switch (cell.arm) {
+    case Arm::kNone:
+      return out;
+    case Arm::kFidV1:
+    case Arm::kFidV2:
+      return converts ? write_fids<true>(cell, out) : write_fids<false>(cell, out);
+    default:
+      if (is_lists(cell.arm)) {
+        for_each_list(cell, [&](const Cell& list) { out = write_ids(list, slot, converts, out); });
+        return out;
+      }
+      return write_made_ids(cell, static_cast<std::uint32_t>(slot), out);
+  }
+}
+
+bool needs_slot(Arm arm) {
+  return arm != Arm::kNone && arm != Arm::kFidV1 && arm != Arm::kFidV2 && arm != Arm::kFidV1Lists &&
+         arm != Arm::kFidV2Lists;
+}
+
+// Numbers of a cell as float or int64; false when the cell holds none of that kind.
+template <typename Value, typename Use>
+bool for_each_number(const Cell& cell, Use&& use) {
+  constexpr bool kTakesReals = std::is_floating_point_v<Value>;
+  switch (cell.arm) {
+    case Arm::kNone:
+      return true;
+    case Arm::kFloat:
+      if (!kTakesReals) return false;
+      for (std::size_t at = 0; at < cell.size; at += 4) use(static_cast<Value>(load<float>(cell.data + at)));
+      return true;
+    case Arm::kDouble:
+      if (!kTakesReals) return false;
+      for (std::size_t at = 0; at < cell.size; at += 8) use(static_cast<Value>(load<double>(cell.data + at)));
+      return true;
+    case Arm::kInt64: {
+      Reader reader(cell.bytes());
+      while (!reader.done()) use(static_cast<Value>(static_cast<std::int64_t>(reader.varint())));
+      return true;
+    }
+    case Arm::kFloatLists:
+    case Arm::kDoubleLists:
+    case Arm::kInt64Lists: {
+      bool is_kind = true;
+      for_each_list(cell, [&](const Cell& list) { is_kind = for_each_number<Value>(list, use) && is_kind; });
+      return is_kind;
+    }
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+// One call of assemble.
+class Assembler::Pass {
+ public:
+  Pass(Assembler& assembler, const Rows& rows)
+      : config_(assembler.config_),
+        assembler_(assembler),
+        rows_(rows),
+        count_(rows.size()),
+        batch_(std::make_shared<BatchData>()) {}
+
+  std::shared_ptr<BatchData> run() {
+    batch_->rows = static_cast<std::uint32_t>(count_);
+    batch_->heads = config_.labels;
+    find_runs();
+    make_ids();
+    make_dense();
+    make_labels();
+    make_line_fields();
+    return std::move(batch_);
+  }
+
+ private:
+  // Neighbours in a block are neighbours in its columns; rows in shuffled order are runs of one.
+  void find_runs() {
+    auto& runs = assembler_.runs_;
+    runs.clear();
+    for (const Rows::Ref& ref : rows_.refs) {
+      Block* block = rows_.blocks[ref.block].get();
+      if (!runs.empty() && runs.back().block == block && runs.back().begin + runs.back().count == ref.row) {
+        ++runs.back().count;
+      } else {
+        runs.push_back({block, ref.row, 1});
+      }
+    }
+  }
+
+  // Calls `use(cell, row in the batch)` for each row.
+  template <typename Use>
+  void for_each_cell(std::uint32_t column, Use&& use) {
+    std::size_t row = 0;
+    for (const Run& run : assembler_.runs_) {
+      if (column >= run.block->columns()) {
+        for (std::uint32_t i = 0; i < run.count; ++i) use(Cell{}, row++);
+        continue;
+      }
+      const Cell* cells = run.block->column(column) + run.begin;
+      for (std::uint32_t i = 0; i < run.count; ++i) use(cells[i], row++);
+    }
+  }
+
+  template <typename Value>
+  std::span<Value> take(std::size_t count) {
+    const std::size_t bytes = (count * sizeof(Value) + 63) / 64 * 64;
+    if (used_ + bytes > room_) {
+      constexpr std::size_t kPiece = 1 << 18;
+      batch_->buffers.push_back(Buffer::take(std::max(bytes, kPiece)));
+      room_ = batch_->buffers.back()->size();
+      used_ = 0;
+    }
+    auto* data = reinterpret_cast<Value*>(batch_->buffers.back()->data() + used_);
+    used_ += bytes;
+    return {data, count};
+  }
+
+  [[noreturn]] void refuse(const std::string& name, std::size_t row, const std::string& what) const {
+    throw SchemaMismatch("feature '" + name + "', row " + std::to_string(row) + " of the batch: " + what);
+  }
+
+  // --- ids ---
+
+  void make_ids() {
+    batch_->ids.resize(config_.sparse.size());
+    const bool has_flat = count_flat();
+    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
+      make_ids_of(place, has_flat && config_.sparse[place].takes_flat_fids);
+    }
+    if (has_flat) fill_flat();
+  }
+
+  void make_ids_of(std::size_t place, bool may_be_flat) {
+    const SparseFeature& feature = config_.sparse[place];
+    auto& ids = batch_->ids[place];
+    if (!may_be_flat && is_shared(feature.column)) {
+      const Cell cell = rows_.cell(0, feature.column);
+      check_ids(feature, cell, 0);
+      ids.is_shared = true;
+      ids.offsets = take<std::int64_t>(2);
+      ids.values = take<std::int64_t>(count_values(cell));
+      ids.offsets[0] = 0;
+      ids.offsets[1] = static_cast<std::int64_t>(ids.values.size());
+      write_ids(cell, feature.slot, !config_.keeps_fid_version, ids.values.data());
+      return;
+    }
+    ids.offsets = take<std::int64_t>(count_ + 1);
+    std::int64_t total = 0;
+    std::int64_t* offset = ids.offsets.data();
+    *offset++ = 0;
+    const std::uint32_t* flat = may_be_flat ? flat_counts_.data() + flat_place_[place] * count_ : nullptr;
+    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
+      if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1) [[likely]] {
+        total += cell.size / 8;
+      } else if (cell.arm != Arm::kNone) {
+        check_ids(feature, cell, row);
+        total += static_cast<std::int64_t>(count_values(cell));
+      } else if (flat != nullptr) {
+        total += flat[row];
+      }
+      *offset++ = total;
+    });
+    ids.values = take<std::int64_t>(static_cast<std::size_t>(total));
+    std::int64_t* out = ids.values.data();
+    const bool converts = !config_.keeps_fid_version;
+    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
+      if (cell.arm == Arm::kNone) {
+        if (flat != nullptr) out += flat[row];
+      } else {
+        out = write_ids(cell, feature.slot, converts, out);
+      }
+    });
+  }
+
+  void check_ids(const SparseFeature& feature, const Cell& cell, std::size_t row) const {
+    if (feature.slot < 0 && needs_slot(cell.arm)) {
+      refuse(feature.name, row,
+             "it holds " + std::string(arm_name(cell.arm)) + ", not fids; give the feature a slot to make ids of them");
+    }
+  }
+
+  bool is_shared(std::uint32_t column) const {
+    if (count_ < 2) return false;
+    const Cell first = rows_.cell(0, column);
+    if (first.arm == Arm::kNone) return false;
+    for (std::size_t row = 1; row < count_; ++row) {
+      if (rows_.cell(row, column).data != first.data) return false;
+    }
+    return true;
+  }
+
+  // How many flat ids each feature takes in each row.
+  bool count_flat() {
+    const auto has = [](const Run& run) {
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        if (!run.block->info(run.begin + i).flat_fids.empty()) return true;
+      }
+      return false;
+    };
+    if (!std::any_of(assembler_.runs_.begin(), assembler_.runs_.end(), has)) return false;
+    flat_place_.assign(config_.sparse.size(), 0);
+    std::size_t takers = 0;
+    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
+      if (config_.sparse[place].takes_flat_fids) flat_place_[place] = takers++;
+    }
+    flat_counts_.assign(takers * count_, 0);
+    for_each_flat(
+        [&](std::size_t place, std::size_t row, std::int64_t) { ++flat_counts_[flat_place_[place] * count_ + row]; });
+    return takers > 0;
+  }
+
+  void fill_flat() {
+    std::vector<std::int64_t*> cursor(config_.sparse.size(), nullptr);
+    const bool converts = !config_.keeps_fid_version;
+    std::size_t current = count_;
+    for_each_flat([&](std::size_t place, std::size_t row, std::int64_t fid) {
+      if (row != current) {
+        current = row;
+        for (std::size_t other = 0; other < cursor.size(); ++other) {
+          const auto& ids = batch_->ids[other];
+          if (config_.sparse[other].takes_flat_fids) cursor[other] = ids.values.data() + ids.offsets[row];
+        }
+      }
+      // A feature of that name wins over the flat ids.
+      if (rows_.cell(row, config_.sparse[place].column).arm != Arm::kNone) return;
+      *cursor[place]++ = converts ? fid_v1_to_v2(fid) : fid;
+    });
+  }
+
+  template <typename Use>
+  void for_each_flat(Use&& use) {
+    std::size_t row = 0;
+    const auto& places = assembler_.sparse_of_slot_;
+    for (const Run& run : assembler_.runs_) {
+      for (std::uint32_t i = 0; i < run.count; ++i, ++row) {
+        const Bytes fids = run.block->info(run.begin + i).flat_fids;
+        for (std::size_t at = 0; at < fids.size(); at += 8) {
+          const auto fid = load<std::int64_t>(fids.data() + at);
+          const std::int32_t place = places[slot_v1(fid)];
+          if (place >= 0) use(static_cast<std::size_t>(place), row, fid);
+        }
+      }
+    }
+  }
+
+  // --- dense ---
+
+  void make_dense() {
+    const std::size_t features = config_.dense.size();
+    batch_->reals.resize(features);
+    batch_->integers.resize(features);
+    batch_->texts.resize(features);
+    for (std::size_t place = 0; place < features; ++place) {
+      const DenseFeature& feature = config_.dense[place];
+      switch (feature.kind) {
+        case DenseKind::kFloat:
+          batch_->reals[place] = make_numbers<float>(feature);
+          break;
+        case DenseKind::kInt64:
+          batch_->integers[place] = make_numbers<std::int64_t>(feature);
+          break;
+        case DenseKind::kText:
+          batch_->texts[place] = make_texts(feature);
+          break;
+      }
+    }
+  }
+
+  template <typename Value>
+  std::span<Value> make_numbers(const DenseFeature& feature) {
+    const std::size_t width = feature.width;
+    const auto values = take<Value>(count_ * width);
+    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
+      Value* out = values.data() + row * width;
+      if (cell.arm == Arm::kFloat && cell.size == width * sizeof(float) && std::is_same_v<Value, float>) [[likely]] {
+        std::memcpy(out, cell.data, cell.size);
+        return;
+      }
+      std::size_t count = 0;
+      const auto put = [&](Value value) {
+        if (count < width) out[count] = value;
+        ++count;
+      };
+      bool is_kind = for_each_number<Value>(cell, put);
+      if constexpr (std::is_same_v<Value, float>) {
+        if (!is_kind && cell.arm == Arm::kBytes) is_kind = read_quantized(feature, cell, row, put);
+      }
+      if (!is_kind) {
+        refuse(feature.name, row,
+               "it holds " + std::string(arm_name(cell.arm)) + ", which are no " +
+                   (std::is_same_v<Value, float> ? "numbers" : "integers"));
+      }
+      check_width(feature, count, row);
+      std::fill(out + std::min(count, width), out + width, static_cast<Value>(feature.default_value));
+    });
+    return values;
+  }
+
+  void check_width(const DenseFeature& feature, std::size_t count, std::size_t row) const {
+    if (count == 0 || count == feature.width || feature.pads) return;
+    refuse(feature.name, row,
+           "it has " + std::to_string(count) + " values, its width is " + std::to_string(feature.width) +
+               "; correct the width, or declare it with pad=True");
+  }
+
+  template <typename Put>
+  bool read_quantized(const DenseFeature& feature, const Cell& cell, std::size_t row, Put&& put) const {
+    bool is_quantized = false;
+    for_each_block(cell.bytes(), cell.field, [&](Bytes text) {
+      if (is_quantized || !has_quantized_prefix(text)) return;
+      is_quantized = true;
+      std::vector<float> values(feature.width);
+      if (!decode_quantized(text, values)) {
+        refuse(feature.name, row,
+               "a quantised vector of " + std::to_string(text.size()) + " bytes does not have " +
+                   std::to_string(feature.width) + " values");
+      }
+      for (const float value : values) put(value);
+    });
+    return is_quantized;
+  }
+
+  BatchData::Texts make_texts(const DenseFeature& feature) {
+    std::vector<std::string_view> found;
+    found.reserve(count_ * feature.width);
+    std::size_t bytes = 0;
+    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
+      std::size_t count = 0;
+      if (cell.arm == Arm::kBytes) {
+        for_each_block(cell.bytes(), cell.field, [&](Bytes text) {
+          if (count++ >= feature.width) return;
+          found.emplace_back(reinterpret_cast<const char*>(text.data()), text.size());
+          bytes += text.size();
+        });
+      } else if (cell.arm != Arm::kNone) {
+        refuse(feature.name, row, "it holds " + std::string(arm_name(cell.arm)) + ", which are no byte strings");
+      }
+      check_width(feature, count, row);
+      found.resize((row + 1) * feature.width);
+    });
+    return copy_texts(found, bytes);
+  }
+
+  BatchData::Texts copy_texts(const std::vector<std::string_view>& found, std::size_t bytes) {
+    BatchData::Texts texts{take<std::byte>(bytes), take<std::int64_t>(found.size() + 1)};
+    std::size_t at = 0;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      texts.offsets[i] = static_cast<std::int64_t>(at);
+      if (!found[i].empty()) std::memcpy(texts.bytes.data() + at, found[i].data(), found[i].size());
+      at += found[i].size();
+    }
+    texts.offsets[found.size()] = static_cast<std::int64_t>(at);
+    return texts;
+  }
+
+  // --- labels and LineId ---
+
+  void make_labels() {
+    const std::size_t heads = config_.labels;
+    batch_->labels = take<float>(count_ * heads);
+    batch_->label_mask = take<bool>(count_ * heads);
+    batch_->weights = take<float>(count_);
+    for (std::size_t row = 0; row < count_; ++row) {
+      const RowInfo& info = rows_.info(row);
+      batch_->weights[row] = info.weight;
+      for (std::size_t head = 0; head < heads; ++head) {
+        const float label = head < info.label_count ? info.labels[head] : kInvalidLabel;
+        const bool is_there = label != kInvalidLabel && !std::isnan(label);
+        batch_->labels[row * heads + head] = is_there ? label : config_.missing_label;
+        batch_->label_mask[row * heads + head] = is_there;
+      }
+    }
+  }
+
+  void make_line_fields() {
+    batch_->sample_rates = take<float>(count_);
+    batch_->times_s = take<std::int64_t>(count_);
+    batch_->uids = take<std::int64_t>(count_);
+    batch_->actions.offsets = take<std::int64_t>(count_ + 1);
+    batch_->actions.offsets[0] = 0;
+    prepare_extras();
+    actions_.clear();
+    for (std::size_t row = 0; row < count_; ++row) {
+      read_line(rows_.info(row).line, row);
+      batch_->actions.offsets[row + 1] = static_cast<std::int64_t>(actions_.size());
+    }
+    batch_->actions.values = take<std::int64_t>(actions_.size());
+    std::copy(actions_.begin(), actions_.end(), batch_->actions.values.begin());
+    for (std::size_t place = 0; place < config_.extras.size(); ++place) {
+      if (config_.extras[place].field.kind != FieldKind::kText) continue;
+      std::size_t bytes = 0;
+      for (const std::string_view text : extra_texts_[place]) bytes += text.size();
+      batch_->extra_texts[place] = copy_texts(extra_texts_[place], bytes);
+    }
+  }
+
+  void prepare_extras() {
+    const std::size_t extras = config_.extras.size();
+    batch_->extra_reals.resize(extras);
+    batch_->extra_integers.resize(extras);
+    batch_->extra_texts.resize(extras);
+    extra_texts_.resize(extras);
+    extra_counts_.assign(extras, 0);
+    for (std::size_t place = 0; place < extras; ++place) {
+      const auto& [field, width] = config_.extras[place];
+      switch (field.kind) {
+        case FieldKind::kText:
+          extra_texts_[place].assign(count_ * width, {});
+          break;
+        case FieldKind::kFloat:
+        case FieldKind::kDouble:
+          batch_->extra_reals[place] = take<float>(count_ * width);
+          std::fill(batch_->extra_reals[place].begin(), batch_->extra_reals[place].end(),
+                    static_cast<float>(field.default_value));
+          break;
+        default:
+          batch_->extra_integers[place] = take<std::int64_t>(count_ * width);
+          std::fill(batch_->extra_integers[place].begin(), batch_->extra_integers[place].end(),
+                    static_cast<std::int64_t>(field.default_value));
+      }
+    }
+  }
+
+  // Everything that is wanted of one LineId, in one walk. Its structure was checked when it was parsed.
+  void read_line(Bytes line, std::size_t row) {
+    float sample_rate = 1.0F;
+    std::int64_t time_s = 0;
+    std::int64_t uid = 0;
+    std::fill(extra_counts_.begin(), extra_counts_.end(), 0);
+    Reader reader(line);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      const std::byte* begin = reader.at();
+      Bytes block;
+      if (tag.wire == kBlock) {
+        block = reader.block();
+      } else {
+        reader.skip(tag);
+      }
+      if (tag.field == line_number::kUid && tag.wire == wire::kFixed64) {
+        uid = load<std::int64_t>(begin);
+      } else if (tag.field == line_number::kReqTime && tag.wire == wire::kVarint) {
+        time_s = static_cast<std::int64_t>(Reader({begin, reader.at()}).varint());
+      } else if (tag.field == line_number::kSampleRate && tag.wire == wire::kFixed32) {
+        sample_rate = load<float>(begin);
+      } else if (tag.field == line_number::kActions) {
+        if (tag.wire == kBlock) read_actions(block);
+        if (tag.wire == wire::kVarint) read_actions({begin, reader.at()});
+      }
+      for (std::size_t place = 0; place < config_.extras.size(); ++place) {
+        if (config_.extras[place].field.number != tag.field) continue;
+        read_extra(place, row, tag, tag.wire == kBlock ? block : Bytes{begin, reader.at()});
+      }
+    }
+    batch_->sample_rates[row] = sample_rate;
+    batch_->times_s[row] = time_s;
+    batch_->uids[row] = uid;
+  }
+
+  void read_actions(Bytes values) {
+    Reader reader(values);
+    while (!reader.done()) actions_.push_back(static_cast<std::int32_t>(reader.varint()));
+  }
+
+  void read_extra(std::size_t place, std::size_t row, const Tag& tag, Bytes value) {
+    const auto& [field, width] = config_.extras[place];
+    std::uint32_t& count = extra_counts_[place];
+    const auto next = [&, wide = width](auto&& put) {
+      const std::size_t at = field.is_repeated ? count++ : 0;
+      if (at < wide) put(row * wide + at);
+    };
+    Reader reader(value);
+    switch (field.kind) {
+      case FieldKind::kText:
+        if (tag.wire != kBlock) return;
+        return next([&](std::size_t at) {
+          extra_texts_[place][at] = {reinterpret_cast<const char*>(value.data()), value.size()};
+        });
+      case FieldKind::kInt:
+        if (tag.wire != wire::kVarint && !(tag.wire == kBlock && field.is_repeated)) return;
+        while (!reader.done()) {
+          const auto number = static_cast<std::int64_t>(reader.varint());
+          next([&](std::size_t at) { batch_->extra_integers[place][at] = number; });
+        }
+        return;
+      case FieldKind::kFixed64:
+        return read_fixed<std::int64_t, std::int64_t>(tag, wire::kFixed64, field, value, next,
+                                                      batch_->extra_integers[place]);
+      case FieldKind::kFixed32:
+        return read_fixed<std::int32_t, std::int64_t>(tag, wire::kFixed32, field, value, next,
+                                                      batch_->extra_integers[place]);
+      case FieldKind::kFloat:
+        return read_fixed<float, float>(tag, wire::kFixed32, field, value, next, batch_->extra_reals[place]);
+      case FieldKind::kDouble:
+        return read_fixed<double, float>(tag, wire::kFixed64, field, value, next, batch_->extra_reals[place]);
+    }
+  }
+
+  template <typename Wire, typename Value, typename Next>
+  static void read_fixed(const Tag& tag, std::uint32_t wire, const LineField& field, Bytes value, Next&& next,
+                         std::span<Value> out) {
+    if (tag.wire != wire && !(tag.wire == kBlock && field.is_repeated)) return;
+    for (std::size_t at = 0; at + sizeof(Wire) <= value.size(); at += sizeof(Wire)) {
+      next([&](std::size_t place) { out[place] = static_cast<Value>(load<Wire>(value.data() + at)); });
+    }
+  }
+
+  const AssemblerConfig& config_;
+  Assembler& assembler_;
+  const Rows& rows_;
+  std::size_t count_;
+  std::shared_ptr<BatchData> batch_;
+  std::size_t used_ = 0;
+  std::size_t room_ = 0;
+  std::vector<std::size_t> flat_place_;
+  std::vector<std::uint32_t> flat_counts_;
+  std::vector<std::int64_t> actions_;
+  std::vector<std::vector<std::string_view>> extra_texts_;
+  std::vector<std::uint32_t> extra_counts_;
+};
+
+Assembler::Assembler(AssemblerConfig config) : config_(std::move(config)), sparse_of_slot_(kFidV1Slots, -1) {
+  for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
+    SparseFeature& feature = config_.sparse[place];
+    if (feature.slot >= static_cast<std::int32_t>(kFidV2Slots)) {
+      throw ConfigError("feature '" + feature.name + "' has slot " + std::to_string(feature.slot) +
+                        "; slots go from 0 to " + std::to_string(kFidV2Slots - 1));
+    }
+    if (!feature.takes_flat_fids) continue;
+    // Of several features with one slot the first declared has the flat ids; the others go by their names.
+    if (feature.slot < 0 || feature.slot >= static_cast<std::int32_t>(kFidV1Slots) ||
+        sparse_of_slot_[static_cast<std::size_t>(feature.slot)] >= 0) {
+      feature.takes_flat_fids = false;
+    } else {
+      sparse_of_slot_[static_cast<std::size_t>(feature.slot)] = static_cast<std::int32_t>(place);
+    }
+  }
+}
+
+std::shared_ptr<BatchData> Assembler::assemble(const Rows& rows) { return Pass(*this, rows).run(); }
+
+}  // namespace engine::data

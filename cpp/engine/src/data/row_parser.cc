@@ -1,0 +1,737 @@
+// row_parser.cc: walks the messages of each format and fills blocks. Cells are read by cells.cc.
+#include "engine/data/row_parser.h"
+
+#include <algorithm>
+#include <bit>
+#include <cctype>
+#include <cmath>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "cells.h"
+#include "engine/data/row_op.h"
+#include "engine/error.h"
+#include "wire.h"
+
+namespace engine::data {
+
+namespace {
+
+using wire::kBlock;
+using wire::kFixed32;
+using wire::kFixed64;
+using wire::kVarint;
+using wire::Malformed;
+using wire::Reader;
+using wire::Tag;
+
+constexpr std::string_view kLabelName = "__LABEL__";
+constexpr std::string_view kLineName = "__LINE_ID__";
+
+// Columns of their own, never in a block: where a feature goes that is part of RowInfo.
+constexpr std::uint32_t kLineColumn = 0xfffffffe;
+constexpr std::uint32_t kWeightColumn = 0xfffffffd;
+constexpr std::uint32_t kLineFieldColumn = 0xfffffffc;   // tf.Example's __NAME__
+constexpr std::uint32_t kFirstLabelColumn = 0xffff0000;  // plus the place among the label features
+constexpr std::uint32_t kMostLabelFeatures = 4096;
+
+bool is_label_column(std::uint32_t column) {
+  return column >= kFirstLabelColumn && column < kFirstLabelColumn + kMostLabelFeatures;
+}
+
+std::string_view as_text(Bytes bytes) { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+
+template <typename Value>
+Value load(const std::byte* at) {
+  Value value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// The first value of a bytes cell.
+Bytes first_text(const Cell& cell) {
+  if (cell.arm != Arm::kBytes) return {};
+  Reader reader(cell.bytes());
+  while (!reader.done()) {
+    const Tag tag = reader.tag();
+    if (tag.field == cell.field && tag.wire == kBlock) return reader.block();
+    reader.skip(tag);
+  }
+  return {};
+}
+
+}  // namespace
+
+// What is kept between calls: where names lead, and what has been guessed right so far.
+struct RowParser::Scratch {
+  // Where each name leads, wanted or not.
+  std::unordered_map<std::string, std::uint32_t> targets;
+  // Records of one stream name their features in the same order: the guess is the name that stood here last time.
+  struct Guess {
+    const std::string* name = nullptr;
+    std::uint32_t column = Columns::kUnwanted;
+  };
+  std::vector<Guess> guesses;
+  std::vector<Bytes> feature_lists;
+  std::vector<Cell> cells;
+  std::vector<float> labels;
+  std::vector<float> weights;
+  std::vector<Cell> label_cells;  // of each label feature, and of each row when columns are read
+};
+
+// Fills one block. Lives for one call.
+class RowParser::RecordReader {
+ public:
+  RecordReader(const ParserConfig& config, Columns& columns, Scratch& scratch, Block& block)
+      : config_(config), columns_(columns), scratch_(scratch), block_(block) {}
+
+  void read(std::uint32_t row, Bytes record) {
+    switch (config_.kind) {
+      case RecordKind::kInstance:
+        return read_instance(row, record);
+      case RecordKind::kTfExample:
+        return read_tf_example(row, record);
+      default:
+        return read_example(row, record);
+    }
+  }
+
+  // `shared` are the features of a row-major batch that every row has; the row's own come later, and so count.
+  void read_example(std::uint32_t row, Bytes record, const std::vector<Bytes>& shared = {}) {
+    begin_row();
+    RowInfo& info = block_.info(row);
+    std::size_t position = 0;
+    for (const Bytes feature : shared) read_named_feature(row, feature, position++);
+    Reader reader(record);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.field == 1 && tag.wire == kBlock) {
+        read_named_feature(row, reader.block(), position++);
+      } else if (tag.field == 100 && tag.wire == kBlock) {
+        add_line(info, reader.block());
+      } else if (tag.field == 101) {
+        read_label(reader, tag);
+      } else if (tag.field == 102 && tag.wire == kFixed32) {
+        set_weight(info, reader.fixed<float>());
+      } else if (tag.field == 103 && tag.wire == kVarint) {
+        info.source_key = static_cast<std::uint32_t>(reader.varint());
+      } else {
+        reader.skip(tag);
+      }
+    }
+    end_row(info);
+  }
+
+  // Reads an ExampleBatch column by column.
+  void read_batch(const std::vector<Bytes>& lists) {
+    const std::uint32_t rows = block_.rows();
+    scratch_.label_cells.assign(label_features() * rows, Cell{});
+    std::size_t position = 0;
+    for (const Bytes list : lists) read_named_list(list, position++);
+    for (std::uint32_t row = 0; row < rows; ++row) {
+      scratch_.labels.clear();
+      set_labels(block_.info(row), row, rows);
+    }
+  }
+
+ private:
+  [[nodiscard]] std::size_t label_features() const { return std::max<std::size_t>(1, config_.label_features.size()); }
+
+  void begin_row() {
+    scratch_.labels.clear();
+    scratch_.label_cells.assign(label_features(), Cell{});
+  }
+
+  void end_row(RowInfo& info) { set_labels(info, 0, 1); }
+
+  void read_named_list(Bytes list, std::size_t position) {
+    const std::uint32_t rows = block_.rows();
+    const Bytes name = name_of(list);
+    const std::uint32_t column = target(as_text(name), position);
+    if (column == Columns::kUnwanted || rows == 0) return;
+
+    // A column of the block is written in place, one that belongs to the infos goes through scratch.
+    Cell* cells = nullptr;
+    if (column < kFirstLabelColumn) {
+      if (column >= block_.columns()) block_.set_cell(0, column, {});
+      cells = block_.column(column);
+    } else if (is_label_column(column)) {
+      cells = scratch_.label_cells.data() + std::size_t{column - kFirstLabelColumn} * rows;
+    } else {
+      scratch_.cells.assign(rows, Cell{});
+      cells = scratch_.cells.data();
+    }
+    std::uint64_t type = 0;
+    std::uint64_t count = 0;
+    Reader reader(list);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.field == 2 && tag.wire == kBlock) {
+        const Bytes feature = reader.block();
+        if (count < rows) cells[count] = read_example_feature(feature, block_.arena());
+        ++count;
+      } else if (tag.field == 3 && tag.wire == kVarint) {
+        type = reader.varint();
+      } else {
+        reader.skip(tag);
+      }
+    }
+    if (type == 1) {
+      if (count > 0) std::fill(cells + 1, cells + rows, cells[0]);
+    } else if (count != rows) {
+      throw Malformed{"column '" + std::string(as_text(name)) + "' has " + std::to_string(count) +
+                          " features for a batch of " + std::to_string(rows) +
+                          " rows; a column that serves all rows must be of type SHARED",
+                      list.data()};
+    }
+    if (column >= kFirstLabelColumn && !is_label_column(column)) {
+      for (std::uint32_t row = 0; row < rows; ++row) take_value(row, column, cells[row]);
+    }
+  }
+
+  // Labels of the record itself, then those of its label features; a feature that was named and is absent is a
+  // missing label, so that the labels behind it keep their places.
+  void set_labels(RowInfo& info, std::size_t row, std::size_t rows) {
+    for (std::size_t feature = 0; feature < label_features(); ++feature) {
+      const Cell& cell = scratch_.label_cells[feature * rows + row];
+      if (cell.arm == Arm::kNone && !config_.label_features.empty()) scratch_.labels.push_back(kInvalidLabel);
+      append_numbers(cell, scratch_.labels);
+    }
+    const std::size_t count = scratch_.labels.size();
+    if (count == 0) return;
+    auto* labels = block_.arena().take_array<float>(count);
+    std::copy_n(scratch_.labels.data(), count, labels);
+    info.labels = labels;
+    info.label_count = static_cast<std::uint32_t>(count);
+  }
+
+  static void set_weight(RowInfo& info, float weight) {
+    if (!(weight >= 0.0F) || std::isinf(weight)) {
+      throw Malformed{"instance weight " + std::to_string(weight) + " is not a number from 0 up"};
+    }
+    info.weight = weight;
+  }
+
+  void add_line(RowInfo& info, Bytes line) {
+    check_line(line);
+    if (info.line.empty()) {
+      info.line = line;
+      return;
+    }
+    // A message field that comes again is merged, which is to say concatenated.
+    std::byte* merged = block_.arena().take(info.line.size() + line.size(), 1);
+    std::memcpy(merged, info.line.data(), info.line.size());
+    std::memcpy(merged + info.line.size(), line.data(), line.size());
+    info.line = {merged, info.line.size() + line.size()};
+  }
+
+  // Everything that reads the LineId later relies on its structure.
+  static void check_line(Bytes line) {
+    Reader reader(line);
+    while (!reader.done()) reader.skip(reader.tag());
+  }
+
+  // One occurrence of the record's own label field, packed or not.
+  void read_label(Reader& reader, const Tag& tag) {
+    if (!config_.label_features.empty()) return reader.skip(tag);
+    if (tag.wire == kBlock) {
+      const Bytes values = reader.block();
+      if (values.size() % sizeof(float) != 0) {
+        throw Malformed{"packed labels take " + std::to_string(values.size()) + " bytes", values.data()};
+      }
+      for (std::size_t at = 0; at < values.size(); at += sizeof(float)) {
+        scratch_.labels.push_back(load<float>(values.data() + at));
+      }
+    } else if (tag.wire == kFixed32) {
+      scratch_.labels.push_back(reader.fixed<float>());
+    } else {
+      reader.skip(tag);
+    }
+  }
+
+  // Field 1 of a feature or a column; writers put it first.
+  static Bytes name_of(Bytes message) {
+    Bytes name;
+    Reader reader(message);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.field != 1 || tag.wire != kBlock) {
+        reader.skip(tag);
+        continue;
+      }
+      const bool is_first = reader.at() == message.data() + 1;
+      name = reader.block();
+      if (is_first) break;
+    }
+    return name;
+  }
+
+  void read_named_feature(std::uint32_t row, Bytes message, std::size_t position) {
+    Bytes name;
+    Bytes feature;
+    bool has_feature = false;
+    Reader reader(message);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.wire == kBlock && tag.field == 1) {
+        name = reader.block();
+      } else if (tag.wire == kBlock && tag.field == 2) {
+        const Bytes again = reader.block();
+        feature = has_feature ? merge(feature, again) : again;
+        has_feature = true;
+      } else {
+        reader.skip(tag);
+      }
+    }
+    const std::uint32_t column = target(as_text(name), position);
+    if (column == Columns::kUnwanted) return;
+    put(row, column, read_example_feature(feature, block_.arena()));
+  }
+
+  Bytes merge(Bytes first, Bytes second) {
+    std::byte* merged = block_.arena().take(first.size() + second.size(), 1);
+    if (!first.empty()) std::memcpy(merged, first.data(), first.size());
+    if (!second.empty()) std::memcpy(merged + first.size(), second.data(), second.size());
+    return {merged, first.size() + second.size()};
+  }
+
+  // A name that comes twice in a row: the later one counts, unless it holds nothing.
+  void put(std::uint32_t row, std::uint32_t column, const Cell& cell) {
+    if (column >= kFirstLabelColumn) return take_value(row, column, cell);
+    if (cell.arm != Arm::kNone || column >= block_.columns()) block_.set_cell(row, column, cell);
+  }
+
+  void take_value(std::uint32_t row, std::uint32_t column, const Cell& cell) {
+    RowInfo& info = block_.info(row);
+    if (column == kLineColumn) {
+      if (const Bytes line = first_text(cell); !line.empty()) add_line(info, line);
+    } else if (column == kWeightColumn) {
+      scratch_.weights.clear();
+      append_numbers(cell, scratch_.weights);
+      if (!scratch_.weights.empty()) set_weight(info, scratch_.weights.front());
+    } else {
+      scratch_.label_cells[column - kFirstLabelColumn] = cell;
+    }
+  }
+
+  static void append_numbers(const Cell& cell, std::vector<float>& out) {
+    switch (cell.arm) {
+      case Arm::kNone:
+        return;
+      case Arm::kFloat:
+        for (std::size_t at = 0; at < cell.size; at += 4) out.push_back(load<float>(cell.data + at));
+        return;
+      case Arm::kDouble:
+        for (std::size_t at = 0; at < cell.size; at += 8) {
+          out.push_back(static_cast<float>(load<double>(cell.data + at)));
+        }
+        return;
+      case Arm::kInt64: {
+        Reader reader(cell.bytes());
+        while (!reader.done()) out.push_back(static_cast<float>(static_cast<std::int64_t>(reader.varint())));
+        return;
+      }
+      default:
+        throw Malformed{"a label or weight must be a list of numbers", cell.data};
+    }
+  }
+
+  // --- Instance ---
+
+  void read_instance(std::uint32_t row, Bytes record) {
+    begin_row();
+    RowInfo& info = block_.info(row);
+    std::uint32_t fid_fields = 0;
+    bool has_other = false;  // the rare fields `value`, `dense` and `next_fid`
+    Reader reader(record);
+    std::size_t position = 0;
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.field == 1 && tag.wire == kBlock) {
+        info.flat_fids = reader.block();
+        if (info.flat_fids.size() % 8 != 0) {
+          throw Malformed{"packed fids take " + std::to_string(info.flat_fids.size()) + " bytes",
+                          info.flat_fids.data()};
+        }
+        ++fid_fields;
+      } else if (tag.field == 1 && tag.wire == kFixed64) {
+        reader.skip(tag);
+        fid_fields += 2;
+      } else if (tag.field == 3) {
+        read_label(reader, tag);
+      } else if (tag.field == 4 && tag.wire == kFixed32) {
+        set_weight(info, reader.fixed<float>());
+      } else if (tag.field == 5 && tag.wire == kBlock) {
+        add_line(info, reader.block());
+      } else if (tag.field == 9 && tag.wire == kBlock) {
+        read_instance_feature_of(row, reader.block(), position++);
+      } else if (tag.field == 100 && tag.wire == kVarint) {
+        info.source_key = static_cast<std::uint32_t>(reader.varint());
+      } else {
+        has_other = has_other || tag.field == 2 || tag.field == 6 || tag.field == 8;
+        reader.skip(tag);
+      }
+    }
+    if (fid_fields > 1) info.flat_fids = packed_fixed(record, 1, 8, block_.arena());
+    if (has_other) read_plain_fields(row, record);
+    end_row(info);
+  }
+
+  void read_plain_fields(std::uint32_t row, Bytes record) {
+    struct Plain {
+      std::string_view name;
+      std::uint32_t field;
+      std::uint32_t width;
+      Arm arm;
+    };
+    static constexpr Plain kPlain[] = {
+        {"value", 2, 4, Arm::kFloat}, {"dense", 6, 4, Arm::kFloat}, {"next_fid", 8, 8, Arm::kFidV1}};
+    for (const Plain& plain : kPlain) {
+      const std::uint32_t column = columns_.find(plain.name);
+      if (column == Columns::kUnwanted || block_.cell(row, column).arm != Arm::kNone) continue;
+      const Bytes values = packed_fixed(record, plain.field, plain.width, block_.arena());
+      if (values.empty()) continue;
+      put(row, column, {values.data(), static_cast<std::uint32_t>(values.size()), plain.arm, 0});
+    }
+  }
+
+  void read_instance_feature_of(std::uint32_t row, Bytes feature, std::size_t position) {
+    const std::uint32_t column = target(as_text(name_of(feature)), position);
+    if (column == Columns::kUnwanted) return;
+    put(row, column, read_instance_feature(feature, block_.arena()));
+  }
+
+  // --- tf.Example ---
+
+  void read_tf_example(std::uint32_t row, Bytes record) {
+    begin_row();
+    RowInfo& info = block_.info(row);
+    std::size_t position = 0;
+    Reader reader(record);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.field != 1 || tag.wire != kBlock) {
+        reader.skip(tag);
+        continue;
+      }
+      Reader features(reader.block());
+      while (!features.done()) {
+        const Tag entry = features.tag();
+        if (entry.field == 1 && entry.wire == kBlock) {
+          read_map_entry(row, features.block(), position++);
+        } else {
+          features.skip(entry);
+        }
+      }
+    }
+    end_row(info);
+  }
+
+  void read_map_entry(std::uint32_t row, Bytes entry, std::size_t position) {
+    Bytes name;
+    Bytes feature;
+    bool has_feature = false;
+    Reader reader(entry);
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.wire == kBlock && tag.field == 1) {
+        name = reader.block();
+      } else if (tag.wire == kBlock && tag.field == 2) {
+        const Bytes again = reader.block();
+        feature = has_feature ? merge(feature, again) : again;
+        has_feature = true;
+      } else {
+        reader.skip(tag);
+      }
+    }
+    const std::uint32_t column = target(as_text(name), position);
+    if (column == Columns::kUnwanted) return;
+    const Cell cell = read_tf_feature(feature, block_.arena());
+    if (column == kLineFieldColumn) return set_line_field(row, as_text(name), cell);
+    // In a map the last value of a key counts, empty or not.
+    if (column >= kFirstLabelColumn) return take_value(row, column, cell);
+    block_.set_cell(row, column, cell);
+  }
+
+  void set_line_field(std::uint32_t row, std::string_view name, const Cell& cell) {
+    std::string lower(name.substr(2, name.size() - 4));
+    for (char& letter : lower) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+    const LineField& field = find_field(config_.line_fields, lower);
+    RowInfo& info = block_.info(row);
+    Arena& arena = block_.arena();
+    std::vector<float> reals;
+    switch (cell.arm) {
+      case Arm::kNone:
+        return;
+      case Arm::kInt64: {
+        Reader reader(cell.bytes());
+        while (!reader.done()) {
+          const auto value = static_cast<std::int64_t>(reader.varint());
+          if (field.kind == FieldKind::kText) break;
+          if (field.kind == FieldKind::kFloat || field.kind == FieldKind::kDouble) {
+            info.line = line_set_real(info.line, field, static_cast<double>(value), arena);
+          } else {
+            info.line = field.is_repeated ? line_add_int(info.line, field, value, arena)
+                                          : line_set_int(info.line, field, value, arena);
+          }
+        }
+        break;
+      }
+      case Arm::kFloat:
+        append_numbers(cell, reals);
+        if (field.kind == FieldKind::kFloat || field.kind == FieldKind::kDouble) {
+          info.line = line_set_real(info.line, field, reals.front(), arena);
+          return;
+        }
+        break;
+      default:
+        break;
+    }
+    const Bytes text = first_text(cell);
+    if (field.kind == FieldKind::kText && cell.arm == Arm::kBytes) {
+      info.line = line_set_text(info.line, field, as_text(text), arena);
+    } else if (cell.arm != Arm::kInt64 || field.kind == FieldKind::kText) {
+      throw Malformed{"feature '" + std::string(name) + "' is of another type than the LineId field " + lower,
+                      cell.data};
+    }
+  }
+
+  // --- names ---
+
+  std::uint32_t target(std::string_view name, std::size_t position) {
+    auto& guesses = scratch_.guesses;
+    if (position < guesses.size()) {
+      const auto& guess = guesses[position];
+      if (guess.name != nullptr && *guess.name == name) return guess.column;
+    } else {
+      guesses.resize(std::min<std::size_t>(position + 1, kMostGuesses));
+    }
+    const std::string* kept = nullptr;
+    const std::uint32_t column = find_target(name, kept);
+    if (position < guesses.size()) guesses[position] = {kept, column};
+    return column;
+  }
+
+  std::uint32_t find_target(std::string_view name, const std::string*& kept) {
+    auto& targets = scratch_.targets;
+    const std::string key(name);
+    if (const auto found = targets.find(key); found != targets.end()) {
+      // A column may have been asked for since the name was first met.
+      if (found->second == Columns::kUnwanted) found->second = columns_.find(name);
+      kept = &found->first;
+      return found->second;
+    }
+    const std::uint32_t column = new_target(name);
+    // Names without end would be memory without end: past the limit they are looked up each time.
+    if (targets.size() < kMostNames) kept = &targets.emplace(key, column).first->first;
+    return column;
+  }
+
+  std::uint32_t new_target(std::string_view name) {
+    const auto& labels = config_.label_features;
+    if (labels.empty() && name == kLabelName) return kFirstLabelColumn;
+    if (labels.empty() && config_.kind == RecordKind::kTfExample && name == "label") return kFirstLabelColumn;
+    if (const auto found = std::find(labels.begin(), labels.end(), name); found != labels.end()) {
+      return kFirstLabelColumn + static_cast<std::uint32_t>(found - labels.begin());
+    }
+    if (name == config_.weight_feature) return kWeightColumn;
+    if (name == kLineName) return kLineColumn;
+    const std::uint32_t column = columns_.find(name);
+    if (column != Columns::kUnwanted) return column;
+    if (config_.kind == RecordKind::kTfExample && is_line_field(name)) return kLineFieldColumn;
+    if (config_.keep_all && columns_.size() < kMostNames) return columns_.want(name);
+    return Columns::kUnwanted;
+  }
+
+  bool is_line_field(std::string_view name) const {
+    if (name.size() <= 4 || !name.starts_with("__") || !name.ends_with("__")) return false;
+    const std::string_view inner = name.substr(2, name.size() - 4);
+    return std::any_of(config_.line_fields.begin(), config_.line_fields.end(), [inner](const LineField& field) {
+      return std::equal(inner.begin(), inner.end(), field.name.begin(), field.name.end(),
+                        [](char one, char other) { return std::tolower(static_cast<unsigned char>(one)) == other; });
+    });
+  }
+
+  static constexpr std::size_t kMostNames = 1 << 16;
+  static constexpr std::size_t kMostGuesses = 1 << 14;
+
+  const ParserConfig& config_;
+  Columns& columns_;
+  Scratch& scratch_;
+  Block& block_;
+};
+
+RowParser::RowParser(ParserConfig config, std::shared_ptr<Columns> columns)
+    : config_(std::move(config)), columns_(std::move(columns)), scratch_(std::make_unique<Scratch>()) {
+  if (config_.label_features.size() > kMostLabelFeatures) {
+    throw ConfigError("label_features names " + std::to_string(config_.label_features.size()) + " features; at most " +
+                      std::to_string(kMostLabelFeatures) + " are possible");
+  }
+}
+
+RowParser::~RowParser() = default;
+
+namespace {
+
+[[noreturn]] void fail(const Records& records, std::size_t index, const Malformed& malformed) {
+  const Bytes record = records[index];
+  std::string where;
+  if (malformed.at >= record.data() && malformed.at <= record.data() + record.size()) {
+    where = ", byte " + std::to_string(malformed.at - record.data()) + " of it";
+  }
+  throw RecordCorrupt(records.source + ": record at byte " + std::to_string(records.entries[index].stream_offset) +
+                      where + ": " + malformed.reason);
+}
+
+// Rows and columns that a batch claims, held against its bytes: a few bytes must not ask for gigabytes.
+void check_size(std::uint64_t rows, std::size_t columns, std::size_t bytes) {
+  constexpr std::uint64_t kMostRows = 1 << 22;
+  constexpr std::uint64_t kFreeCells = 1 << 22;
+  const std::uint64_t cells = rows * std::max<std::uint64_t>(columns, 1);
+  if (rows > kMostRows || (cells > kFreeCells && cells > std::uint64_t{8} * bytes)) {
+    throw Malformed{"a batch of " + std::to_string(rows) + " rows in " + std::to_string(bytes) +
+                    " bytes is not plausible"};
+  }
+}
+
+// Features of a column, without reading them.
+std::uint64_t count_features(Bytes list) {
+  std::uint64_t count = 0;
+  Reader reader(list);
+  while (!reader.done()) {
+    const Tag tag = reader.tag();
+    count += tag.field == 2 && tag.wire == kBlock ? 1U : 0U;
+    reader.skip(tag);
+  }
+  return count;
+}
+
+struct BatchShape {
+  std::uint64_t rows = 0;
+  std::uint32_t source_key = 0;
+};
+
+// Columns of an ExampleBatch and its size; the size stands behind the columns.
+BatchShape scan_batch(Bytes record, std::vector<Bytes>& lists) {
+  BatchShape shape;
+  std::int64_t batch_size = 0;
+  lists.clear();
+  Reader reader(record);
+  while (!reader.done()) {
+    const Tag tag = reader.tag();
+    if (tag.field == 1 && tag.wire == kBlock) {
+      lists.push_back(reader.block());
+    } else if (tag.field == 3 && tag.wire == kVarint) {
+      batch_size = static_cast<std::int32_t>(reader.varint());
+    } else if (tag.field == 100 && tag.wire == kVarint) {
+      shape.source_key = static_cast<std::uint32_t>(reader.varint());
+    } else {
+      reader.skip(tag);
+    }
+  }
+  if (batch_size < 0) throw Malformed{"batch_size is " + std::to_string(batch_size)};
+  shape.rows = static_cast<std::uint64_t>(batch_size);
+  // A batch that does not say its size has as many rows as its longest column.
+  if (batch_size == 0) {
+    for (const Bytes list : lists) shape.rows = std::max(shape.rows, count_features(list));
+  }
+  check_size(shape.rows, lists.size(), record.size());
+  return shape;
+}
+
+void add_block(Rows& rows, std::shared_ptr<Block> block) {
+  const auto number = static_cast<std::uint32_t>(rows.blocks.size());
+  for (std::uint32_t row = 0; row < block->rows(); ++row) rows.refs.push_back({number, row});
+  rows.blocks.push_back(std::move(block));
+}
+
+}  // namespace
+
+Rows RowParser::parse(std::shared_ptr<const Records> records) {
+  Rows rows;
+  const std::size_t count = records->size();
+  const auto new_block = [&](std::uint32_t size) {
+    auto block = std::make_shared<Block>(size, columns_->size());
+    block->keep(records->buffer);
+    return block;
+  };
+  const auto corrupt = [&](std::size_t index, const Malformed& malformed) {
+    if (!config_.skip_corrupt) fail(*records, index, malformed);
+    ++corrupt_records;
+  };
+  const auto finish = [&](RowInfo& info, std::size_t index) {
+    info.key = mix(config_.seed, next_row++);
+    if (const auto header = records->entries[index].source_key; header != 0) info.source_key = header;
+  };
+
+  if (config_.kind == RecordKind::kExampleBatch) {
+    for (std::size_t index = 0; index < count; ++index) {
+      try {
+        const BatchShape shape = scan_batch((*records)[index], scratch_->feature_lists);
+        auto block = new_block(static_cast<std::uint32_t>(shape.rows));
+        RecordReader reader(config_, *columns_, *scratch_, *block);
+        reader.read_batch(scratch_->feature_lists);
+        for (std::uint32_t row = 0; row < block->rows(); ++row) {
+          block->info(row).source_key = shape.source_key;
+          finish(block->info(row), index);
+        }
+        add_block(rows, std::move(block));
+      } catch (const Malformed& malformed) {
+        corrupt(index, malformed);
+      }
+    }
+    return rows;
+  }
+
+  if (config_.kind == RecordKind::kExampleBatchRowMajor) {
+    std::vector<Bytes> shared;
+    std::vector<Bytes> examples;
+    for (std::size_t index = 0; index < count; ++index) {
+      try {
+        shared.clear();
+        examples.clear();
+        Reader reader((*records)[index]);
+        while (!reader.done()) {
+          const Tag tag = reader.tag();
+          if (tag.field == 1 && tag.wire == kBlock) {
+            shared.push_back(reader.block());
+          } else if (tag.field == 3 && tag.wire == kBlock) {
+            examples.push_back(reader.block());
+          } else {
+            reader.skip(tag);
+          }
+        }
+        check_size(examples.size(), columns_->size() + shared.size(), (*records)[index].size());
+        auto block = new_block(static_cast<std::uint32_t>(examples.size()));
+        RecordReader row_reader(config_, *columns_, *scratch_, *block);
+        for (std::uint32_t row = 0; row < block->rows(); ++row) {
+          row_reader.read_example(row, examples[row], shared);
+          finish(block->info(row), index);
+        }
+        add_block(rows, std::move(block));
+      } catch (const Malformed& malformed) {
+        corrupt(index, malformed);
+      }
+    }
+    return rows;
+  }
+
+  auto block = new_block(static_cast<std::uint32_t>(count));
+  rows.refs.reserve(count);
+  RecordReader reader(config_, *columns_, *scratch_, *block);
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto row = static_cast<std::uint32_t>(index);
+    try {
+      reader.read(row, (*records)[index]);
+      finish(block->info(row), index);
+      rows.refs.push_back({0, row});
+    } catch (const Malformed& malformed) {
+      corrupt(index, malformed);
+    }
+  }
+  rows.blocks.push_back(std::move(block));
+  return rows;
+}
+
+}  // namespace engine::data
