@@ -102,9 +102,8 @@ bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 demo: setup ## Set up and run the first example
 	$(BIN)/python examples/01_local_table.py
 
-proto: ## Rebuild the generated stubs of proto/ (there is none yet)
-	@test ! -d proto || { echo "proto/ exists, but no generator is set up; see CONTRIBUTING.md" >&2; exit 1; }
-	@echo "nothing to generate: there is no proto/ yet"
+proto: $(VENV)/.requirements ## Rebuild src/monolith/_proto from proto/
+	scripts/write_proto.sh $(BIN)/python src/monolith/_proto
 
 clean: ## Remove what was built; .venv stays
 	rm -rf build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis $(VENV)/.native

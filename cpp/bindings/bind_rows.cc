@@ -4,11 +4,13 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unordered_map.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "engine/data/line_id.h"
 #include "engine/data/row.h"
 #include "engine/data/row_encoder.h"
+#include "engine/data/row_op.h"
 #include "engine/data/row_parser.h"
 #include "engine/error.h"
 #include "line_fields.h"
@@ -47,13 +50,15 @@ engine::data::RecordKind record_kind(const std::string& name) {
 
 void make_parser(RowParser* self, const std::string& record, std::shared_ptr<Columns> columns, bool keep_all,
                  bool skip_corrupt, std::vector<std::string> label_features, std::string weight_feature,
-                 const std::vector<LineFieldTuple>& line_fields, std::uint64_t seed) {
+                 std::unordered_map<std::string, std::uint32_t> aliases, const std::vector<LineFieldTuple>& line_fields,
+                 std::uint64_t seed) {
   engine::data::ParserConfig config;
   config.kind = record_kind(record);
   config.keep_all = keep_all;
   config.skip_corrupt = skip_corrupt;
   config.label_features = std::move(label_features);
   config.weight_feature = std::move(weight_feature);
+  config.aliases = std::move(aliases);
   if (!line_fields.empty()) config.line_fields = as_line_fields(line_fields);
   config.seed = seed;
   new (self) RowParser(std::move(config), std::move(columns));
@@ -177,11 +182,13 @@ void bind_rows(nb::module_& m) {
   nb::class_<RowParser>(m, "RowParser", "Turns records into rows.")
       .def("__init__", &make_parser, "record"_a, "columns"_a, "keep_all"_a = false, "skip_corrupt"_a = false,
            "label_features"_a = std::vector<std::string>{}, "weight_feature"_a = "instance_weight",
+           "aliases"_a = std::unordered_map<std::string, std::uint32_t>{},
            "line_fields"_a = std::vector<LineFieldTuple>{}, "seed"_a = 0)
       .def("parse", &RowParser::parse, "records"_a, nb::call_guard<nb::gil_scoped_release>())
       .def_rw("next_row", &RowParser::next_row)
       .def_ro("corrupt_records", &RowParser::corrupt_records);
 
+  m.def("mix", &engine::data::mix, "seed"_a, "key"_a, "A well-mixed number of two.");
   m.def(
       "encode_examples",
       [](const Rows& rows, const Columns& columns) {

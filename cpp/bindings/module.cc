@@ -10,4 +10,5 @@ NB_MODULE(_native, m) {
   bindings::bind_records(m);
   bindings::bind_rows(m);
   bindings::bind_transforms(m);
+  bindings::bind_framing(m);
 }

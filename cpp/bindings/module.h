@@ -15,5 +15,6 @@ void bind_snapshot(nb::module_& m);
 void bind_records(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_transforms(nb::module_& m);
+void bind_framing(nb::module_& m);
 
 }  // namespace bindings

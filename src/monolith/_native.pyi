@@ -405,7 +405,7 @@ class Rows:
 class RowParser:
     """Turns records into rows."""
 
-    def __init__(self, record: str, columns: Columns, keep_all: bool = False, skip_corrupt: bool = False, label_features: Sequence[str] = [], weight_feature: str = 'instance_weight', line_fields: Sequence[tuple[str, int, str, bool, float]] = [], seed: int = 0) -> None: ...
+    def __init__(self, record: str, columns: Columns, keep_all: bool = False, skip_corrupt: bool = False, label_features: Sequence[str] = [], weight_feature: str = 'instance_weight', aliases: Mapping[str, int] = {}, line_fields: Sequence[tuple[str, int, str, bool, float]] = [], seed: int = 0) -> None: ...
 
     def parse(self, records: Records) -> Rows: ...
 
@@ -417,6 +417,9 @@ class RowParser:
 
     @property
     def corrupt_records(self) -> int: ...
+
+def mix(seed: int, key: int) -> int:
+    """A well-mixed number of two."""
 
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
@@ -453,3 +456,77 @@ class Assembler:
     def __init__(self, sparse: Sequence[tuple[str, int, int, bool]], dense: Sequence[tuple[str, int, int, str, float, bool]], extras: Sequence[tuple[tuple[str, int, str, bool, float], int]], labels: int, missing_label: float, keeps_fid_version: bool) -> None: ...
 
     def assemble(self, rows: Rows) -> BatchData: ...
+
+class FrameReader:
+    """The records of one stream, from pieces as they come."""
+
+    def __init__(self, framing: int, source: str, offset: int = 0, record: int = 0) -> None: ...
+
+    def feed(self, piece: bytes | bytearray | memoryview) -> None:
+        """Add the next piece of the stream."""
+
+    def take(self, most_records: int, most_bytes: int, allow_short: bool = False) -> Records | None:
+        """
+        Give the next lot, or None when a full one is not here yet (with allow_short: no complete record).
+        """
+
+    def finish(self) -> None:
+        """Say that no piece follows; an unfinished record is an error."""
+
+    @property
+    def offset(self) -> int:
+        """Where the stream stands after the records taken."""
+
+    @property
+    def records(self) -> int:
+        """Records taken, from the start of the stream."""
+
+    @property
+    def source(self) -> str:
+        """What the stream is called in errors."""
+
+class FramingProbe:
+    """What comes of reading the start of a stream with one framing."""
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def empty(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def has_zero_words(self) -> bool: ...
+
+    @property
+    def has_high_words(self) -> bool: ...
+
+    @property
+    def is_cut(self) -> bool: ...
+
+    @property
+    def damage(self) -> str: ...
+
+    @property
+    def fits(self) -> list[tuple[int, int, int]]:
+        """
+        (known fields, unknown fields, records that cannot be it) of each kind of message.
+        """
+
+def frame(framing: int, payload: bytes | bytearray | memoryview, sort_id: bytes | bytearray | memoryview = b'', source_key: int = 0) -> bytes:
+    """One framed record."""
+
+def read_frame_header(framing: int, data: bytes | bytearray | memoryview) -> tuple[int, int, bytes, int, int, int]:
+    """
+    (header bytes, payload size, sort id, lagrangex word, prefix word, skipped word) of the first frame.
+    """
+
+def probe_framing(framing: int, data: bytes | bytearray | memoryview, most_records: int, is_whole: bool) -> FramingProbe:
+    """Read the start of a stream with one framing."""
+
+def fit_records(records: Records, most_records: int) -> list[tuple[int, int, int]]:
+    """
+    (known fields, unknown fields, records that cannot be it) of each kind of message, over the first records.
+    """

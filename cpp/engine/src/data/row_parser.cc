@@ -539,6 +539,9 @@ class RowParser::RecordReader {
     if (name == kLineName) return kLineColumn;
     const std::uint32_t column = columns_.find(name);
     if (column != Columns::kUnwanted) return column;
+    if (const auto alias = config_.aliases.find(std::string(name)); alias != config_.aliases.end()) {
+      return alias->second;
+    }
     if (config_.kind == RecordKind::kTfExample && is_line_field(name)) return kLineFieldColumn;
     if (config_.keep_all && columns_.size() < kMostNames) return columns_.want(name);
     return Columns::kUnwanted;

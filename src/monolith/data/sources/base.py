@@ -22,7 +22,7 @@ Position: TypeAlias = Mapping[str, Any]
 
 
 class Source(Protocol):
-    """A resumable stream of records. Used by one thread at a time.
+    """A resumable stream of records. Used by one thread at a time; ``committed`` and ``close`` may come from another.
 
     A source starts at its beginning. After ``resume(position())`` on a fresh, equal source, the next ``read`` gives the
     records that would have come next here: none is lost and none comes twice.

@@ -25,6 +25,8 @@ struct ParserConfig {
   // Features that hold the labels, one after the other. Empty: where the format keeps them.
   std::vector<std::string> label_features;
   std::string weight_feature = "instance_weight";
+  // Other names of columns, for features that no column is called by.
+  std::unordered_map<std::string, std::uint32_t> aliases;
   // In tf.Example a feature __NAME__ is the LineId field of that name, in lower case.
   std::vector<LineField> line_fields = standard_line_fields();
   // Seeds RowInfo::key, together with the number of the row in the stream.

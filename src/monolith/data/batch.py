@@ -1,0 +1,304 @@
+"""``Batch``: one mini-batch of arrays, whichever record format it came from.
+
+The arrays are views of native buffers that live as long as any of them does. ``as_torch`` shows the same memory as
+tensors; torch is imported only by that. Nothing here knows where batches come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from monolith import _native
+from monolith.core.errors import ConfigError
+
+__all__ = ["Array", "Batch", "Ragged", "Texts"]
+
+Array: TypeAlias = Any
+"""A NumPy array, or after ``as_torch`` a tensor."""
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """A list of ids per row, all in one array.
+
+    Row ``i`` has ``values[offsets[i]:offsets[i + 1]]``.
+    """
+
+    values: Array
+    """(n,) int64: the ids of all rows, row after row."""
+
+    offsets: Array
+    """(rows + 1,) int64; (2,) when ``shared``."""
+
+    shared: bool = False
+    """There is one bag of ids, and every row of the batch has it. It is stored once; ``expanded`` repeats it."""
+
+    def __len__(self) -> int:
+        """Return the number of bags: 1 when shared."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Array:
+        """Return the ids of one row, a view."""
+        bag = 0 if self.shared else row if row >= 0 else row + len(self)
+        if not 0 <= bag < len(self):
+            raise IndexError(f"row {row} of {len(self)}")
+        return self.values[self.offsets[bag] : self.offsets[bag + 1]]
+
+    def expanded(self, rows: int) -> Ragged:
+        """Return the same lists with a bag per row: itself, unless it is shared."""
+        if not self.shared:
+            return self
+        count = len(self.values)
+        values = np.tile(np.asarray(self.values), rows)
+        return Ragged(values, np.arange(rows + 1, dtype=np.int64) * count)
+
+    def tolist(self) -> list[list[int]]:
+        """Return plain lists, one per bag."""
+        return [self.values[begin:end].tolist() for begin, end in zip(self.offsets, self.offsets[1:], strict=False)]
+
+    @classmethod
+    def from_lists(cls, rows: Sequence[Sequence[int]]) -> Ragged:
+        """Make one from a list of ids per row."""
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return cls(np.array([fid for row in rows for fid in row], np.int64), offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Texts:
+    """Byte strings, all in one array: string ``i`` is ``data[offsets[i]:offsets[i + 1]]``."""
+
+    data: npt.NDArray[np.uint8]
+    offsets: npt.NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> bytes:
+        place = index if index >= 0 else index + len(self)
+        if not 0 <= place < len(self):
+            raise IndexError(f"string {index} of {len(self)}")
+        return self.data[self.offsets[place] : self.offsets[place + 1]].tobytes()
+
+    def tolist(self) -> list[bytes]:
+        """Return all strings."""
+        return [self[index] for index in range(len(self))]
+
+
+class _Lazy(Mapping[str, _Value]):
+    """Arrays by name, each made when it is first asked for."""
+
+    def __init__(self, places: Mapping[str, int], make: Callable[[int], _Value]) -> None:
+        self._places = places
+        self._make = make
+        self._made: dict[str, _Value] = {}
+
+    def __getitem__(self, name: str) -> _Value:
+        made = self._made.get(name)
+        if made is None:
+            made = self._made[name] = self._make(self._places[name])
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._places)
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Batch:
+    """One mini-batch. Immutable: attributes cannot be set, and its NumPy arrays refuse to be written.
+
+    ``batch["user_id"]`` finds any feature, extra field or attribute by its name.
+    """
+
+    size: int
+    """Rows."""
+
+    ids: Mapping[str, Ragged]
+    """The ids of each sparse feature."""
+
+    dense: Mapping[str, Array]
+    """(size, width) per dense feature: float32, or int64, or Texts of size x width strings."""
+
+    label: Array
+    """(size, heads) float32; 0 (or the schema's ``missing_label``) where there is none."""
+
+    label_mask: Array
+    """(size, heads) bool: whether there is a label."""
+
+    weight: Array
+    """(size,) float32; 1 where the record has none."""
+
+    sample_rate: Array
+    """(size,) float32; 1 where the record has none."""
+
+    event_time_s: Array
+    """(size,) int64: when the event happened (LineId's req_time), unix seconds; 0 = not said."""
+
+    uid: Array
+    """(size,) int64; 0 = not said."""
+
+    actions: Ragged
+    """LineId's actions of each row."""
+
+    extras: Mapping[str, Array]
+    """(size, width) per extra field of LineId: int64 or float32, or Texts."""
+
+    def __getitem__(self, name: str) -> Any:
+        for group in (self.ids, self.dense, self.extras):
+            if name in group:
+                return group[name]
+        if name in _ATTRIBUTES:
+            return getattr(self, name)
+        known = ", ".join([*self.ids, *self.dense, *self.extras, *_ATTRIBUTES])
+        raise KeyError(f"the batch has no {name!r}; it has {known}")
+
+    def __len__(self) -> int:
+        return self.size
+
+    def as_torch(self) -> Batch:
+        """Return the batch with torch tensors in place of NumPy arrays: the same memory, nothing is copied.
+
+        Writing to such a tensor writes to the batch. Texts stay as they are.
+        """
+        import torch
+
+        def tensor(array: Array) -> Array:
+            return torch.from_numpy(_writable(array)) if isinstance(array, np.ndarray) else array
+
+        return self._mapped(tensor)
+
+    def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
+        """Return the batch with all its arrays as tensors on ``device``."""
+        return self.as_torch()._mapped(
+            lambda array: array.to(device, non_blocking=non_blocking) if hasattr(array, "to") else array
+        )
+
+    def numpy(self) -> Batch:
+        """Return the batch with NumPy arrays in place of tensors."""
+        return self._mapped(lambda array: array.numpy(force=True) if hasattr(array, "numpy") else array)
+
+    def _mapped(self, change: Callable[[Array], Array]) -> Batch:
+        def ragged(ids: Ragged) -> Ragged:
+            return Ragged(change(ids.values), change(ids.offsets), ids.shared)
+
+        arrays = {name: change(getattr(self, name)) for name in _ATTRIBUTES if name != "actions"}
+        return replace(
+            self,
+            ids={name: ragged(ids) for name, ids in self.ids.items()},
+            dense={name: change(array) for name, array in self.dense.items()},
+            extras={name: change(array) for name, array in self.extras.items()},
+            actions=ragged(self.actions),
+            **arrays,
+        )
+
+    @classmethod
+    def from_arrays(
+        cls,
+        *,
+        ids: Mapping[str, Ragged | Sequence[Sequence[int]]] | None = None,
+        dense: Mapping[str, npt.ArrayLike] | None = None,
+        label: npt.ArrayLike | None = None,
+        label_mask: npt.ArrayLike | None = None,
+        weight: npt.ArrayLike | None = None,
+        sample_rate: npt.ArrayLike | None = None,
+        event_time_s: npt.ArrayLike | None = None,
+        uid: npt.ArrayLike | None = None,
+        actions: Ragged | Sequence[Sequence[int]] | None = None,
+        extras: Mapping[str, npt.ArrayLike] | None = None,
+    ) -> Batch:
+        """Make a batch by hand. What is not given is what a record without it would give.
+
+        Raises:
+            ConfigError: The arrays do not have the same number of rows, or there is none to take it from.
+        """
+        lists = {name: value if isinstance(value, Ragged) else Ragged.from_lists(value) for name, value in (ids or {}).items()}
+        columns = {name: _matrix(value) for name, value in (dense or {}).items()}
+        sizes = {name: len(value) for name, value in lists.items() if not value.shared}
+        sizes |= {name: len(value) for name, value in columns.items()}
+        labels = None if label is None else _matrix(label)
+        if labels is not None:
+            sizes["label"] = len(labels)
+        if len(set(sizes.values())) != 1:
+            raise ConfigError(f"the arrays of a batch must have the same number of rows, they have {sizes}")
+        size = next(iter(sizes.values()))
+        if labels is None:
+            labels = np.zeros((size, 1), np.float32)
+            label_mask = np.zeros((size, 1), np.bool_) if label_mask is None else label_mask
+
+        def vector(value: npt.ArrayLike | None, default: float, kind: Any) -> npt.NDArray[Any]:
+            return np.full(size, default, kind) if value is None else np.asarray(value, kind).reshape(size)
+
+        acted = Ragged.from_lists([[]] * size) if actions is None else actions
+        return cls(
+            size=size,
+            ids=lists,
+            dense=columns,
+            label=labels,
+            label_mask=np.ones_like(labels, np.bool_) if label_mask is None else np.asarray(label_mask, np.bool_),
+            weight=vector(weight, 1, np.float32),
+            sample_rate=vector(sample_rate, 1, np.float32),
+            event_time_s=vector(event_time_s, 0, np.int64),
+            uid=vector(uid, 0, np.int64),
+            actions=acted if isinstance(acted, Ragged) else Ragged.from_lists(acted),
+            extras={name: np.asarray(value) for name, value in (extras or {}).items()},
+        )
+
+
+_ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "uid", "actions")
+
+
+def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    array = np.asarray(value, np.float32)
+    return array.reshape(len(array), -1)
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The native array that a read-only view shows: a tensor cannot be read-only."""
+    if array.flags.writeable:
+        return array
+    base = array.base
+    return base if isinstance(base, np.ndarray) and base.shape == array.shape else array.copy()
+
+
+def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _ragged(parts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]) -> Ragged:
+    values, offsets, shared = parts
+    return Ragged(_read_only(values), _read_only(offsets), shared)
+
+
+def _numbers_or_texts(value: Any) -> Array:
+    return Texts(_read_only(value[0]), _read_only(value[1])) if isinstance(value, tuple) else _read_only(value)
+
+
+def batch_of(
+    data: _native.BatchData, sparse: Mapping[str, int], dense: Mapping[str, int], extras: Mapping[str, int]
+) -> Batch:
+    """Make a batch of native arrays; the mappings say at which place each name is."""
+    return Batch(
+        size=data.rows,
+        ids=_Lazy(sparse, lambda place: _ragged(data.ids(place))),
+        dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place))),
+        label=_read_only(data.label()),
+        label_mask=_read_only(data.label_mask()),
+        weight=_read_only(data.weight()),
+        sample_rate=_read_only(data.sample_rate()),
+        event_time_s=_read_only(data.event_time_s()),
+        uid=_read_only(data.uid()),
+        actions=_ragged(data.actions()),
+        extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place))),
+    )

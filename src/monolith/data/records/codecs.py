@@ -1,0 +1,401 @@
+"""Whole-file compression as streams: pieces in, bounded pieces out, and the way back.
+
+The five codecs are none, snappy (Hadoop's block codec), zstd, zlib and gzip. A small file that claims to be huge cannot
+take more memory than a few pieces. zstandard is imported here only. What is in the stream, nothing here knows.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeAlias, cast
+
+import cramjam
+
+from monolith.core.errors import ConfigError, RecordCorrupt
+
+__all__ = [
+    "CODECS",
+    "Codec",
+    "Compression",
+    "Compressor",
+    "HEAD_BYTES",
+    "PIECE_BYTES",
+    "check_compression",
+    "codec_of_head",
+    "codec_of_name",
+    "compressor",
+    "decompressed",
+    "resolve_codec",
+]
+
+Codec: TypeAlias = Literal["none", "snappy", "zstd", "zlib", "gzip"]
+"""How a whole file is compressed."""
+
+Compression: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
+"""A codec, or "auto": what the first bytes say, else what the file name says, else none."""
+
+CODECS: tuple[Codec, ...] = ("none", "snappy", "zstd", "zlib", "gzip")
+
+PIECE_BYTES = 1 << 20
+"""About how much a stream gives at a time; no piece is larger than four of it (snappy: than one chunk)."""
+
+HEAD_BYTES = 1 << 16
+"""How much of a file ``codec_of_head`` wants to see."""
+
+_SUFFIXES: dict[str, Codec] = {".snappy": "snappy", ".zst": "zstd", ".zstd": "zstd", ".zz": "zlib", ".gz": "gzip"}
+_READ_BYTES = 1 << 18
+
+# Snappy turns at most 64 bytes into 3, so a chunk that claims more than this many times its size is a lie.
+_SNAPPY_EXPANSION = 32
+_SNAPPY_BLOCK_BYTES = 1 << 18  # of ours, as Hadoop's default
+_SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; larger ones no reader had room for
+# A zstd block gives at most 128 KiB, so this many of them make a piece.
+_ZSTD_BLOCKS = 16
+_ZSTD_BLOCK_LIMIT = 1 << 17
+_ZSTD_MAGIC = 0xFD2FB528
+_ZSTD_SKIPPABLE = 0x184D2A50  # and the 15 numbers after it
+
+
+def check_compression(compression: str) -> Compression:
+    """Return ``compression``, or raise ``ConfigError`` with what there is."""
+    if compression != "auto" and compression not in CODECS:
+        raise ConfigError(f"compression is {compression!r}; give one of auto, {', '.join(CODECS)}")
+    return cast(Compression, compression)
+
+
+def codec_of_name(name: str) -> Codec:
+    """Return what the suffix of a file name promises.
+
+    >>> codec_of_name("part-0.pb.zst"), codec_of_name("part-0.pb")
+    ('zstd', 'none')
+    """
+    return next((codec for suffix, codec in _SUFFIXES.items() if name.endswith(suffix)), "none")
+
+
+def codec_of_head(head: bytes, *, is_whole: bool = False) -> Codec | None:
+    """Return the codec that the first bytes of a file show, or None.
+
+    A magic number alone proves nothing: a plain file whose first record has 40,056 bytes begins like zlib. So the
+    codec must also be able to decompress the head.
+    """
+    if head[:3] == b"\x1f\x8b\x08" and _inflates(head, "gzip"):
+        return "gzip"
+    if len(head) >= 2 and head[0] == 0x78 and int.from_bytes(head[:2], "big") % 31 == 0 and _inflates(head, "zlib"):
+        return "zlib"
+    magic = int.from_bytes(head[:4], "little")
+    if len(head) >= 4 and (magic == _ZSTD_MAGIC or magic & ~15 == _ZSTD_SKIPPABLE):
+        return "zstd"
+    return "snappy" if _is_snappy(head, is_whole) else None
+
+
+def resolve_codec(compression: Compression, name: str, head: bytes, *, is_whole: bool = False) -> Codec:
+    """Return the codec to read a file with: the one asked for, or for "auto" what the head, then the name, says."""
+    if compression != "auto":
+        return compression
+    if not head:
+        return "none"
+    return codec_of_head(head, is_whole=is_whole) or codec_of_name(name)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def decompressed(stream: BinaryIO, codec: Codec, source: str) -> Iterator[bytes]:
+    """Yield what ``stream`` holds, decompressed, in pieces of about ``PIECE_BYTES``.
+
+    Args:
+        stream: Read from where it stands to its end; not closed.
+        codec: How it is compressed.
+        source: What to call it in errors.
+
+    Raises:
+        RecordCorrupt: It is cut short or damaged; the text names the place in the compressed stream.
+    """
+    if codec == "none":
+        return iter(lambda: stream.read(4 * PIECE_BYTES), b"")
+    window = _Window(stream, source)
+    return _joined(_READERS[codec](window))
+
+
+def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join small pieces, so that what works on them is not called for every few bytes."""
+    waiting: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        waiting.append(piece)
+        size += len(piece)
+        if size >= PIECE_BYTES:
+            yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
+            waiting, size = [], 0
+    if size:
+        yield b"".join(waiting)
+
+
+class _Window:
+    """Compressed bytes: asked for by number, with the place of the next one for errors."""
+
+    def __init__(self, stream: BinaryIO, source: str) -> None:
+        self._stream = stream
+        self._source = source
+        self._bytes = b""
+        self._at = 0
+        self._begin = 0
+
+    @property
+    def offset(self) -> int:
+        return self._begin + self._at
+
+    def peek(self, size: int) -> bytes:
+        """The next ``size`` bytes, or fewer at the end."""
+        left = len(self._bytes) - self._at
+        if left < size:
+            parts = [self._bytes[self._at :]]
+            while left < size and (piece := self._stream.read(max(_READ_BYTES, min(size - left, PIECE_BYTES)))):
+                parts.append(piece)
+                left += len(piece)
+            self._begin += self._at
+            self._bytes = b"".join(parts)
+            self._at = 0
+        return self._bytes[self._at : self._at + size]
+
+    def take(self, size: int, what: str) -> bytes:
+        """The next ``size`` bytes, or an error that names ``what`` was cut."""
+        found = self.peek(size)
+        if len(found) < size:
+            self.fail(f"the file ends inside {what}: {size} bytes are needed, {len(found)} are left")
+        self._at += size
+        return found
+
+    def some(self) -> bytes:
+        """Whatever is here, or the next read; nothing at the end."""
+        left = self._bytes[self._at :] or self._stream.read(_READ_BYTES) or b""
+        self._begin = self.offset
+        self._bytes = left
+        self._at = len(left)
+        return left
+
+    def give_back(self, size: int) -> None:
+        """Take back the last ``size`` bytes that ``some`` gave."""
+        self._at -= size
+
+    def is_at_end(self) -> bool:
+        return not self.peek(1)
+
+    def fail(self, reason: str, cause: BaseException | None = None) -> NoReturn:
+        raise RecordCorrupt(f"{self._source}: compressed byte {self.offset}: {reason}") from cause
+
+
+def _read_deflate(window: _Window, codec: Literal["zlib", "gzip"]) -> Iterator[bytes]:
+    """One member after the other; each is complete, with its checksum, before the next may begin."""
+    while not window.is_at_end():
+        machine = _inflater(codec)
+        while not machine.eof:
+            data = machine.unconsumed_tail or window.some()
+            if not data:
+                window.fail(f"the file ends inside a {codec} stream")
+            try:
+                piece = machine.decompress(data, PIECE_BYTES)
+            except zlib.error as exc:
+                window.fail(f"not {codec} data ({exc})", exc)
+            if piece:
+                yield piece
+        window.give_back(len(machine.unused_data))
+        if codec == "gzip":
+            _skip_padding(window)
+
+
+def _skip_padding(window: _Window) -> None:
+    """Zeros after a gzip member are padding, by convention."""
+    while zeros := len(head := window.peek(512)) - len(head.lstrip(b"\0")):
+        window.take(zeros, "padding")
+
+
+def _inflater(codec: Literal["zlib", "gzip"]) -> Any:
+    return zlib.decompressobj(wbits=zlib.MAX_WBITS if codec == "zlib" else 16 + zlib.MAX_WBITS)
+
+
+def _inflates(head: bytes, codec: Literal["zlib", "gzip"]) -> bool:
+    try:
+        _inflater(codec).decompress(head, HEAD_BYTES)
+    except zlib.error:
+        return False
+    return True
+
+
+def _read_zstd(window: _Window) -> Iterator[bytes]:
+    """Frame by frame, a few blocks at a time: a block has a known largest size, so a piece has one too."""
+    zstandard = _zstandard()
+    while not window.is_at_end():
+        magic = int.from_bytes(window.peek(4), "little")
+        if magic & ~15 == _ZSTD_SKIPPABLE:
+            size = int.from_bytes(window.take(8, "a skippable frame")[4:], "little")
+            while size > 0:
+                size -= len(window.take(min(size, _READ_BYTES), "a skippable frame"))
+            continue
+        if magic != _ZSTD_MAGIC:
+            window.fail("no zstd frame begins here; give the right compression, or compression='auto'")
+        machine = zstandard.ZstdDecompressor().decompressobj()
+        for part in _zstd_parts(window):
+            try:
+                piece = machine.decompress(part)
+            except zstandard.ZstdError as exc:
+                window.fail(f"damaged zstd data before it ({exc})", exc)
+            if piece:
+                yield piece
+        if not machine.eof:
+            window.fail("the zstd frame before it is not complete")
+
+
+def _zstd_parts(window: _Window) -> Iterator[bytes]:
+    """The bytes of one frame, cut after every few blocks."""
+    descriptor = window.peek(5)[4:]
+    flags = descriptor[0] if descriptor else 0
+    is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
+    size_bytes = (1 if is_single else 0, 2, 4, 8)[flags >> 6]
+    part = window.take(5 + (not is_single) + (0, 1, 2, 4)[flags & 3] + size_bytes, "a zstd frame header")
+    parts = [part]
+    is_last = False
+    while not is_last:
+        head = window.peek(3)
+        word = int.from_bytes(head, "little")
+        is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+        if len(head) == 3 and (kind == 3 or size > _ZSTD_BLOCK_LIMIT):
+            window.fail(f"a zstd block of kind {kind} and {size} bytes is not possible")
+        parts.append(window.take(3 + (1 if kind == 1 else size), "a zstd block"))
+        if len(parts) >= _ZSTD_BLOCKS and not is_last:
+            yield b"".join(parts)
+            parts = []
+    if has_checksum:
+        parts.append(window.take(4, "the checksum of a zstd frame"))
+    yield b"".join(parts)
+
+
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as exc:
+        raise ConfigError("zstd needs the package zstandard: pip install zstandard") from exc
+    return zstandard
+
+
+def _read_snappy(window: _Window) -> Iterator[bytes]:
+    """Blocks of [big-endian length when uncompressed] and chunks of [big-endian length] [raw snappy]."""
+    while not window.is_at_end():
+        left = int.from_bytes(window.take(4, "the length of a snappy block"), "big")
+        while left > 0:
+            size = int.from_bytes(window.take(4, "the length of a snappy chunk"), "big")
+            if size > _SNAPPY_CHUNK_LIMIT:
+                window.fail(f"a snappy chunk of {size} bytes is above the limit of {_SNAPPY_CHUNK_LIMIT}")
+            offset = window.offset
+            chunk = window.take(size, "a snappy chunk")
+            claim = _snappy_claim(chunk)
+            if claim is None or claim > min(left, _SNAPPY_CHUNK_LIMIT, _SNAPPY_EXPANSION * max(size, 4)):
+                window.fail(
+                    f"the chunk of {size} bytes at byte {offset} claims to hold {claim} bytes of the {left} that its "
+                    "block has left; the file is damaged, or is not Hadoop's snappy"
+                )
+            if claim == 0:
+                continue
+            try:
+                yield bytes(cramjam.snappy.decompress_raw(chunk))
+            except cramjam.DecompressionError as exc:
+                window.fail(f"the chunk at byte {offset} is no snappy data ({exc})", exc)
+            left -= claim
+
+
+def _snappy_claim(chunk: bytes) -> int | None:
+    """The uncompressed length that a raw snappy chunk begins with."""
+    size = 0
+    for place, byte in enumerate(chunk[:5]):
+        size |= (byte & 0x7F) << (7 * place)
+        if byte < 0x80:
+            return size
+    return None
+
+
+def _is_snappy(head: bytes, is_whole: bool) -> bool:
+    """There is no magic number: the first block and chunk must make sense, and the chunk decompress if it is here."""
+    if len(head) < 9:
+        return False
+    block, size = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    chunk = head[8 : 8 + size]
+    claim = _snappy_claim(chunk)
+    most = min(block, _SNAPPY_CHUNK_LIMIT, _SNAPPY_EXPANSION * max(size, 4))
+    if not 0 < size <= _SNAPPY_CHUNK_LIMIT or not claim or claim > most:
+        return False
+    if len(chunk) < size:
+        # Cut by the end of the head: trust only what a writer would have made, whole blocks in one chunk.
+        return not is_whole and claim == block
+    try:
+        cramjam.snappy.decompress_raw(chunk)
+    except cramjam.DecompressionError:
+        return False
+    return True
+
+
+_READERS: dict[Codec, Callable[[_Window], Iterator[bytes]]] = {
+    "snappy": _read_snappy,
+    "zstd": _read_zstd,
+    "zlib": lambda window: _read_deflate(window, "zlib"),
+    "gzip": lambda window: _read_deflate(window, "gzip"),
+}
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+class Compressor(Protocol):
+    """Turns a stream into its compressed form."""
+
+    def compress(self, data: bytes) -> bytes:
+        """Take some bytes; return what is ready."""
+        ...
+
+    def flush(self) -> bytes:
+        """Return the rest; nothing may follow."""
+        ...
+
+
+def compressor(codec: Codec) -> Compressor:
+    """Return a fresh compressor of that codec."""
+    if codec == "none":
+        return _Plain()
+    if codec == "snappy":
+        return _HadoopSnappy()
+    if codec == "zstd":
+        made: Compressor = _zstandard().ZstdCompressor(write_checksum=True).compressobj()
+        return made
+    return zlib.compressobj(wbits=zlib.MAX_WBITS if codec == "zlib" else 16 + zlib.MAX_WBITS)
+
+
+class _Plain:
+    def compress(self, data: bytes) -> bytes:
+        return data
+
+    def flush(self) -> bytes:
+        return b""
+
+
+class _HadoopSnappy:
+    """One chunk per block, blocks of 256 KiB."""
+
+    def __init__(self) -> None:
+        self._waiting = bytearray()
+
+    def compress(self, data: bytes) -> bytes:
+        self._waiting += data
+        whole = len(self._waiting) - len(self._waiting) % _SNAPPY_BLOCK_BYTES
+        blocks = [self._block(begin) for begin in range(0, whole, _SNAPPY_BLOCK_BYTES)]
+        del self._waiting[:whole]
+        return b"".join(blocks)
+
+    def flush(self) -> bytes:
+        rest = self._block(0) if self._waiting else b""
+        self._waiting.clear()
+        return rest
+
+    def _block(self, begin: int) -> bytes:
+        block = bytes(self._waiting[begin : begin + _SNAPPY_BLOCK_BYTES])
+        chunk = bytes(cramjam.snappy.compress_raw(block))
+        return len(block).to_bytes(4, "big") + len(chunk).to_bytes(4, "big") + chunk

@@ -1,0 +1,161 @@
+"""The records of one file, from any offset: storage, codec and framing put together.
+
+Gives lots of serialized messages. Which message, and which files, is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from types import TracebackType
+from typing import NoReturn, Self
+
+from monolith import _native
+from monolith.core.errors import DataError
+from monolith.data.records import codecs, storage
+from monolith.data.records.codecs import Codec, Compression
+from monolith.data.records.framing import Framing
+
+__all__ = ["LOT_BYTES", "LOT_RECORDS", "RecordReader", "read_records"]
+
+LOT_BYTES = 1 << 20
+"""A lot ends before this many bytes of payload, unless its first record alone has more."""
+
+LOT_RECORDS = 4096
+"""A lot has no more records than this."""
+
+
+class RecordReader:
+    """Reads one file in lots. The lots depend on the records only, so a file resumed after a lot gives the same ones.
+
+    Args:
+        path: A local path or a URL.
+        framing: What stands before each record.
+        compression: How the whole file is compressed.
+        offset: Where to begin in the uncompressed stream: 0, or what ``offset`` was. A plain file is entered at once;
+            a compressed one is decompressed up to there.
+        record: The number of the record there, for errors.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+        DataError: The file ends before ``offset``.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        framing: Framing | None = None,
+        compression: Compression = "auto",
+        offset: int = 0,
+        record: int = 0,
+    ) -> None:
+        self.path = os.fspath(path)
+        """The file."""
+        self.framing = Framing() if framing is None else framing
+        """How its records are set apart."""
+        compression = codecs.check_compression(compression)
+        self.file_bytes = storage.file_bytes(self.path)
+        """Its size when it was opened."""
+        self._file = storage.open_file(self.path)
+        try:
+            self.codec = self._find_codec(compression)
+            """How it is compressed."""
+            self._pieces = codecs.decompressed(self._file, self.codec, self.path)
+            self._frames = _native.FrameReader(self.framing.bits, self._name(), offset, record)
+            self._skip(offset)
+        except BaseException:
+            self._file.close()
+            raise
+        self._has_ended = False
+
+    @property
+    def offset(self) -> int:
+        """Where the uncompressed stream stands after the records that were read."""
+        return self._frames.offset
+
+    @property
+    def records(self) -> int:
+        """Number of records before ``offset``."""
+        return self._frames.records
+
+    def read(self) -> _native.Records | None:
+        """Return the next lot, or None at the end.
+
+        Raises:
+            RecordCorrupt: The file is damaged or the framing is wrong; records before the bad one were given.
+        """
+        while True:
+            lot = self._frames.take(LOT_RECORDS, LOT_BYTES)
+            if lot is not None or self._has_ended:
+                return lot
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._has_ended = True
+                self._frames.finish()
+            else:
+                self._frames.feed(piece)
+
+    def bytes_read(self) -> int:
+        """Return how far the file itself was read, for progress."""
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        """Let go of the file. May be called twice."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield the payloads one by one."""
+        while (lot := self.read()) is not None:
+            for index in range(len(lot)):
+                yield lot[index]
+
+    def _find_codec(self, compression: Compression) -> Codec:
+        if compression != "auto":
+            return compression
+        head = storage.read_up_to(self._file, codecs.HEAD_BYTES)
+        self._file.seek(0)
+        return codecs.resolve_codec(compression, self.path, head, is_whole=len(head) == self.file_bytes)
+
+    def _name(self) -> str:
+        return self.path if self.codec == "none" else f"{self.path} (uncompressed)"
+
+    def _skip(self, offset: int) -> None:
+        if self.codec == "none":
+            if offset > self.file_bytes:
+                self._fail_short(offset, self.file_bytes)
+            self._file.seek(offset)
+            return
+        left = offset
+        while left > 0:
+            piece = next(self._pieces, None)
+            if piece is None:
+                self._fail_short(offset, offset - left)
+            if len(piece) > left:
+                self._frames.feed(memoryview(piece)[left:])
+            left -= min(left, len(piece))
+
+    def _fail_short(self, offset: int, end: int) -> NoReturn:
+        raise DataError(
+            f"{self._name()}: cannot go on at byte {offset}: it ends at byte {end}; the file is not what it was"
+        )
+
+
+def read_records(
+    path: str | os.PathLike[str], *, framing: Framing | None = None, compression: Compression = "auto"
+) -> Iterator[bytes]:
+    """Yield the payloads of one file.
+
+    Raises:
+        RecordCorrupt: The file is damaged, or ``framing`` is wrong.
+    """
+    with RecordReader(path, framing=framing, compression=compression) as reader:
+        yield from reader

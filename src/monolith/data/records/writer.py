@@ -1,0 +1,118 @@
+"""Writing record files, whole or not at all: framing, codec and storage put together.
+
+Takes serialized messages; what they say, it does not look at.
+"""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+from typing import Self
+
+from monolith import _native
+from monolith.core.errors import ConfigError
+from monolith.data.records import codecs, storage
+from monolith.data.records.codecs import Compression
+from monolith.data.records.framing import Framing
+
+__all__ = ["RecordWriter"]
+
+
+class RecordWriter:
+    """Appends records to a new file, which appears under its name when it is closed.
+
+    The bytes go to ``<path>-tmp-<random>`` and are renamed by ``close``, so a killed writer leaves no half file under
+    the name, and what had the name before stays until then. Leaving a ``with`` block by an exception publishes nothing.
+
+    Args:
+        path: A local path or a URL.
+        framing: What stands before each record.
+        compression: A codec for the whole file; "auto" takes it from the suffix of ``path``.
+
+    >>> import tempfile
+    >>> path = os.path.join(tempfile.mkdtemp(), "part-0.pb.zst")
+    >>> with RecordWriter(path, framing=Framing(sort_id=True, kafka_dump=True)) as writer:
+    ...     writer.write(b"one", sort_id=b"user 7")
+    ...     writer.write(b"two")
+    >>> from monolith.data.records.reader import read_records
+    >>> list(read_records(path, framing=Framing(sort_id=True, kafka_dump=True)))
+    [b'one', b'two']
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, framing: Framing | None = None, compression: Compression = "auto"
+    ) -> None:
+        self._file: storage.NewFile | None = None
+        self.path = os.fspath(path)
+        """Where the file will be."""
+        self.framing = Framing() if framing is None else framing
+        """What stands before each record."""
+        self.records = 0
+        """Records written."""
+        compression = codecs.check_compression(compression)
+        codec = codecs.codec_of_name(self.path) if compression == "auto" else compression
+        self._compressor = codecs.compressor(codec)
+        self._waiting = bytearray()
+        self._file = storage.NewFile(self.path)
+
+    def write(
+        self, payload: bytes | bytearray | memoryview, *, sort_id: bytes = b"", source: int | None = None
+    ) -> None:
+        """Append one record; see ``Framing.frame``.
+
+        Raises:
+            ConfigError: The framing has no place for what is given, or the writer is closed.
+        """
+        if self._file is None:
+            raise ConfigError(f"write on {self.path}, which is closed; open a new RecordWriter")
+        if self.framing.kind == "bare" and self.records:
+            raise ConfigError(f"{self.path}: a bare file holds one record; choose a framing to write more")
+        self._waiting += self.framing.frame(payload, sort_id, source)
+        self.records += 1
+        if len(self._waiting) >= codecs.PIECE_BYTES:
+            self._pass_on()
+
+    def write_lot(self, records: _native.Records) -> None:
+        """Append every record of a lot, with its data source where the framing has a place for it."""
+        keys = records.source_keys.tolist() if self.framing.lagrangex_header else [None] * len(records)
+        for index, key in enumerate(keys):
+            self.write(records[index], source=key)
+
+    def close(self) -> None:
+        """Put the file on the disk under its name. Closing again does nothing."""
+        if self._file is None:
+            return
+        try:
+            self._pass_on()
+            self._file.write(self._compressor.flush())
+            self._file.publish()
+        except BaseException:
+            self._discard()
+            raise
+        self._file = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._discard()
+
+    def __del__(self) -> None:
+        self._discard()
+
+    def _pass_on(self) -> None:
+        assert self._file is not None
+        ready = self._compressor.compress(bytes(self._waiting))
+        self._waiting.clear()
+        if ready:
+            self._file.write(ready)
+
+    def _discard(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.discard()
