@@ -9,5 +9,6 @@ NB_MODULE(_native, m) {
   bindings::bind_snapshot(m);
   bindings::bind_records(m);
   bindings::bind_rows(m);
+  bindings::bind_transforms(m);
   bindings::bind_framing(m);
 }

@@ -14,6 +14,7 @@ void bind_table(nb::module_& m);
 void bind_snapshot(nb::module_& m);
 void bind_records(nb::module_& m);
 void bind_rows(nb::module_& m);
+void bind_transforms(nb::module_& m);
 void bind_framing(nb::module_& m);
 
 }  // namespace bindings

@@ -17,7 +17,7 @@ inline std::string_view text_of(Bytes bytes) noexcept {
 }
 
 [[noreturn]] inline void throw_wrong_wire(const wire::Tag& tag, const char* declared, const std::byte* at) {
-  throw wire::Malformed{"LineId field " + std::to_string(tag.field) + " has wire type " + std::to_string(tag.wire) +
+  throw wire::Malformed{"field " + std::to_string(tag.field) + " has wire type " + std::to_string(tag.wire) +
                             ", which does not fit its declaration as " + declared,
                         at};
 }

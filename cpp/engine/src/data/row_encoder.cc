@@ -94,13 +94,14 @@ std::string list_of(const Cell& cell) {
   return list;
 }
 
-void put_feature(std::string& out, std::string_view name, std::uint32_t arm, std::string_view list) {
+void put_feature(std::string& out, std::string_view name, std::uint32_t arm, std::string_view list,
+                 std::uint32_t field = 1) {
   std::string feature;
   if (arm != 0) put_block(feature, arm, list);
   std::string named;
   put_block(named, 1, name);
   put_block(named, 2, feature);
-  put_block(out, 1, named);
+  put_block(out, field, named);
 }
 
 void put_flat(std::string& out, Bytes fids) {
@@ -122,6 +123,10 @@ void put_flat(std::string& out, Bytes fids) {
 }
 
 }  // namespace
+
+void append_named_feature(std::string& out, std::uint32_t field, std::string_view name, const Cell& cell) {
+  if (cell.arm != Arm::kNone) put_feature(out, name, arm_field(cell.arm), list_of(cell), field);
+}
 
 std::vector<std::string> encode_examples(const Rows& rows, const Columns& columns) {
   std::vector<std::string> examples(rows.size());

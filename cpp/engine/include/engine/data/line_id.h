@@ -13,8 +13,8 @@ namespace engine::data {
 
 enum class FieldKind : std::uint8_t {
   kInt,      // int32, int64, uint32, uint64, bool, enum: a varint
-  kFixed64,  // fixed64, sfixed64
-  kFixed32,  // fixed32, sfixed32
+  kFixed64,  // fixed64, sfixed64: order is that of unsigned numbers
+  kFixed32,  // fixed32, sfixed32: read as unsigned
   kFloat,
   kDouble,
   kText,  // string, bytes
@@ -50,7 +50,7 @@ inline constexpr std::uint32_t kDataSourceName = 235;
 
 // --- reading: the last value of a singular field counts, as protobuf has it. All throw wire::Malformed ---------------
 
-// True when the field is on the wire; a repeated field, when it has a value.
+// True when the field has a value on the wire; an empty text counts as none, as does an empty packed field.
 [[nodiscard]] bool line_has(Bytes line, std::uint32_t number);
 // Integer kinds. `out` is left alone and false returned when the field is absent.
 bool line_int(Bytes line, const LineField& field, std::int64_t& out);

@@ -28,18 +28,41 @@ class RowRule {
 };
 
 // Turns rows into rows: drops, copies, generates. Exclusive. New rows live in blocks of their own.
+//
+// Most operations remember nothing between runs. Those that do (an item pool) give their state as bytes. A reader that
+// runs ahead of training needs the state of an earlier moment: it takes a mark after each lot, asks for the state at the
+// mark of the oldest row still in flight, and releases marks that it no longer needs. A mark is cheap; what changes
+// after the oldest live mark is kept in an undo log.
 class RowOp {
  public:
   virtual ~RowOp() = default;
   virtual void run(Rows& rows) = 0;
 
+  [[nodiscard]] virtual bool has_state() const { return false; }
+  [[nodiscard]] virtual std::vector<std::byte> state() const { return {}; }
+  // Replaces the state; live marks are void afterwards. Throws RecordCorrupt, and then nothing has changed.
+  virtual void restore(Bytes state);
+  [[nodiscard]] virtual std::uint64_t mark() { return 0; }
+  // Throws ConfigError when the mark was released.
+  [[nodiscard]] virtual std::vector<std::byte> state_at(std::uint64_t) const { return {}; }
+  virtual void release(std::uint64_t) {}
+
   std::uint64_t rows_in = 0;
   std::uint64_t rows_out = 0;
 };
 
+// Rules may be shared by operations; they keep nothing from one row to the next.
+using RulePtr = std::shared_ptr<RowRule>;
+
 // The operation that keeps the rows which every rule keeps, asked in order; a row that one drops is not shown to the
-// next.
-[[nodiscard]] std::unique_ptr<RowOp> make_rule_op(std::vector<std::unique_ptr<RowRule>> rules);
+// next. Throws RecordCorrupt when a row's bytes cannot be read.
+[[nodiscard]] std::unique_ptr<RowOp> make_rule_op(std::vector<RulePtr> rules);
+// One operation after the other. Its state is that of all of them.
+[[nodiscard]] std::unique_ptr<RowOp> make_sequence_op(std::vector<std::shared_ptr<RowOp>> ops);
+// The rule that keeps what every rule keeps: the inside of a logical expression.
+[[nodiscard]] RulePtr make_all_rule(std::vector<RulePtr> rules);
+// The rule that keeps what any rule keeps. All are asked, so what they edit is edited whoever keeps the row.
+[[nodiscard]] RulePtr make_any_rule(std::vector<RulePtr> rules);
 
 // A well-mixed number of (seed, key): the source of every random choice here. Concurrent.
 [[nodiscard]] constexpr std::uint64_t mix(std::uint64_t seed, std::uint64_t key) noexcept {

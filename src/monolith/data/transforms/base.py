@@ -1,0 +1,99 @@
+"""What a transform is: settings that check themselves, and ``build``, which makes the native operation.
+
+A dataset calls ``build`` once, with the names and numbers that its parser uses, and runs the operation on every lot of
+rows. Nothing here reads data.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, TypeAlias
+
+from monolith import _native
+from monolith.core.errors import ConfigError
+
+__all__ = ["BuildContext", "FeatureRef", "LineField", "RowTransform", "Transform"]
+
+LineField: TypeAlias = tuple[str, int, str, bool, float]
+"""(name, number, kind, is_repeated, default) of a LineId field; kind is int, fixed64, fixed32, float, double or text."""
+
+FeatureRef: TypeAlias = tuple[str, int, int]
+"""(name, column, slot among the flat v1 ids of an Instance or -1) of a feature."""
+
+_SLOT_NAME = re.compile(r"(?:fc_)?slot_([0-9]+)")
+_V1_SLOTS = 1 << 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildContext:
+    """What a transform needs to know of the pipeline that it becomes part of.
+
+    Two transforms of one pipeline must not get the same seed, or their random choices agree: give each
+    ``context.at(its position)``.
+    """
+
+    columns: _native.Columns
+    """Names of features -> column numbers of the parser."""
+    line_fields: Sequence[LineField] = field(default_factory=_native.standard_line_fields)
+    """The fields of LineId, those that the user added included."""
+    seed: int = 0
+    """The start of every random choice; 64 bits."""
+    slots: Mapping[str, int] = field(default_factory=dict)
+    """Slots of features that an Instance spells among its flat ids; ``slot_N`` and ``fc_slot_N`` need no entry."""
+
+    def at(self, position: int) -> BuildContext:
+        """Return the context of the transform at ``position``: the same with another seed."""
+        return replace(self, seed=_native.mix(self.seed, position))
+
+    def line_field(self, name: str) -> LineField:
+        """Return the LineId field of that name.
+
+        Raises:
+            ConfigError: LineId has no such field; the text lists those it has.
+        """
+        for line_field in self.line_fields:
+            if line_field[0] == name:
+                return line_field
+        known = ", ".join(line_field[0] for line_field in self.line_fields)
+        raise ConfigError(f"LineId has no field {name!r}; known fields: {known}; add yours to the dataset's line fields")
+
+    def feature(self, name: str) -> FeatureRef:
+        """Return where the feature of that name is found in a row; it gets a column when it has none."""
+        flat_slot = self.slots.get(name, -1)
+        if match := _SLOT_NAME.fullmatch(name):
+            flat_slot = int(match[1])
+        return name, self.columns.want(name), flat_slot if flat_slot < _V1_SLOTS else -1
+
+
+class Transform(ABC):
+    """Something that turns rows into rows."""
+
+    __slots__ = ()
+
+    needs_all_features: ClassVar[bool] | bool = False
+    """Whether rows must carry every feature of the record, not only those that the batch needs."""
+
+    @abstractmethod
+    def build(self, context: BuildContext) -> _native.RowOp:
+        """Make the native operation.
+
+        Raises:
+            ConfigError: The settings do not fit the pipeline, for example a LineId field is not known.
+        """
+
+
+class RowTransform(Transform):
+    """A transform that looks at one row at a time: keeps or drops it, and may edit it."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def build_rule(self, context: BuildContext) -> _native.RowRule:
+        """Make the native rule."""
+
+    def build(self, context: BuildContext) -> _native.RowOp:
+        """Make the native operation."""
+        return _native.rule_op([self.build_rule(context)])
