@@ -8,4 +8,5 @@ NB_MODULE(_native, m) {
   bindings::bind_table(m);
   bindings::bind_snapshot(m);
   bindings::bind_records(m);
+  bindings::bind_columns(m);
 }

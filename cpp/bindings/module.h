@@ -13,5 +13,6 @@ void bind_errors(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_snapshot(nb::module_& m);
 void bind_records(nb::module_& m);
+void bind_columns(nb::module_& m);
 
 }  // namespace bindings

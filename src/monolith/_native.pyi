@@ -9,6 +9,7 @@ from typing import Annotated
 import numpy
 import numpy.typing
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 
 def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int:
@@ -370,3 +371,25 @@ class Records:
 
 def pooled_bytes() -> int:
     """Bytes that wait in the buffer pool to be used again."""
+
+class Column:
+    """One column of a table in memory, checked; holds on to its buffers."""
+
+    def __init__(self, name: str, kind: str, type: str, *, rows: int, value_count: int, values: Buffer | None = None, text_offsets: Buffer | None = None, value_valid: Buffer | None = None, list_offsets: Buffer | None = None, list_valid: Buffer | None = None, wide_list: bool = False, first_value: int = 0, first_row: int = 0, line_field: tuple[str, int, str, bool, float] | None = None) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """What the values become."""
+
+    def __len__(self) -> int: ...
+
+def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str, offset: int) -> Records:
+    """
+    Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
+    """
+
+def number_records(payloads: Sequence[bytes | bytearray | memoryview], offsets: Sequence[int], source: str) -> Records:
+    """Records of a stream that says itself where each lies."""
