@@ -59,9 +59,10 @@ class _Opening:
         context = BuildContext(
             columns=self.columns,
             line_fields=self.schema.line_fields.native(),
-            seed=_native.mix(self.seed, number + 1),
+            seed=self.seed,
+            slots={each.column or each.name: each.slot for each in self.schema.sparse_features if each.slot is not None},
         )
-        operation = transform.build(context)
+        operation = transform.build(context.at(number + 1))
         self.operations.append((type(transform).__name__, operation))
         return operation
 
@@ -374,10 +375,10 @@ class Dataset:
         return counts
 
     @property
-    def item_pools(self) -> list[_native.RowOp]:
-        """The operations of this iteration that have an item pool; see ``transforms.save_pools``."""
+    def operations(self) -> list[_native.RowOp]:
+        """The native operations of this iteration, in order; ``transforms.save_pools`` saves their item pools."""
         opening = self._cursor.opening
-        return [] if opening is None else [each for _, each in opening.operations if each.has_pool]
+        return [] if opening is None else [operation for _, operation in opening.operations]
 
     # --- private ------------------------------------------------------------------------------------------------------
 
