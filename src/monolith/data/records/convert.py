@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.core import fid
 from monolith.core.errors import ConfigError, RecordCorrupt, SchemaMismatch
-from monolith.data.records.messages import LABEL, LINE_ID, SHARED, WEIGHT, Messages, family_of, parse_message
+from monolith.data.records.messages import SHARED, family_of
+from monolith.data.records.reserved import add_reserved_columns, lifted, make_feature, take_reserved
 
 if TYPE_CHECKING:
     from monolith.data.records.messages import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         Feature,
         Instance,
         InstanceFeature,
+        Messages,
         NamedFeature,
         NamedFeatureList,
         NamedRawFeature,
@@ -61,7 +63,7 @@ def batch_to_examples(batch: ExampleBatch) -> list[Example]:
             continue
         for index, row in enumerate(rows):
             feature = column.feature[0 if column.type == SHARED else index]
-            if not _take_reserved(row, column.name, feature, f"row {index}"):
+            if not take_reserved(row, column.name, feature, f"row {index}"):
                 row.named_feature.add(name=column.name, id=column.id, feature=feature)
     for raw_column in batch.named_raw_feature_list:
         if raw_column.type == SHARED and not raw_column.raw_feature:
@@ -96,7 +98,7 @@ def examples_to_batch(examples: Iterable[Example]) -> ExampleBatch:
             source.
         ConfigError: Rows are of different families.
     """
-    rows = [_lifted(example) for example in examples]
+    rows = [lifted(example) for example in examples]
     if not rows:
         raise SchemaMismatch("a batch is made of at least one example, there is none")
     messages = family_of(rows[0])
@@ -118,7 +120,7 @@ def examples_to_batch(examples: Iterable[Example]) -> ExampleBatch:
             raw_column = _column(raw_columns, batch.named_raw_feature_list.add, raw, len(rows), index)
             raw_column.raw_feature[index].CopyFrom(raw.raw_feature)
         _refuse_doubles(row, index)
-    _add_reserved_columns(messages, batch, rows)
+    add_reserved_columns(messages, batch, rows)
     return batch
 
 
@@ -140,7 +142,7 @@ def row_major_to_examples(batch: ExampleBatchRowMajor) -> list[Example]:
         row.named_feature.extend(shared for shared in batch.shared_feature if shared.name not in own)
         row.named_raw_feature.extend(shared for shared in batch.shared_raw_feature if shared.name not in own_raw)
         row.MergeFrom(example)
-        rows.append(_lifted(row))
+        rows.append(lifted(row))
     return rows
 
 
@@ -161,7 +163,7 @@ def example_to_instance(example: Example, *, flat_fids: bool = True) -> Instance
         SchemaMismatch: The example has raw features, or a reserved feature holds something else than it should.
         RecordCorrupt: A LineId cannot be decoded.
     """
-    row = _lifted(example)
+    row = lifted(example)
     if row.named_raw_feature:
         raise SchemaMismatch(
             f"an Instance has no place for raw features such as {row.named_raw_feature[0].name!r}; "
@@ -219,7 +221,7 @@ def _plain_features(messages: Messages, instance: Instance) -> list[tuple[str, F
     slots: dict[int, list[int]] = {}
     for one in instance.fid:
         slots.setdefault(fid.slot_v1(one), []).append(one)
-    found = [(f"fc_slot_{slot}", _feature(messages, "fid_v1_list", fids)) for slot, fids in slots.items()]
+    found = [(f"fc_slot_{slot}", make_feature(messages, "fid_v1_list", fids)) for slot, fids in slots.items()]
     plain: list[tuple[str, str, Any]] = [
         ("value", "float_list", instance.value),
         ("dense", "float_list", instance.dense),
@@ -227,13 +229,7 @@ def _plain_features(messages: Messages, instance: Instance) -> list[tuple[str, F
         ("label_tag_key", "int64_list", [tag.key for tag in instance.label_tag]),
         ("label_tag_value", "float_list", [tag.val for tag in instance.label_tag]),
     ]
-    return found + [(name, _feature(messages, arm, values)) for name, arm, values in plain if values]
-
-
-def _feature(messages: Messages, arm: str, values: Iterable[Any]) -> Feature:
-    feature = messages.Feature()
-    getattr(feature, arm).value.extend(values)
-    return feature
+    return found + [(name, make_feature(messages, arm, values)) for name, arm, values in plain if values]
 
 
 def _as_v2(values: Iterable[int]) -> list[int]:
@@ -297,66 +293,6 @@ def _fill_example_feature(target: Feature, source: InstanceFeature) -> None:
                 held.list.add().value.extend(one.value)
         else:
             held.value.extend(values)
-
-
-# --- the reserved features --------------------------------------------------------------------------------------------
-
-
-def _lifted(example: Example) -> Example:
-    """Return a copy whose reserved features have become label, LineId and weight."""
-    row = type(example)()
-    row.CopyFrom(example)
-    if any(named.name in (LABEL, LINE_ID, WEIGHT) for named in row.named_feature):
-        del row.named_feature[:]
-        for named in example.named_feature:
-            if not _take_reserved(row, named.name, named.feature, "the example"):
-                row.named_feature.append(named)
-    return row
-
-
-def _take_reserved(row: Example, name: str, feature: Feature, place: str) -> bool:
-    """Put a reserved feature where it belongs; False when the name is not reserved."""
-    if name not in (LABEL, LINE_ID, WEIGHT):
-        return False
-    arm = feature.WhichOneof("type")
-    if arm is None:
-        return True
-    if name == LINE_ID:
-        if arm not in ("bytes_list", "bytes_value"):
-            raise SchemaMismatch(f"{place}: {name} holds a {arm}; it must be a bytes_list with one LineId")
-        for payload in feature.bytes_list.value[:1] if arm == "bytes_list" else [feature.bytes_value]:
-            row.line_id.MergeFrom(parse_message(family_of(row).LineId, payload, f"{place}: {name}"))
-        return True
-    if arm not in ("float_list", "double_list", "float_value", "double_value"):
-        raise SchemaMismatch(f"{place}: {name} holds a {arm}; it must be a float_list")
-    held: Any = getattr(feature, arm)
-    values = list(held.value) if arm.endswith("_list") else [held]
-    if name == LABEL:
-        row.label.extend(values)
-    elif values:
-        row.instance_weight = values[0]
-    return True
-
-
-def _add_reserved_columns(messages: Messages, batch: ExampleBatch, rows: list[Example]) -> None:
-    reserved: list[tuple[str, Callable[[Example], Feature]]] = []
-    if any(row.label for row in rows):
-        reserved.append((LABEL, lambda row: _feature(messages, "float_list", row.label)))
-    if any(row.HasField("line_id") for row in rows):
-        reserved.append(
-            (
-                LINE_ID,
-                lambda row: (
-                    _feature(messages, "bytes_list", [row.line_id.SerializeToString()])
-                    if row.HasField("line_id")
-                    else messages.Feature()
-                ),
-            )
-        )
-    if any(row.instance_weight for row in rows):
-        reserved.append((WEIGHT, lambda row: _feature(messages, "float_list", filter(None, [row.instance_weight]))))
-    for name, make in reserved:
-        batch.named_feature_list.add(name=name).feature.extend(make(row) for row in rows)
 
 
 # --- checks -----------------------------------------------------------------------------------------------------------

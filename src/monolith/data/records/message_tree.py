@@ -72,6 +72,7 @@ def fill(message: Message, tree: Tree, path: str = "") -> None:
     """
     if not isinstance(tree, Mapping):
         raise Misfit(path, f"a group of keys is expected ({message.DESCRIPTOR.name}), not {_show(tree)}")
+    given: set[int] = set()
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)
         if key == UNKNOWN:
@@ -81,6 +82,9 @@ def fill(message: Message, tree: Tree, path: str = "") -> None:
         if field is None:
             known = ", ".join(known.name for known in message.DESCRIPTOR.fields)
             raise Misfit(here, f"{message.DESCRIPTOR.name} has no such field; known: {known}")
+        if field.number in given:  # in both spellings
+            raise Misfit(here, f"{field.name!r} is given twice")
+        given.add(field.number)
         if value is None:
             continue
         oneof = field.containing_oneof

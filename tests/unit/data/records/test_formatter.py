@@ -133,6 +133,7 @@ def test_json_writes_64_bit_numbers_as_text_and_short_floats() -> None:
         ('{"@unknown": "Cg=="}', "@unknown: .*are no Instance"),
         ('{"nothing": 1}', "nothing: Instance has no such field; known: fid"),
         ('{"fid": [1], "fid": [2]}', "not JSON that can be read .the key 'fid' is given twice"),
+        ('{"line_id": {}, "lineId": {}}', "lineId: 'line_id' is given twice"),
         ('{\n"fid": [1,]}', "line 2: not JSON"),
         ("[1]", "the record: a group of keys is expected"),
         ("[" * 100000, "not JSON"),
