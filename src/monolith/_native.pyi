@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import numpy
 import numpy.typing
@@ -419,14 +419,6 @@ class RowParser:
     @property
     def corrupt_records(self) -> int: ...
 
-@overload
-def mix(seed: int, key: int) -> int:
-    """A well-mixed number of two."""
-
-@overload
-def mix(seed: int, key: int) -> int:
-    """A well-mixed number of the two."""
-
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
 
@@ -591,6 +583,9 @@ class NegativeRows:
 def negative_gen(rows: NegativeRows, neg_num: int, channel_feature: tuple[str, int, int] | None, start_num: int, max_item_num: int, throw_origin: bool, throw_origin_neg: bool, cache_only_pos: bool, cache_negative_actions: Sequence[int], real_neg_instance_weight: float, sampled_neg_instance_weight: float, unbias_sampled_neg: bool, origin_neg_in_pool_proba: float, neg_sample_decay_factor: float, easy_hard_ratio: float, seed: int) -> NegativeGenOp: ...
 
 def in_batch_negatives(rows: NegativeRows, num: int, weight: float, seed: int) -> RowOp: ...
+
+def mix(seed: int, key: int) -> int:
+    """A well-mixed number of the two."""
 
 def standard_line_fields() -> list[tuple[str, int, str, bool, float]]:
     """
