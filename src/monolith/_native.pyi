@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -418,8 +418,13 @@ class RowParser:
     @property
     def corrupt_records(self) -> int: ...
 
+@overload
 def mix(seed: int, key: int) -> int:
     """A well-mixed number of two."""
+
+@overload
+def mix(seed: int, key: int) -> int:
+    """A well-mixed number of the two."""
 
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
@@ -456,6 +461,148 @@ class Assembler:
     def __init__(self, sparse: Sequence[tuple[str, int, int, bool]], dense: Sequence[tuple[str, int, int, str, float, bool]], extras: Sequence[tuple[tuple[str, int, str, bool, float], int]], labels: int, missing_label: float, keeps_fid_version: bool) -> None: ...
 
     def assemble(self, rows: Rows) -> BatchData: ...
+
+class RowRule:
+    """Keeps or drops one row, and may edit it."""
+
+def all_rule(rules: Sequence[RowRule]) -> RowRule:
+    """The rule that keeps what every rule keeps."""
+
+def any_rule(rules: Sequence[RowRule]) -> RowRule:
+    """The rule that keeps what any rule keeps; all are asked."""
+
+def filter_by_fids(filter_fids: Sequence[int], has_fids: Sequence[int], select_fids: Sequence[int], has_actions: Sequence[int], req_time_min: int, select_slots: Sequence[int]) -> RowRule: ...
+
+def filter_by_action(has_actions: Sequence[int]) -> RowRule: ...
+
+def filter_by_label(thresholds: Sequence[float], filter_equal: bool) -> RowRule: ...
+
+def filter_by_source(keys: Sequence[int]) -> RowRule: ...
+
+def set_source(chnids: Sequence[int], keys: Sequence[int], default_key: int) -> RowRule: ...
+
+def filter_by_value(field: tuple[str, int, str, bool, float], op: str, ints: Sequence[int], reals: Sequence[float], texts: Sequence[bytes], keep_empty: bool) -> RowRule: ...
+
+def filter_by_feature_value(name: str, column: int, kind: str, op: str, ints: Sequence[int], reals: Sequence[float], texts: Sequence[bytes], keep_empty: bool) -> RowRule: ...
+
+def add_action(field: tuple[str, int, str, bool, float], op: str, ints: Sequence[int], reals: Sequence[float], texts: Sequence[bytes], action: int) -> RowRule: ...
+
+def add_label(tasks: Sequence[tuple[Sequence[int], Sequence[int], float]], negative_value: float, new_sample_rate: float, seed: int) -> RowRule: ...
+
+def scatter_label(chnids: Sequence[int], places: Sequence[int]) -> RowRule: ...
+
+def multi_label(head_field: tuple[str, int, str, bool, float], int_heads: Sequence[int], text_heads: Sequence[str], places: Sequence[int], task_num: int, use_origin_label: bool, pos_actions: Sequence[int], neg_actions: Sequence[int], action_priority: Sequence[int], pos_label: float, neg_label: float) -> RowRule: ...
+
+def label_upper_bound(bounds: Sequence[float]) -> RowRule: ...
+
+def label_normalization(methods: Sequence[str], values: Sequence[float]) -> RowRule: ...
+
+def use_field_as_label(field: tuple[str, int, str, bool, float], overwrite_invalid: bool, threshold: float) -> RowRule: ...
+
+def fill_rank(source: str, rank_num: int) -> RowRule: ...
+
+def special_strategy(strategies: Sequence[tuple[int, float, float | None]], keep_empty: bool, seed: int) -> RowRule: ...
+
+def negative_sample(drop_rate: float, label_index: int, threshold: float, action_priority: Sequence[int], actions: Sequence[int], rates: Sequence[float], correct_sample_rate: bool, seed: int) -> RowRule: ...
+
+def switch_slot(switches: Sequence[tuple[tuple[str, int, int], int, int]]) -> RowRule: ...
+
+def feature_combine(a: tuple[str, int, int], b: tuple[str, int, int], slot: int, to_column: int) -> RowRule: ...
+
+def extract_fid(name: str, from_column: int, to_column: int, slot: int, method: str, scale: float) -> RowRule: ...
+
+class ItemPool:
+    """Items seen lately, by channel."""
+
+    def __init__(self, feature_names: Sequence[str], max_items: int) -> None: ...
+
+    def __len__(self) -> int: ...
+
+    @property
+    def feature_names(self) -> list[str]: ...
+
+    @property
+    def channels(self) -> list[int]:
+        """Ids of the channels, ascending."""
+
+    @property
+    def log_size(self) -> int:
+        """Changes that are kept for live marks."""
+
+    def items(self, channel: int) -> list[tuple[int, int, int]]:
+        """(id, times seen, times sampled) of a channel's items, oldest first."""
+
+    def state(self, shard: int = 0, shards: int = 1) -> bytes:
+        """TFRecords of ChannelCache messages."""
+
+    def restore(self, streams: Sequence[bytes | bytearray | memoryview], source: str = 'item pool') -> None:
+        """Replace everything by what the streams hold."""
+
+class StateMark:
+    """Names the state of an operation at one moment."""
+
+class RowOp:
+    """Turns rows into rows."""
+
+    def run(self, rows: Rows) -> None:
+        """Change ``rows`` in place."""
+
+    @property
+    def rows_in(self) -> int: ...
+
+    @property
+    def rows_out(self) -> int: ...
+
+    @property
+    def has_state(self) -> bool: ...
+
+    def state(self) -> bytes:
+        """What the operation remembers; empty for most."""
+
+    def restore(self, state: bytes | bytearray | memoryview) -> None: ...
+
+    def mark(self) -> StateMark | None:
+        """
+        Name the present state, cheaply; None when there is no state. The mark is let go with the object.
+        """
+
+    def state_at(self, mark: StateMark) -> bytes:
+        """The state as it was at the mark."""
+
+    @property
+    def pools(self) -> list[ItemPool]:
+        """The item pools inside."""
+
+def rule_op(rules: Sequence[RowRule]) -> RowOp:
+    """The operation that keeps the rows which every rule keeps."""
+
+def sequence_op(ops: Sequence[RowOp]) -> RowOp:
+    """One operation after the other."""
+
+def reweight(action_priority: Sequence[int], weights: Sequence[tuple[int, int, float | None]], adds: bool, seed: int) -> RowOp: ...
+
+class NegativeRows:
+    """Which rows are positive, what an item is, and how negatives look."""
+
+    def __init__(self, item_features: Sequence[tuple[str, int, int]], index_feature: tuple[str, int, int] | None, positive_actions: Sequence[int], action_priority: Sequence[int], label_index: int, positive_label: float, negative_label: float, negative_action: int | None, exclude_own_item: bool) -> None: ...
+
+def negative_gen(rows: NegativeRows, neg_num: int, channel_feature: tuple[str, int, int] | None, start_num: int, max_item_num: int, throw_origin: bool, throw_origin_neg: bool, cache_only_pos: bool, cache_negative_actions: Sequence[int], real_neg_instance_weight: float, sampled_neg_instance_weight: float, unbias_sampled_neg: bool, origin_neg_in_pool_proba: float, neg_sample_decay_factor: float, easy_hard_ratio: float, seed: int) -> RowOp: ...
+
+def in_batch_negatives(rows: NegativeRows, num: int, weight: float, seed: int) -> RowOp: ...
+
+def standard_line_fields() -> list[tuple[str, int, str, bool, float]]:
+    """
+    (name, number, kind, is_repeated, default) of the fields that LineId always has.
+    """
+
+def read_filter_values(message: bytes | bytearray | memoryview) -> tuple[list[float], list[int], list[bytes]]:
+    """(floats, ints, texts) of a FilterValues message."""
+
+def ragged_combine(values_a: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets_a: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], values_b: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets_b: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], slot: int, version: int) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))]]: ...
+
+def ragged_join(parts: Sequence[tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]]]) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))]]: ...
+
+def ragged_mask(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], fid: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
 
 class FrameReader:
     """The records of one stream, from pieces as they come."""
