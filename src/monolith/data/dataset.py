@@ -194,10 +194,9 @@ class Dataset:
             ConfigError: The dataset is batched already, or the text is not a TransformConfig.
         """
         made = transforms.parse_transform_config(step) if isinstance(step, str) else step
-        is_per_batch = getattr(made, "is_per_batch", False)
-        if self._is_batched != is_per_batch:
-            where = "after" if is_per_batch else "before"
-            raise ConfigError(f"{type(made).__name__} works on {'batches' if is_per_batch else 'rows'}: put it {where} batch()")
+        if self._is_batched != made.is_per_batch:
+            what = "the rows of a batch: put it after" if made.is_per_batch else "rows: put it before"
+            raise ConfigError(f"{type(made).__name__} works on {what} batch()")
         return self._with(made)
 
     filter_by_fids = _step(transforms.FilterByFids)
@@ -452,7 +451,7 @@ class Dataset:
         make = BatchMaker(opening.schema, opening.columns)
         rows = self._open_rows(opening, keep_all=False)
         batched, after = self._steps[place], self._steps[place + 1 :]
-        per_batch = [step for step in after if getattr(step, "is_per_batch", False)]
+        per_batch = [step for step in after if isinstance(step, Transform)]
         operations = [opening.build(step, place + number) for number, step in enumerate(per_batch)]
         stage: Stage[Batch] = BatchStage(
             rows, batched.size, make, drop_last=batched.drop_last, operations=operations

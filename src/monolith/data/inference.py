@@ -53,7 +53,7 @@ def infer_schema(data: Dataset | str | os.PathLike[str], *, rows: int = 1000) ->
 def _open(path: str | os.PathLike[str]) -> Dataset:
     found = detect(path)
     if found.record is None or found.framing is None:
-        raise DataError(f"{os.fspath(path)}: {" ".join(found.evidence)}; give a dataset with record= and framing= instead")
+        raise DataError(f"{os.fspath(path)}: {' '.join(found.evidence)}; give a dataset with record= and framing= instead")
     return files(os.fspath(path), record=found.record, framing=found.framing, compression=found.compression)
 
 
