@@ -419,6 +419,9 @@ class RowParser:
     @property
     def corrupt_records(self) -> int: ...
 
+def mix(seed: int, key: int) -> int:
+    """A well-mixed number of the two."""
+
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
 
