@@ -122,12 +122,17 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Join small pieces, so that what works on them is not called for every few bytes."""
     waiting: list[bytes] = []
     size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= PIECE_BYTES:
-            yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            waiting, size = [], 0
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES:
+                yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
+                waiting, size = [], 0
+    except RecordCorrupt:
+        if size:
+            yield b"".join(waiting)  # what came before the damage is good
+        raise
     if size:
         yield b"".join(waiting)
 

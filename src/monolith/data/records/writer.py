@@ -39,10 +39,11 @@ class RecordWriter:
     [b'one', b'two']
     """
 
+    _file: storage.NewFile | None = None  # also for a writer whose constructor failed
+
     def __init__(
         self, path: str | os.PathLike[str], *, framing: Framing | None = None, compression: Compression = "auto"
     ) -> None:
-        self._file: storage.NewFile | None = None
         self.path = os.fspath(path)
         """Where the file will be."""
         self.framing = Framing() if framing is None else framing
