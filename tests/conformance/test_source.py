@@ -1,7 +1,7 @@
 """What every source of records must do.
 
-To add a source, add a ``Case`` to ``CASES``: how to prepare its input once, and how to make a fresh, equal source of it.
-Lots are made small, so that a position lies after (nearly) every record.
+To add a source, add a ``Case`` to ``CASES``: how to prepare its input once, and how to make a fresh, equal source of
+it. Lots are made small, so that a position lies after (nearly) every record.
 """
 
 from __future__ import annotations

@@ -110,5 +110,7 @@ def test_threads_share_every_file_out_exactly_once(make: Make) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(sum(taken.values(), []), key=int) == [str(number) for number in range(60)]
+    assert sorted((file for files in taken.values() for file in files), key=int) == [
+        str(number) for number in range(60)
+    ]
     assert len(shared.state()["done"]) == 60

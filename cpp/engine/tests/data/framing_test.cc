@@ -255,6 +255,16 @@ TEST(FramingTest, records_keep_their_bytes_after_the_reader_went_on) {
   EXPECT_EQ(next, 50);
 }
 
+TEST(FramingTest, the_first_sort_id_is_kept) {
+  const Framing framing = Framing::of(Framing::kSortId);
+  FrameReader reader(framing, "test");
+  EXPECT_TRUE(reader.first_sort_id().empty());
+  reader.feed(sixteen_records(framing, true));
+  (void)reader.take(3, 100, false);
+  const Bytes id = reader.first_sort_id();
+  EXPECT_EQ(std::string(reinterpret_cast<const char*>(id.data()), id.size()), "user 0");
+}
+
 TEST(FramingTest, a_bare_stream_is_one_record_at_its_end) {
   FrameReader reader(Framing::of(Framing::kBare), "test");
   reader.feed(bytes_of("one "));

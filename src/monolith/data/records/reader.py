@@ -80,6 +80,11 @@ class RecordReader:
         """Number of records before ``offset``."""
         return self._frames.records
 
+    @property
+    def first_sort_id(self) -> bytes:
+        """The sort id of the first record that was read, where the framing has one."""
+        return self._frames.first_sort_id
+
     def read(self) -> _native.Records | None:
         """Return the next lot, or None at the end.
 

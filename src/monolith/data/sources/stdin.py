@@ -94,7 +94,8 @@ class StdinSource:
         if lot is None:
             return None
         if is_first:
-            check_first_records(lot, self._record, self._framing, self._codec, self._look)
+            sort_id = self._frames.first_sort_id
+            check_first_records(lot, sort_id, self._record, self._framing, self._codec, self._look)
         return lot
 
     def position(self) -> Position:

@@ -131,11 +131,11 @@ def test_any_records_come_back_however_the_stream_is_cut(
 def test_any_bytes_give_records_or_a_record_error(bits: int, stream: bytes) -> None:
     frames = _native.FrameReader(bits, "test")
     frames.feed(stream)
+    problem = ""
     try:
         frames.finish()
         while frames.take(10, 100) is not None:
             pass
     except RecordCorrupt as error:
-        assert "test: record" in str(error)
-    else:
-        assert frames.offset == len(stream)
+        problem = str(error)
+    assert problem.startswith("test: record ") if problem else frames.offset == len(stream)

@@ -91,5 +91,5 @@ def test_what_a_killed_process_left_behind_is_cleared_away(tmp_path: Path) -> No
     assert shared.claim("worker") == "a"
     assert not (tmp_path / "work_list.json-tmp-1").exists()
     (tmp_path / "work_list.json").write_text("{}")
-    with pytest.raises(DataError, match="work_list.json is not the state"):
+    with pytest.raises(DataError, match=r"work_list.json is not the state"):
         shared.claim("worker")
