@@ -15,6 +15,7 @@ from monolith import _native
 from monolith.core.errors import RecordCorrupt
 from monolith.data.records import codecs
 from monolith.data.records.codecs import CODECS, Codec
+from monolith.data.records.compressors import compressor
 from monolith.data.records.detect import detect
 from monolith.data.records.framing import Framing
 from monolith.data.records.reader import RecordReader, read_records
@@ -104,7 +105,7 @@ def test_a_lagrangex_word_holds_24_bits_of_the_hash_of_the_source(name_hash: int
 
 
 def damaged_files(framing: Framing, codec: Codec) -> Iterator[tuple[bytes, bytes]]:
-    packed = codecs.compressor(codec)
+    packed = compressor(codec)
     plain = b"".join(framing.frame(record) for record in (b"", b"ab", INSTANCE))
     whole = packed.compress(plain) + packed.flush()
     for size in range(len(whole) + 1):

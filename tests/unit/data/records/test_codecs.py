@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 from monolith.core.errors import ConfigError, RecordCorrupt
 from monolith.data.records import codecs
 from monolith.data.records.codecs import CODECS, Codec
+from monolith.data.records.compressors import compressor
 from monolith.data.records.framing import Framing
 from monolith.data.records.reader import RecordReader
 from monolith.data.records.writer import RecordWriter
 
 
 def packed(data: bytes, codec: Codec) -> bytes:
-    made = codecs.compressor(codec)
+    made = compressor(codec)
     return made.compress(data) + made.flush()
 
 
@@ -32,7 +33,7 @@ def unpacked(data: bytes, codec: Codec) -> bytes:
 
 @given(st.sampled_from(CODECS), st.lists(st.binary(max_size=300)))
 def test_what_is_compressed_comes_back(codec: Codec, parts: list[bytes]) -> None:
-    made = codecs.compressor(codec)
+    made = compressor(codec)
     stream = b"".join(made.compress(part) for part in parts) + made.flush()
     assert unpacked(stream, codec) == b"".join(parts)
 

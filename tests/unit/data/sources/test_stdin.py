@@ -8,8 +8,8 @@ import pytest
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
-from monolith.data.records import codecs
 from monolith.data.records.codecs import CODECS, Codec
+from monolith.data.records.compressors import compressor
 from monolith.data.records.framing import Framing
 from monolith.data.sources.stdin import StdinSource
 
@@ -19,7 +19,7 @@ INSTANCE = bytes.fromhex(
 
 
 def packed(data: bytes, codec: Codec) -> io.BytesIO:
-    made = codecs.compressor(codec)
+    made = compressor(codec)
     return io.BytesIO(made.compress(data) + made.flush())
 
 
