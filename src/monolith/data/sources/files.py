@@ -308,7 +308,8 @@ class _Lots:
         except RecordCorrupt as error:
             raise with_remedy(error, self._how.framing, reader.codec, look) from error
         if is_first and lot is not None:
-            check_first_records(lot, self._how.record, self._how.framing, reader.codec, look)
+            how = self._how
+            check_first_records(lot, reader.first_sort_id, how.record, how.framing, reader.codec, look)
         return lot
 
     def _open_file(self, path: str, offset: int = 0, record: int = 0) -> RecordReader:
