@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import numpy
 import numpy.typing
@@ -418,13 +418,8 @@ class RowParser:
     @property
     def corrupt_records(self) -> int: ...
 
-@overload
 def mix(seed: int, key: int) -> int:
     """A well-mixed number of two."""
-
-@overload
-def mix(seed: int, key: int) -> int:
-    """A well-mixed number of the two."""
 
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
@@ -568,6 +563,9 @@ class RowOp:
 
     def state_at(self, mark: StateMark) -> bytes:
         """The state as it was at the mark."""
+
+    @property
+    def has_pool(self) -> bool: ...
 
     @property
     def pools(self) -> list[ItemPool]:
