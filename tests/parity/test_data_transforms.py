@@ -166,7 +166,14 @@ def test_vector_9_relations_of_integers(op: str, operand: Any, holds: bool) -> N
 
 @pytest.mark.parametrize(
     ("op", "operand", "holds"),
-    [("gt", "a", True), ("ge", "b", True), ("lt", "b", False), ("le", "b", True), ("eq", "b", True), ("neq", "b", False)],
+    [
+        ("gt", "a", True),
+        ("ge", "b", True),
+        ("lt", "b", False),
+        ("le", "b", True),
+        ("eq", "b", True),
+        ("neq", "b", False),
+    ],
 )
 def test_vector_9_relations_of_texts(op: str, operand: str, holds: bool) -> None:
     assert keeps(FilterByValue(field_name="did", op=op, operand=operand), example(did="b")) == holds
@@ -377,9 +384,7 @@ def test_vector_22_pipeline_of_forty_rows() -> None:
         [
             FilterByFids(select_fids=[plain]),
             FilterByValue(field_name="read_count", op="in", operand=[0]),
-            LogicalOr(
-                FilterByValue(field_name="video_play_time", op="eq", operand=0), FilterByAction(has_actions=[2])
-            ),
+            LogicalOr(FilterByValue(field_name="video_play_time", op="eq", operand=0), FilterByAction(has_actions=[2])),
         ]
     )
     text = """
