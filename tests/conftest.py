@@ -1,9 +1,11 @@
-"""What every test shares: a repeatable hypothesis profile, and a seed that is printed."""
+"""What every test shares: a repeatable hypothesis profile, a seed that is printed, and the original's sample files."""
 
 from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -24,3 +26,20 @@ def pytest_report_header() -> str:
 def seed() -> int:
     """A seed for tests that draw their own random numbers: another one each run, named in the header."""
     return _SEED
+
+
+# The original's sample files are not part of this repository: they may lie beside it, or wherever the variable says.
+_FIXTURES = Path(os.environ.get("MONOLITH_FIXTURES", Path(__file__).parents[2] / "shared" / "fixtures"))
+
+
+@pytest.fixture
+def sample() -> Callable[[str], str]:
+    """Reads one of the original's sample files as text; the test is skipped where they are absent."""
+
+    def read(name: str) -> str:
+        path = _FIXTURES / name
+        if not path.is_file():
+            pytest.skip(f"{path} is absent; MONOLITH_FIXTURES names the folder of the original's sample files")
+        return path.read_text()
+
+    return read

@@ -188,7 +188,7 @@ void bind_rows(nb::module_& m) {
       .def_rw("next_row", &RowParser::next_row)
       .def_ro("corrupt_records", &RowParser::corrupt_records);
 
-  m.def("mix", &engine::data::mix, "seed"_a, "key"_a, "A well-mixed number of two.");
+  m.def("mix", &engine::data::mix, "seed"_a, "key"_a, "A well-mixed number of the two.");
   m.def(
       "encode_examples",
       [](const Rows& rows, const Columns& columns) {

@@ -11,4 +11,5 @@ NB_MODULE(_native, m) {
   bindings::bind_rows(m);
   bindings::bind_transforms(m);
   bindings::bind_framing(m);
+  bindings::bind_columns(m);
 }

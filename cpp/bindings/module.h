@@ -16,5 +16,6 @@ void bind_records(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_transforms(nb::module_& m);
 void bind_framing(nb::module_& m);
+void bind_columns(nb::module_& m);
 
 }  // namespace bindings

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import numpy
 import numpy.typing
 from numpy.typing import NDArray
+from typing_extensions import Buffer
 
 
 def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int:
@@ -419,7 +420,7 @@ class RowParser:
     def corrupt_records(self) -> int: ...
 
 def mix(seed: int, key: int) -> int:
-    """A well-mixed number of two."""
+    """A well-mixed number of the two."""
 
 def encode_examples(rows: Rows, columns: Columns) -> list[bytes]:
     """Each row as a serialized Example."""
@@ -675,3 +676,25 @@ def fit_records(records: Records, most_records: int) -> list[tuple[int, int, int
     """
     (known fields, unknown fields, records that cannot be it) of each kind of message, over the first records.
     """
+
+class Column:
+    """One column of a table in memory, checked; holds on to its buffers."""
+
+    def __init__(self, name: str, kind: str, type: str, *, rows: int, value_count: int, values: Buffer | None = None, text_offsets: Buffer | None = None, value_valid: Buffer | None = None, list_offsets: Buffer | None = None, list_valid: Buffer | None = None, wide_list: bool = False, first_value: int = 0, first_row: int = 0, line_field: tuple[str, int, str, bool, float] | None = None) -> None: ...
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """What the values become."""
+
+    def __len__(self) -> int: ...
+
+def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str, offset: int) -> Records:
+    """
+    Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
+    """
+
+def number_records(payloads: Sequence[bytes | bytearray | memoryview], offsets: Sequence[int], source: str) -> Records:
+    """Records of a stream that says itself where each lies."""

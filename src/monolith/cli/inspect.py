@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from monolith.cli import inspect_records
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ def register(app: typer.Typer) -> None:
     kinds = typer.Typer(no_args_is_help=True, epilog=_EXAMPLE, help="Show what a file or folder of Monolith's holds.")
     kinds.callback()(_kinds)
     kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
+    kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     app.add_typer(kinds, name="inspect")
 
 

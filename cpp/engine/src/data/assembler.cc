@@ -289,7 +289,7 @@ class Assembler::Pass {
   template <typename Value>
   std::span<Value> take(std::size_t count) {
     const std::size_t bytes = (count * sizeof(Value) + 63) / 64 * 64;
-    if (used_ + bytes > room_) {
+    if (batch_->buffers.empty() || used_ + bytes > room_) {
       constexpr std::size_t kPiece = 1 << 18;
       batch_->buffers.push_back(Buffer::take(std::max(bytes, kPiece)));
       room_ = batch_->buffers.back()->size();

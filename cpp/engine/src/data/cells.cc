@@ -36,15 +36,7 @@ void check_whole(Bytes values, const Spelling& spelling) {
                         std::to_string(spelling.width),
                     values.data()};
   }
-  // The last byte of packed varints must end a number, and no number may be longer than ten bytes.
-  if (spelling.width == 0 && !values.empty()) {
-    std::size_t length = 0;
-    for (const std::byte byte : values) {
-      length = (byte & std::byte{0x80}) != std::byte{} ? length + 1 : 0;
-      if (length >= 10) throw Malformed{"a number is longer than 64 bits", values.data()};
-    }
-    if (length != 0) throw Malformed{"packed numbers end inside a number", values.data() + values.size()};
-  }
+  if (spelling.width == 0) check_varints(values);
 }
 
 Bytes gather(const std::vector<std::byte>& bytes, Arena& arena) { return arena.copy({bytes.data(), bytes.size()}); }
@@ -86,10 +78,17 @@ Bytes packed(Bytes message, std::uint32_t field, const Spelling& spelling, Arena
   return packed_slow(message, field, spelling, arena);
 }
 
-// A message that is only kept: its structure is checked here, so that later readers cannot fail.
-void check_fields(Bytes message) {
+// A message that is only kept: its structure is checked here, so that later readers cannot fail. Says whether any
+// value is in it.
+bool check_texts(Bytes message, std::uint32_t field) {
+  bool has_values = false;
   Reader reader(message);
-  while (!reader.done()) reader.skip(reader.tag());
+  while (!reader.done()) {
+    const Tag tag = reader.tag();
+    has_values = has_values || (tag.field == field && tag.wire == kBlock);
+    reader.skip(tag);
+  }
+  return has_values;
 }
 
 Cell make_cell(Bytes bytes, Arm arm, std::uint32_t field = 0) {
@@ -98,13 +97,13 @@ Cell make_cell(Bytes bytes, Arm arm, std::uint32_t field = 0) {
 }
 
 Cell text_cell(Bytes message, std::uint32_t field) {
-  check_fields(message);
-  return make_cell(message, Arm::kBytes, field);
+  return check_texts(message, field) ? make_cell(message, Arm::kBytes, field) : Cell{};
 }
 
 // Lists of lists stay a message; every list in it is checked, and copied into plain packed form when it is not.
 Cell lists_cell(Bytes message, std::uint32_t field, Arm arm, const Spelling& spelling, Arena& arena) {
   bool is_plain = true;
+  bool has_values = false;
   Reader reader(message);
   while (!reader.done()) {
     const Tag tag = reader.tag();
@@ -114,19 +113,22 @@ Cell lists_cell(Bytes message, std::uint32_t field, Arm arm, const Spelling& spe
     }
     const Bytes list = reader.block();
     if (arm == Arm::kBytesLists) {
-      check_fields(list);
+      has_values = check_texts(list, 1) || has_values;
       continue;
     }
     if (list.empty()) continue;
     Reader inner(list);
     const Tag first = inner.tag();
     if (first.field == 1 && first.wire == kBlock) {
-      check_whole(inner.block(), spelling);
+      const Bytes values = inner.block();
+      check_whole(values, spelling);
+      has_values = has_values || !values.empty();
       is_plain = is_plain && inner.done();
     } else {
       is_plain = false;
     }
   }
+  if (is_plain && !has_values) return {};
   if (is_plain) return make_cell(message, arm, field);
 
   std::vector<std::byte> all;
@@ -142,6 +144,7 @@ Cell lists_cell(Bytes message, std::uint32_t field, Arm arm, const Spelling& spe
       continue;
     }
     const Bytes values = packed(again.block(), 1, spelling, arena);
+    has_values = has_values || !values.empty();
     const std::size_t inner = values.empty() ? 0 : 1 + wire::varint_bytes(values.size()) + values.size();
     put_varint(std::uint64_t{1} << 3 | kBlock);
     put_varint(inner);
@@ -150,7 +153,7 @@ Cell lists_cell(Bytes message, std::uint32_t field, Arm arm, const Spelling& spe
     put_varint(values.size());
     all.insert(all.end(), values.begin(), values.end());
   }
-  return make_cell(gather(all, arena), arm, 1);
+  return has_values ? make_cell(gather(all, arena), arm, 1) : Cell{};
 }
 
 // --- Example ---
@@ -284,6 +287,15 @@ Cell read_example_feature_slow(Bytes feature, Arena& arena) {
 }
 
 }  // namespace
+
+void check_varints(Bytes values) {
+  std::size_t length = 0;  // bytes of a number that has not ended
+  for (const std::byte byte : values) {
+    if (length == 9 && byte > std::byte{1}) throw Malformed{"a number is longer than 64 bits", &byte};
+    length = (byte & std::byte{0x80}) != std::byte{} ? length + 1 : 0;
+  }
+  if (length != 0) throw Malformed{"packed numbers end inside a number", values.data() + values.size()};
+}
 
 Bytes packed_fixed(Bytes message, std::uint32_t field, std::uint32_t width, Arena& arena) {
   return packed(message, field, width == 4 ? kFloats : kWords, arena);

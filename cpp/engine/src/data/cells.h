@@ -20,4 +20,7 @@ namespace engine::data {
 // The values of a packable field of fixed width in `message`, as one packed piece: a view when it lies so, else a copy.
 [[nodiscard]] Bytes packed_fixed(Bytes message, std::uint32_t field, std::uint32_t width, Arena& arena);
 
+// Throws wire::Malformed unless the bytes are whole varints of at most 64 bits.
+void check_varints(Bytes values);
+
 }  // namespace engine::data

@@ -104,6 +104,8 @@ void put_feature(std::string& out, std::string_view name, std::uint32_t arm, std
   put_block(out, field, named);
 }
 
+constexpr std::string_view kZeroList{"\x0a\x04\0\0\0\0", 6};
+
 void put_flat(std::string& out, Bytes fids) {
   std::vector<std::pair<std::uint32_t, std::string>> by_slot;
   for (std::size_t at = 0; at < fids.size(); at += 8) {
@@ -142,7 +144,9 @@ std::vector<std::string> encode_examples(const Rows& rows, const Columns& column
     if (info.label_count > 0) {
       put_block(out, 101, {reinterpret_cast<const char*>(info.labels), info.label_count * sizeof(float)});
     }
-    put_float(out, 102, info.weight);
+    // A zero is not told from a missing field; as a feature it is.
+    if (info.weight == 0.0F) put_feature(out, "instance_weight", arm_field(Arm::kFloat), kZeroList);
+    if (info.weight != 0.0F) put_float(out, 102, info.weight);
     if (info.source_key != 0) {
       put_tag(out, 103, kVarint);
       put_varint(out, info.source_key);

@@ -74,9 +74,12 @@ struct RowParser::Scratch {
   };
   std::vector<Guess> guesses;
   std::vector<Bytes> feature_lists;
+  std::vector<std::uint32_t> packed_fields;  // LineId's repeated integers
   std::vector<Cell> cells;
   std::vector<float> labels;
   std::vector<float> weights;
+  Cell line_cell;  // of the row that is being read
+  Cell weight_cell;
   std::vector<Cell> label_cells;  // of each label feature, and of each row when columns are read
 };
 
@@ -140,10 +143,16 @@ class RowParser::RecordReader {
 
   void begin_row() {
     scratch_.labels.clear();
+    scratch_.line_cell = scratch_.weight_cell = {};
     scratch_.label_cells.assign(label_features(), Cell{});
   }
 
-  void end_row(RowInfo& info) { set_labels(info, 0, 1); }
+  // What reserved features say counts over the record's own fields, wherever it stood.
+  void end_row(RowInfo& info) {
+    take_line(info, scratch_.line_cell);
+    take_weight(info, scratch_.weight_cell);
+    set_labels(info, 0, 1);
+  }
 
   void read_named_list(Bytes list, std::size_t position) {
     const std::uint32_t rows = block_.rows();
@@ -185,9 +194,8 @@ class RowParser::RecordReader {
                           " rows; a column that serves all rows must be of type SHARED",
                       list.data()};
     }
-    if (column >= kFirstLabelColumn && !is_label_column(column)) {
-      for (std::uint32_t row = 0; row < rows; ++row) take_value(row, column, cells[row]);
-    }
+    for (std::uint32_t row = 0; row < rows && column == kLineColumn; ++row) take_line(block_.info(row), cells[row]);
+    for (std::uint32_t row = 0; row < rows && column == kWeightColumn; ++row) take_weight(block_.info(row), cells[row]);
   }
 
   // Labels of the record itself, then those of its label features; a feature that was named and is absent is a
@@ -226,10 +234,19 @@ class RowParser::RecordReader {
     info.line = {merged, info.line.size() + line.size()};
   }
 
-  // Everything that reads the LineId later relies on its structure.
-  static void check_line(Bytes line) {
+  // Everything that reads the LineId later relies on its structure, packed numbers included.
+  void check_line(Bytes line) const {
     Reader reader(line);
-    while (!reader.done()) reader.skip(reader.tag());
+    while (!reader.done()) {
+      const Tag tag = reader.tag();
+      if (tag.wire != kBlock) {
+        reader.skip(tag);
+        continue;
+      }
+      const Bytes value = reader.block();
+      const auto& packed = scratch_.packed_fields;
+      if (std::find(packed.begin(), packed.end(), tag.field) != packed.end()) check_varints(value);
+    }
   }
 
   // One occurrence of the record's own label field, packed or not.
@@ -298,21 +315,29 @@ class RowParser::RecordReader {
 
   // A name that comes twice in a row: the later one counts, unless it holds nothing.
   void put(std::uint32_t row, std::uint32_t column, const Cell& cell) {
-    if (column >= kFirstLabelColumn) return take_value(row, column, cell);
-    if (cell.arm != Arm::kNone || column >= block_.columns()) block_.set_cell(row, column, cell);
+    if (cell.arm != Arm::kNone) set(row, column, cell);
   }
 
-  void take_value(std::uint32_t row, std::uint32_t column, const Cell& cell) {
-    RowInfo& info = block_.info(row);
-    if (column == kLineColumn) {
-      if (const Bytes line = first_text(cell); !line.empty()) add_line(info, line);
+  void set(std::uint32_t row, std::uint32_t column, const Cell& cell) {
+    if (column < kFirstLabelColumn) {
+      block_.set_cell(row, column, cell);
+    } else if (column == kLineColumn) {
+      scratch_.line_cell = cell;
     } else if (column == kWeightColumn) {
-      scratch_.weights.clear();
-      append_numbers(cell, scratch_.weights);
-      if (!scratch_.weights.empty()) set_weight(info, scratch_.weights.front());
+      scratch_.weight_cell = cell;
     } else {
       scratch_.label_cells[column - kFirstLabelColumn] = cell;
     }
+  }
+
+  void take_line(RowInfo& info, const Cell& cell) {
+    if (const Bytes line = first_text(cell); !line.empty()) add_line(info, line);
+  }
+
+  void take_weight(RowInfo& info, const Cell& cell) {
+    scratch_.weights.clear();
+    append_numbers(cell, scratch_.weights);
+    if (!scratch_.weights.empty()) set_weight(info, scratch_.weights.front());
   }
 
   static void append_numbers(const Cell& cell, std::vector<float>& out) {
@@ -449,9 +474,7 @@ class RowParser::RecordReader {
     if (column == Columns::kUnwanted) return;
     const Cell cell = read_tf_feature(feature, block_.arena());
     if (column == kLineFieldColumn) return set_line_field(row, as_text(name), cell);
-    // In a map the last value of a key counts, empty or not.
-    if (column >= kFirstLabelColumn) return take_value(row, column, cell);
-    block_.set_cell(row, column, cell);
+    set(row, column, cell);  // in a map the last value of a key counts, empty or not
   }
 
   void set_line_field(std::uint32_t row, std::string_view name, const Cell& cell) {
@@ -570,6 +593,9 @@ RowParser::RowParser(ParserConfig config, std::shared_ptr<Columns> columns)
   if (config_.label_features.size() > kMostLabelFeatures) {
     throw ConfigError("label_features names " + std::to_string(config_.label_features.size()) + " features; at most " +
                       std::to_string(kMostLabelFeatures) + " are possible");
+  }
+  for (const LineField& field : config_.line_fields) {
+    if (field.is_repeated && field.kind == FieldKind::kInt) scratch_->packed_fields.push_back(field.number);
   }
 }
 

@@ -92,7 +92,7 @@ def parse_bytes(kind: type[M], payload: bytes, source: str) -> M:
         message.ParseFromString(payload)
     except DecodeError as exc:
         raise RecordCorrupt(
-            f"{source}: {len(payload)} bytes are not a {kind.DESCRIPTOR.name} ({exc}); "
+            f"{source}: {len(payload)} bytes are no {kind.DESCRIPTOR.name} ({exc}); "
             "check the record kind and the framing"
         ) from exc
     return message
@@ -108,9 +108,9 @@ def parse_text(text: str, message: Message, source: str) -> None:
         text_format.Parse(text, message)
     except text_format.ParseError as exc:
         place = f"line {exc.GetLine()}" if exc.GetLine() is not None else "text"
-        raise RecordCorrupt(f"{source}: {place}: not the text of a {message.DESCRIPTOR.name}: {exc}") from exc
+        raise RecordCorrupt(f"{source}: {place}: no text of {message.DESCRIPTOR.name}: {exc}") from exc
     except ValueError as exc:
-        raise RecordCorrupt(f"{source}: not the text of a {message.DESCRIPTOR.name}: {exc}") from exc
+        raise RecordCorrupt(f"{source}: no text of {message.DESCRIPTOR.name}: {exc}") from exc
 
 
 def write_text(message: Message) -> str:

@@ -21,7 +21,7 @@ FramingKind: TypeAlias = Literal["flags", "tfrecord", "bare"]
 class RecordHeader:
     """What stands before one payload."""
 
-    bytes: int
+    header_bytes: int
     """Length of the header, the size word included."""
 
     payload_size: int
@@ -107,7 +107,34 @@ class Framing:
             return cls.bare()
         if not 0 <= bits < _TFRECORD:
             raise ConfigError(f"no framing has number {bits}")
-        return cls(**{name: bool(bits & 1 << place) for place, name in enumerate(_FLAGS)})
+        return cls._of_flags({name for place, name in enumerate(_FLAGS) if bits & 1 << place})
+
+    @classmethod
+    def parse(cls, text: str) -> Framing:
+        """Return the framing that a user names: flags with commas between, "none", "tfrecord" or "bare".
+
+        >>> Framing.parse("sort_id,kafka_dump"), Framing.parse("none"), Framing.parse("tfrecord")
+        (Framing(sort_id=True, kafka_dump=True), Framing(sort_id=False), Framing.tfrecord())
+
+        Raises:
+            ConfigError: A word is no flag.
+        """
+        words = {word.strip() for word in text.split(",")}
+        if words in ({"tfrecord"}, {"bare"}):
+            return cls.tfrecord() if words == {"tfrecord"} else cls.bare()
+        flags = words - {"none"} if words == {"none"} else words
+        if unknown := sorted(flags - set(_FLAGS)):
+            raise ConfigError(f"{unknown[0]!r} is no framing; give none, tfrecord, bare or some of {', '.join(_FLAGS)}")
+        return cls._of_flags(flags)
+
+    @classmethod
+    def _of_flags(cls, names: set[str]) -> Framing:
+        return cls(
+            sort_id="sort_id" in names,
+            kafka_dump="kafka_dump" in names,
+            kafka_dump_prefix="kafka_dump_prefix" in names,
+            lagrangex_header="lagrangex_header" in names,
+        )
 
     @property
     def bits(self) -> int:
@@ -143,7 +170,7 @@ class Framing:
             raise ConfigError("a bare record has no header")
         size, payload_size, sort_id, word, prefix, skipped = _native.read_frame_header(self.bits, data)
         return RecordHeader(
-            bytes=size,
+            header_bytes=size,
             payload_size=payload_size,
             sort_id=sort_id,
             source_key=word & 0xFFFFFF00,

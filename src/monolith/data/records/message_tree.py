@@ -71,7 +71,8 @@ def fill(message: Message, tree: Tree, path: str = "") -> None:
         Misfit: A key or value does not fit.
     """
     if not isinstance(tree, Mapping):
-        raise Misfit(path, f"a {message.DESCRIPTOR.name} is a group of keys, not {_show(tree)}")
+        raise Misfit(path, f"a group of keys is expected ({message.DESCRIPTOR.name}), not {_show(tree)}")
+    given: set[int] = set()
     for key, value in tree.items():
         here = f"{path}.{key}" if path else str(key)
         if key == UNKNOWN:
@@ -80,7 +81,10 @@ def fill(message: Message, tree: Tree, path: str = "") -> None:
         field = find_field(descriptor_of(message), key)
         if field is None:
             known = ", ".join(known.name for known in message.DESCRIPTOR.fields)
-            raise Misfit(here, f"a {message.DESCRIPTOR.name} has no such field; known: {known}")
+            raise Misfit(here, f"{message.DESCRIPTOR.name} has no such field; known: {known}")
+        if field.number in given:  # in both spellings
+            raise Misfit(here, f"{field.name!r} is given twice")
+        given.add(field.number)
         if value is None:
             continue
         oneof = field.containing_oneof

@@ -8,7 +8,7 @@ from monolith import _native
 from monolith.core import fid
 from monolith.core.errors import ConfigError, RecordCorrupt
 from monolith.data.records.messages import Example, Instance
-from monolith.data.transforms import Compose, FilterByAction, FilterByFids, FilterByLabel, LogicalOr
+from monolith.data.transforms import Compose, FilterByAction, FilterByFids, FilterByLabel, FilterByValue, LogicalOr
 
 
 def test_fids_of_features_and_of_lists_of_lists_are_seen_in_an_instance(make_bench: Any) -> None:
@@ -73,13 +73,16 @@ def test_fewer_labels_than_thresholds_drop_the_row(bench: Any, make_example: Any
     assert not bench.run(FilterByLabel(thresholds=[0.0, 0.0]), [make_example(label=[1.0])])
 
 
-def test_a_damaged_line_id_is_an_error_that_names_the_row(bench: Any) -> None:
+def test_a_field_that_is_not_as_declared_is_an_error_that_names_the_row(bench: Any) -> None:
     good = Example(label=[1.0])
+    good.line_id.uid = 7
     rows = bench.parser.parse(
-        _native.Records([good.SerializeToString(), bytes.fromhex("a20603320180")])  # actions end inside a number
+        _native.Records([good.SerializeToString(), bytes.fromhex("a206021007")])  # uid as a varint
     )
-    with pytest.raises(RecordCorrupt, match=r"row 1 of the lot cannot be read at byte 3 of its LineId: .*a number"):
-        FilterByAction(has_actions=[1]).build(bench.context).run(rows)
+    with pytest.raises(
+        RecordCorrupt, match=r"row 1 of the lot cannot be read at byte 1 of its LineId: field 2 has wire"
+    ):
+        FilterByValue(field_name="uid", op="eq", operand=7).build(bench.context).run(rows)
 
 
 @pytest.mark.parametrize(

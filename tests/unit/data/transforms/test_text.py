@@ -76,7 +76,7 @@ def test_operand_files_are_read_when_the_pipeline_is_built(bench: Any, make_exam
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("configs { basic_config { no_such { } } }", r"transform config: line 1: not the text of a TransformConfig"),
+        ("configs { basic_config { no_such { } } }", r"transform config: line 1: .*TransformConfig"),
         ("configs { }", r"configs\[0\] is empty; give basic_config or logical_or_config"),
         ("configs { basic_config { } }", r"configs\[0\] is empty; give one of filter_by_fid"),
         ("configs { logical_or_config { x { filter_by_action { has_actions: 1 } } } }", "lacks the required|required"),

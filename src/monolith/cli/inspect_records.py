@@ -1,0 +1,241 @@
+"""``monolith inspect records``: what a file of records is, how many it has, and what the first ones say.
+
+The file is explained by ``monolith.data.records.detect`` and read by ``reader``; here is only the showing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from monolith.core.errors import ConfigError, RecordCorrupt
+
+if TYPE_CHECKING:
+    from monolith._native import Records
+    from monolith.data.records.detect import Detection
+    from monolith.data.records.framing import Framing
+    from monolith.data.records.reader import RecordReader
+
+__all__ = ["EXAMPLE", "records"]
+
+EXAMPLE = "Example: monolith inspect records part-0.pb.zst --limit 2"
+
+Report: TypeAlias = dict[str, Any]
+
+_FLAGS = ("sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header")
+_MOST_SHOWN_LINES = 40
+
+
+def records(
+    path: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a URL that fsspec knows.")],
+    framing: Annotated[
+        str | None,
+        typer.Option(metavar="FLAGS", help="Read it so instead: sort_id,kafka_dump,... or none, tfrecord, bare."),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many records to show.")] = 3,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Say what a file is (codec, framing, message, and why), count its records, and show the first ones."""
+    from monolith.data.records import storage
+    from monolith.data.records.detect import detect
+    from monolith.data.records.framing import Framing
+
+    wanted = None if framing is None else Framing.parse(framing)
+    if not storage.is_file(path):
+        raise ConfigError(f"{path} is no file; name one file (for a folder, one of those in it)")
+    found = detect(path)
+    report = _explanation(path, storage.file_bytes(path), found)
+    chosen = wanted or found.framing
+    damage = _read(report, path, chosen, found, limit) if chosen is not None else None
+    _show(report, as_json)
+    if damage is not None:
+        raise damage
+
+
+# --- the report ---
+
+
+def _explanation(path: str, size: int, found: Detection) -> Report:
+    return {
+        "path": path,
+        "bytes": size,
+        "compression": found.compression,
+        "text": found.text,
+        "framing": _framing_report(found.framing),
+        "record": found.record,
+        "confidence": found.confidence,
+        "evidence": list(found.evidence),
+        "alternatives": [repr(each) for each in found.alternatives],
+    }
+
+
+def _framing_report(framing: Framing | None) -> Report | None:
+    if framing is None:
+        return None
+    return {"call": repr(framing), "kind": framing.kind, **{name: getattr(framing, name) for name in _FLAGS}}
+
+
+def _read(report: Report, path: str, framing: Framing, found: Detection, limit: int) -> RecordCorrupt | None:
+    """Count the records with ``framing`` and keep the first; return what was wrong, if anything was."""
+    from monolith.data.records.reader import RecordReader
+
+    counts: Report = {"framing": repr(framing), "records": 0, "payload_bytes": 0, "smallest": None, "largest": None}
+    report.update(read=counts, first=[], damage=None)
+    with RecordReader(path, framing=framing, compression=found.compression) as reader, _progress(reader) as moved:
+        try:
+            while (lot := reader.read()) is not None:
+                sizes = _sizes(lot)
+                first = report["first"]
+                for index in range(min(limit - len(first), len(lot))):
+                    first.append(_record_report(lot, index, counts["records"] + index, report["record"]))
+                counts["records"] += len(sizes)
+                counts["payload_bytes"] += sum(sizes)
+                counts["smallest"] = min([*sizes, counts["smallest"] if counts["smallest"] is not None else sizes[0]])
+                counts["largest"] = max([*sizes, counts["largest"] or 0])
+                moved()
+        except RecordCorrupt as error:
+            remedy = found.remedy(framing, reader.codec)
+            report["damage"] = f"{error}; {remedy}" if remedy else str(error)
+            return RecordCorrupt(report["damage"])
+    return None
+
+
+def _sizes(lot: Records) -> list[int]:
+    return [len(lot[index]) for index in range(len(lot))]
+
+
+def _record_report(lot: Records, index: int, number: int, record: str | None) -> Report:
+    return {
+        "record": number,
+        "offset": int(lot.offsets[index]),
+        "bytes": len(lot[index]),
+        "source_key": int(lot.source_keys[index]),
+        "content": describe(lot[index], record),
+    }
+
+
+def describe(payload: bytes, record: str | None) -> str:
+    """Return what a record says, for people; its fields by number when the message is not known."""
+    if record is not None:
+        try:
+            messages = importlib.import_module("monolith.data.records.messages")
+            formatter = importlib.import_module("monolith.data.records.formatter")
+            message = messages.parse_message(messages.record_class(record), payload)
+            return str(formatter.format_record(message, "json", readable=True))
+        except ImportError:
+            pass  # the message classes need protobuf, which a small installation may not have
+        except RecordCorrupt as error:
+            return f"{error}\n{_field_summary(payload)}"
+    return _field_summary(payload)
+
+
+def _field_summary(payload: bytes) -> str:
+    """The fields of a message by number, with how many there are and how many bytes they take."""
+    totals: dict[int, tuple[int, int]] = {}
+    try:
+        for number, size in _fields(payload):
+            count, total = totals.get(number, (0, 0))
+            totals[number] = (count + 1, total + size)
+    except (ValueError, IndexError):
+        return f"no message: {payload[:32].hex(' ')}{' ...' if len(payload) > 32 else ''}"
+    return "\n".join(f"field {number}: {count} x, {total} bytes" for number, (count, total) in sorted(totals.items()))
+
+
+def _fields(payload: bytes) -> Iterator[tuple[int, int]]:
+    at = 0
+    while at < len(payload):
+        begin = at
+        key, at = _varint(payload, at)
+        kind = key & 7
+        if kind == 0:
+            _, at = _varint(payload, at)
+        elif kind in (1, 5):
+            at += 8 if kind == 1 else 4
+        elif kind == 2:
+            size, at = _varint(payload, at)
+            at += size
+        else:
+            raise ValueError(kind)
+        if at > len(payload) or key >> 3 == 0:
+            raise ValueError(key)
+        yield key >> 3, at - begin
+
+
+def _varint(payload: bytes, at: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = payload[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+    raise ValueError(value)
+
+
+# --- how it is shown ---
+
+
+def _show(report: Report, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    for line in _lines(report):
+        typer.echo(line)
+
+
+def _lines(report: Report) -> Iterator[str]:
+    yield f"{report['path']}: {_what(report)}"
+    yield f"  compression  {report['compression']}"
+    if report["framing"] is not None:
+        yield f"  framing      {report['framing']['call']} ({report['confidence']})"
+        yield from (f"               or {other}, with the same records" for other in report["alternatives"])
+    yield f"  record       {report['record'] or 'not known'}"
+    yield f"  why          {'; '.join(report['evidence'])}"
+    if "read" not in report:
+        return
+    counts = report["read"]
+    if report["framing"] is None or counts["framing"] != report["framing"]["call"]:
+        yield f"  read with    {counts['framing']}, as asked"
+    spread = f", {counts['smallest']:,} to {counts['largest']:,} each" if counts["records"] else ""
+    until = " before the damage" if report["damage"] else ""
+    yield f"  records      {counts['records']:,}{until}, {counts['payload_bytes']:,} bytes{spread}"
+    for each in report["first"]:
+        source = f", data source {each['source_key']}" if each["source_key"] else ""
+        yield f"record {each['record']} at byte {each['offset']}, {each['bytes']} bytes{source}"
+        lines = each["content"].splitlines()
+        yield from (f"  {line}" for line in lines[:_MOST_SHOWN_LINES])
+        if len(lines) > _MOST_SHOWN_LINES:
+            yield f"  ... and {len(lines) - _MOST_SHOWN_LINES} more lines (--json has all)"
+
+
+def _what(report: Report) -> str:
+    size = f"{report['bytes']:,} bytes"
+    if report["text"] is not None:
+        forms = {"json": "JSON", "pbtxt": "a text proto", "dump": "a dump of keys", "other": "text"}
+        what = forms[report["text"]]
+        of_what = f" of one {report['record']}" if report["record"] else ""
+        return f"{what}{of_what}, {size}; no framed records"
+    if report["framing"] is None:
+        return f"nothing known, {size}"
+    return f"{report['record'] or 'unknown'} records, {size}"
+
+
+@contextlib.contextmanager
+def _progress(reader: RecordReader) -> Iterator[Callable[[], None]]:
+    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("counting"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=reader.file_bytes)
+        yield lambda: bar.update(task, completed=reader.bytes_read())

@@ -1,0 +1,345 @@
+"""Says what an unknown file is: how it is compressed, how its records are set apart, and which message they are.
+
+It tries everything on the start of the file and keeps what explains it best. It never guesses silently: what it saw is
+in the evidence, and framings that read the same records are named.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from io import BytesIO
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+from monolith import _native
+from monolith.core.errors import RecordCorrupt
+from monolith.data.records import codecs, storage
+from monolith.data.records.codecs import Codec
+from monolith.data.records.framing import Framing
+
+if TYPE_CHECKING:
+    from monolith.data.sources.base import RecordKind
+
+__all__ = ["Confidence", "Detection", "KINDS", "TextStyle", "best_kind", "detect", "detect_bytes"]
+
+Confidence: TypeAlias = Literal["certain", "likely", "possible", "none"]
+"""How sure: checksums agree; sizes chain and messages fit; only one of the two; nothing fits."""
+
+TextStyle: TypeAlias = Literal["json", "pbtxt", "dump", "other"]
+"""A message as JSON, as a text proto, as an indented dump of keys, or text that is no message."""
+
+KINDS: tuple[RecordKind, ...] = ("instance", "example", "example_batch", "example_batch_row_major", "tf_example")
+"""The kinds of messages, in the order of the native fits."""
+
+_HEAD_BYTES = 4 << 20
+_LONG_HEAD_BYTES = 64 << 20  # looked at when no record is complete in the short one
+_MOST_RECORDS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Detection:
+    """What a file is, and why."""
+
+    compression: Codec
+    """How the whole file is compressed."""
+
+    framing: Framing | None
+    """How its records are set apart; None when nothing fits, and for text."""
+
+    record: RecordKind | None
+    """Which message they are; None when it cannot be told."""
+
+    confidence: Confidence
+    """How sure this is."""
+
+    evidence: tuple[str, ...]
+    """What was seen, one sentence each."""
+
+    alternatives: tuple[Framing, ...] = ()
+    """Other framings that read exactly the same records."""
+
+    text: TextStyle | None = None
+    """How it is written, when it is text."""
+
+    def reads_like(self, framing: Framing) -> bool:
+        """Return whether ``framing`` reads the same records as the one found."""
+        return framing == self.framing or framing in self.alternatives
+
+    def remedy(self, framing: Framing, compression: Codec) -> str:
+        """Return what a user should give instead of these two, or nothing when that cannot be told."""
+        if self.text is not None:
+            return f"the file is {'text' if self.text == 'other' else self.text} and holds no framed records"
+        if self.compression != compression:
+            return f"the file is compressed with {self.compression}; give compression={self.compression!r} or 'auto'"
+        if self.framing is None or self.confidence not in ("certain", "likely") or self.reads_like(framing):
+            return ""
+        return f"the file reads well with {self.framing!r}"
+
+
+def detect(path: str | os.PathLike[str]) -> Detection:
+    """Look at the start of a file, local or URL, and say what it is.
+
+    Raises:
+        OSError: There is no such file, or it cannot be read.
+    """
+    name = os.fspath(path)
+    size = storage.file_bytes(name)
+    with storage.open_file(name) as file:
+        raw = storage.read_up_to(file, codecs.HEAD_BYTES)
+        codec = codecs.codec_of_head(raw, is_whole=len(raw) == size) or "none"
+        file.seek(0)
+        head, is_whole, damage = _head(codecs.decompressed(file, codec, name), _HEAD_BYTES)
+        found = _detect(head, is_whole, codec, damage)
+        if found.framing is None and found.text is None and not is_whole and not damage:
+            file.seek(0)
+            head, is_whole, damage = _head(codecs.decompressed(file, codec, name), _LONG_HEAD_BYTES)
+            found = _detect(head, is_whole, codec, damage)
+    named = codecs.codec_of_name(name)
+    if named not in ("none", codec):
+        note = f"the name promises {named}, but the file does not begin like it"
+        return replace(found, evidence=(*found.evidence, note))
+    return found
+
+
+def detect_bytes(head: bytes, *, is_whole: bool) -> Detection:
+    """Say what a stream is that begins with ``head``; ``is_whole`` says that it also ends there."""
+    codec = codecs.codec_of_head(head, is_whole=is_whole) or "none"
+    plain, ends, damage = _head(codecs.decompressed(BytesIO(head), codec, "stream"), _HEAD_BYTES)
+    if codec != "none" and not is_whole:
+        ends, damage = False, ""  # the codec stops because the head does
+    return _detect(plain, is_whole and ends, codec, damage)
+
+
+def _head(pieces: Iterator[bytes], size: int) -> tuple[bytes, bool, str]:
+    """The first bytes of a stream, whether they are all, and the damage that ended them."""
+    parts: list[bytes] = []
+    try:
+        for piece in pieces:
+            parts.append(piece[:size])
+            size -= len(parts[-1])
+            if size == 0 or len(parts[-1]) < len(piece):
+                return b"".join(parts), False, ""
+    except RecordCorrupt as error:
+        return b"".join(parts), False, str(error)
+    return b"".join(parts), True, ""
+
+
+def _detect(head: bytes, is_whole: bool, codec: Codec, damage: str) -> Detection:
+    evidence = [f"the first bytes are those of {codec}"] if codec != "none" else ["no compression"]
+    if damage:
+        evidence.append(damage)
+    if not head:
+        evidence.append("there is nothing in it")
+        return Detection(compression=codec, framing=None, record=None, confidence="none", evidence=tuple(evidence))
+    found = _as_text(head, is_whole) or _as_records(head, is_whole)
+    return replace(found, compression=codec, evidence=(*evidence, *found.evidence))
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Candidate:
+    framing: Framing
+    probe: _native.FramingProbe
+    record: RecordKind | None
+    share: float
+    """Of the fields seen, how many the message has."""
+
+
+# Header layouts by how usual they are: what wins when several read the same records.
+_USUAL = (1, 3, 8, 5, 7, 0, 2, 4, 6)
+_TFRECORD = Framing.tfrecord()
+
+
+def best_kind(fits: list[tuple[int, int, int]]) -> tuple[RecordKind | None, float]:
+    """Return the message that records fit best, and the share of their fields that it has."""
+    best: tuple[RecordKind | None, float] = (None, 0.0)
+    for kind, (known, unknown, misfits) in zip(KINDS, fits, strict=True):
+        share = known / (known + unknown) if known and not misfits else 0.0
+        if share > best[1]:
+            best = (kind, share)
+    return best
+
+
+def _as_records(head: bytes, is_whole: bool) -> Detection:
+    if (certain := _as_tfrecord(head, is_whole)) is not None:
+        return certain
+    candidates = [made for bits in _USUAL if (made := _try(Framing.from_bits(bits), head, is_whole)) is not None]
+    fitting = sorted((each for each in candidates if each.record is not None), key=_rank)
+    if fitting:
+        return _chosen(fitting)
+    bare = _try(Framing.bare(), head, is_whole)
+    if bare is not None and bare.record is not None and bare.share == 1.0:
+        sentence = f"the whole file of {len(head)} bytes is one message that fits {bare.record}"
+        return _found(bare, "likely", [sentence])
+    if candidates:
+        chained = min(candidates, key=lambda each: (each.probe.empty, -each.probe.bytes))
+        sentence = f"sizes chain over {_count(chained.probe)}, but no known message fits"
+        return _found(chained, "possible", [sentence])
+    return Detection(
+        compression="none",
+        framing=None,
+        record=None,
+        confidence="none",
+        evidence=("no framing makes sizes that chain", _first_damage(head, is_whole)),
+    )
+
+
+def _as_tfrecord(head: bytes, is_whole: bool) -> Detection | None:
+    made = _try(_TFRECORD, head, is_whole)
+    if made is not None:
+        sentences = [f"TFRecord checksums agree over {_count(made.probe)}"]
+        if made.record is not None:
+            sentences.append(f"their fields fit {made.record}")
+        return _found(made, "certain", sentences)
+    probe = _native.probe_framing(_TFRECORD.bits, head, _MOST_RECORDS, is_whole)
+    if not probe.records:
+        return None
+    # A checksum that agreed is no chance: it is TFRecord, and then damaged.
+    kind, _ = best_kind(probe.fits)
+    sentence = f"TFRecord checksums agree over {_count(probe)}; then {probe.damage}"
+    return Detection(compression="none", framing=_TFRECORD, record=kind, confidence="certain", evidence=(sentence,))
+
+
+def _try(framing: Framing, head: bytes, is_whole: bool) -> _Candidate | None:
+    """The framing as an explanation, if it reads the head without damage and finds at least one payload."""
+    probe = _native.probe_framing(framing.bits, head, _MOST_RECORDS, is_whole)
+    if probe.damage or probe.records == probe.empty:
+        return None
+    record, share = best_kind(probe.fits)
+    return _Candidate(framing=framing, probe=probe, record=record, share=share)
+
+
+def _rank(each: _Candidate) -> tuple[object, ...]:
+    """Smaller is better: no empty records, all fields known, then what is usual.
+
+    Of two that fit, the one that finds more records in the same bytes is right: the other takes every second record for
+    a sort id.
+    """
+    density = each.probe.bytes / (each.probe.records - each.probe.empty)
+    bits = each.framing.bits
+    is_named_source = bits == 8 and not each.probe.has_zero_words and not each.probe.has_high_words
+    usual = 0 if is_named_source or (bits == 8 and each.record == "example_batch") else 1 + _USUAL.index(bits)
+    return (each.probe.empty > 0, each.probe.has_high_words, -each.share, density, usual)
+
+
+def _chosen(fitting: list[_Candidate]) -> Detection:
+    best = fitting[0]
+    same = tuple(
+        each.framing
+        for each in fitting[1:]
+        if (each.probe.records, each.probe.bytes, each.probe.empty, each.probe.fits)
+        == (best.probe.records, best.probe.bytes, best.probe.empty, best.probe.fits)
+    )
+    fit = "all" if best.share == 1.0 else f"{best.share:.0%} of"
+    sentences = [f"sizes chain over {_count(best.probe)}", f"{fit} their fields fit {best.record}"]
+    if same:
+        others = ", ".join(map(repr, same))
+        sentences.append(f"the words before the sizes do not tell it from {others}, which read the same records")
+    confidence: Confidence = "likely" if best.share >= 0.5 and not best.probe.empty else "possible"
+    return _found(best, confidence, sentences, same)
+
+
+def _found(
+    made: _Candidate, confidence: Confidence, sentences: list[str], alternatives: tuple[Framing, ...] = ()
+) -> Detection:
+    return Detection(
+        compression="none",
+        framing=made.framing,
+        record=made.record,
+        confidence=confidence,
+        evidence=tuple(sentences),
+        alternatives=alternatives,
+    )
+
+
+def _count(probe: _native.FramingProbe) -> str:
+    empty = f" ({probe.empty} of them empty)" if probe.empty else ""
+    return f"{probe.records} record{'' if probe.records == 1 else 's'}{empty} in {probe.bytes} bytes"
+
+
+def _first_damage(head: bytes, is_whole: bool) -> str:
+    default = Framing()
+    damage = _native.probe_framing(default.bits, head, _MOST_RECORDS, is_whole).damage
+    return f"with {default!r}: {damage}" if damage else f"the first {len(head)} bytes hold no complete record"
+
+
+# --- text -------------------------------------------------------------------------------------------------------------
+
+# Top-level names that give a message away, the most telling first.
+_TELLING: tuple[tuple[str, RecordKind], ...] = (
+    ("named_feature_list", "example_batch"),
+    ("named_raw_feature_list", "example_batch"),
+    ("shared_feature", "example_batch_row_major"),
+    ("named_feature", "example"),
+    ("named_raw_feature", "example"),
+    ("features", "tf_example"),
+    ("fid", "instance"),
+    ("feature", "instance"),
+    ("label", "instance"),
+    ("line_id", "instance"),
+)
+_PBTXT_LINE = re.compile(r"([A-Za-z_]\w*)\s*(:\s*\S.*|\{.*|<.*)|[}>]\s*;?")
+_DUMP_LINE = re.compile(r'("?\w+"?|\d+)\s*:.*')
+
+
+def _as_text(head: bytes, is_whole: bool) -> Detection | None:
+    try:
+        text = head.decode()
+    except UnicodeDecodeError as error:
+        if is_whole or error.end < len(head) - 3 or error.reason != "unexpected end of data":
+            return None
+        text = head[: error.start].decode()
+    if any(char < " " and char not in "\t\n\r" for char in text):
+        return None
+    style, names = _style(text, is_whole)
+    record = next((kind for name, kind in _TELLING if name in names), None)
+    forms = {"json": "JSON", "pbtxt": "a text proto", "dump": "a dump of keys", "other": "text"}
+    sentences = [f"it is {forms[style]}, not framed records"]
+    if record is not None:
+        sentences.append(f"its names are those of {record}")
+    return Detection(
+        compression="none",
+        framing=None,
+        record=record,
+        confidence="likely" if record is not None else "none",
+        evidence=tuple(sentences),
+        text=style,
+    )
+
+
+def _style(text: str, is_whole: bool) -> tuple[TextStyle, set[str]]:
+    """How the text is written, and the names at its top level."""
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
+    if not is_whole and len(lines) > 1:
+        lines.pop()  # it may be cut
+    if text.lstrip()[:1] in ("{", "["):
+        return "json", _json_names(text)
+    if lines and lines[0].strip('"').startswith("root") and all(map(_DUMP_LINE.fullmatch, lines)):
+        return "dump", {line.split(":")[0].strip('"') for line in lines}
+    if lines and all(map(_PBTXT_LINE.fullmatch, lines)):
+        return "pbtxt", _top_names(lines)
+    return "other", set()
+
+
+def _json_names(text: str) -> set[str]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return set(re.findall(r'"(\w+)"\s*:', text))
+    value = value[0] if isinstance(value, list) and value else value
+    return set(value) if isinstance(value, dict) else set()
+
+
+def _top_names(lines: list[str]) -> set[str]:
+    names, depth = set(), 0
+    for line in lines:
+        match = _PBTXT_LINE.fullmatch(line)
+        if depth == 0 and match and match[1]:
+            names.add(match[1])
+        depth += line.count("{") - line.count("}")
+    return names

@@ -1,0 +1,126 @@
+"""Which file comes next: a fixed list, read once or several times, or a work list shared with other workers.
+
+Knows names only; nothing is opened here.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from monolith.core.errors import DataError
+from monolith.data.sources.work_list import WorkList
+
+__all__ = ["FilePlan", "FixedPlan", "SharedPlan"]
+
+
+class FilePlan(Protocol):
+    """Hands out files in order."""
+
+    def take(self) -> str | None:
+        """Return the next file to open, or None when there is none."""
+        ...
+
+    def position(self) -> dict[str, Any]:
+        """Return where the plan stands, as JSON."""
+        ...
+
+    def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
+        """Go to ``position``; say of each file that was open then whether it is still ours to read."""
+        ...
+
+    def start(self) -> None:
+        """Begin at the beginning."""
+        ...
+
+    def done(self, file: str) -> None:
+        """Note that everything in a file was handed out, and that the user came back for more."""
+        ...
+
+    def note_empty(self, files: int) -> None:
+        """Take note that so many files in a row had no record.
+
+        Raises:
+            DataError: It would go on like this for ever.
+        """
+        ...
+
+
+class FixedPlan:
+    """The files of a list, ``repeat`` times (None: for ever), passes following each other without a gap."""
+
+    def __init__(self, files: Sequence[str], repeat: int | None) -> None:
+        self._files = list(files)
+        self._repeat = repeat
+        self._next = 0
+        self._checksums = [0]  # of the first n names
+        for file in self._files:
+            self._checksums.append(zlib.crc32(file.encode() + b"\n", self._checksums[-1]))
+
+    def take(self) -> str | None:
+        """Return the next file to open, or None when there is none."""
+        if self._repeat is not None and self._next >= self._repeat * len(self._files):
+            return None
+        file = self._files[self._next % len(self._files)]
+        self._next += 1
+        return file
+
+    def position(self) -> dict[str, Any]:
+        """Return how many files were opened, with a checksum of their names."""
+        return {"next": self._next, "names": self._checksums[min(self._next, len(self._files))]}
+
+    def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
+        """Go to ``position``. Files may have been added at the end of the list since, but not before."""
+        following = int(position["next"])
+        seen = min(following, len(self._files))
+        if following < 0 or (self._repeat == 1 and following > seen) or position["names"] != self._checksums[seen]:
+            raise DataError(
+                f"the first {following} files are not the same as when the position was saved; "
+                "resume with the same files in the same order (new ones may follow at the end)"
+            )
+        self._next = following
+        return [True] * len(open_files)
+
+    def start(self) -> None:
+        """Nothing to do: a list begins at its beginning."""
+
+    def done(self, file: str) -> None:
+        """Nothing to do: nobody else waits for it."""
+
+    def note_empty(self, files: int) -> None:
+        """Refuse to go round for ever in files without a record."""
+        if self._repeat is None and files >= len(self._files):
+            raise DataError(f"none of the {len(self._files)} files has a record; with repeat=None this would never end")
+
+
+class SharedPlan:
+    """Files claimed from a work list, one when one is needed."""
+
+    def __init__(self, work_list: WorkList, worker: str) -> None:
+        self._work_list = work_list
+        self._worker = worker
+
+    def take(self) -> str | None:
+        """Claim the next file."""
+        return self._work_list.claim(self._worker)
+
+    def position(self) -> dict[str, Any]:
+        """Return nothing of its own: the work list's state is saved apart, once for all workers."""
+        return {"worker": self._worker}
+
+    def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
+        """Take up again the files that were open, unless others have them by now; the rest goes back to the list."""
+        self._work_list.requeue(self._worker)
+        return [self._work_list.reclaim(self._worker, file) for file in open_files]
+
+    def start(self) -> None:
+        """Give back what a worker of this name held in an earlier life."""
+        self._work_list.requeue(self._worker)
+
+    def done(self, file: str) -> None:
+        """Tell the others."""
+        self._work_list.done(self._worker, file)
+
+    def note_empty(self, files: int) -> None:
+        """Nothing to do: the list ends."""
