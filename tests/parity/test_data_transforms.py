@@ -1,4 +1,4 @@
-"""Golden vectors of row transforms: filters, labels, sampling and the transform DSL, as the original's tests state them."""
+"""Golden vectors of row transforms: filters, labels, sampling and the transform DSL, of the original's own tests."""
 
 from __future__ import annotations
 

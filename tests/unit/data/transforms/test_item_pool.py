@@ -174,7 +174,7 @@ def test_a_pool_without_a_file_is_left_alone_and_said(
 def test_a_torn_file_is_refused_by_name(bench: Any, tmp_path: Path) -> None:
     (path,) = save_pools([operation(bench, [4, 5])], tmp_path, 5, worker=0, workers=1)
     path.write_bytes(path.read_bytes()[:-3])
-    with pytest.raises(RecordCorrupt, match="model.ckpt-5_item_pool_0_0_1"):
+    with pytest.raises(RecordCorrupt, match=r"model\.ckpt-5_item_pool_0_0_1"):
         restore_pools([operation(bench, [])], tmp_path, worker=0)
 
 

@@ -281,7 +281,7 @@ def test_the_log_reaches_back_to_the_oldest_live_mark_only(bench: Any) -> None:
         operation.run(bench.rows(lot))
         sizes.append(pool.log_size)
     assert max(sizes) < 3 * 25 * 6
-    assert 0 < sizes[-1]
+    assert sizes[-1] > 0
     window.clear()
     operation.run(bench.rows(lots()[0]))
     assert pool.log_size == 0

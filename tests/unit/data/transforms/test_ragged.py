@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -18,7 +20,7 @@ def ragged(rows: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_of(values: np.ndarray, offsets: np.ndarray) -> list[list[int]]:
-    return [values[begin:end].tolist() for begin, end in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [values[begin:end].tolist() for begin, end in pairwise(offsets.tolist())]
 
 
 @given(a=IDS, slot=st.integers(0, 1023), version=st.sampled_from([1, 2]))

@@ -135,7 +135,7 @@ def test_copies_follow_their_row_and_have_keys_of_their_own(bench: Any, make_exa
 
 def test_a_row_that_asks_for_endless_copies_is_refused(bench: Any, make_example: Any) -> None:
     step = InstanceReweight(action_priority=[1], reweight="9:10000:")
-    with pytest.raises(SchemaMismatch, match="row 0 of the lot asks for .* copies"):
+    with pytest.raises(SchemaMismatch, match=r"row 0 of the lot asks for .* copies"):
         bench.run(step, [make_example(label=[0], actions=[9] * 50)])
 
 

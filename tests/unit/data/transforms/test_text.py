@@ -30,7 +30,8 @@ def test_every_transform_of_the_text_form() -> None:
           task_label_configs { pos_actions: [1, 2] neg_actions: 3 }
           task_label_configs { pos_actions: 4 sample_rate: 0.5 }
           negative_value: -1 new_sample_rate: 0.25 } } }
-        configs { basic_config { filter_by_value { field_name: "uid" op: "between" int_operand: [1, 5] keep_empty: true } } }
+        configs { basic_config {
+          filter_by_value { field_name: "uid" op: "between" int_operand: [1, 5] keep_empty: true } } }
         configs { logical_or_config {
           x { filter_by_value { field_name: "sample_rate" op: "gt" float_operand: 0.5 } }
           y { filter_by_value { field_name: "device_type" op: "in" string_operand: ["a", "b"] } } } }
