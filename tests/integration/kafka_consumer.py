@@ -1,9 +1,9 @@
 """The victim of test_kafka.py: reads a topic as a member of a group until it is killed.
 
-Arguments: servers, topic, group, state file, lots per checkpoint, librdkafka settings as JSON. For each lot it prints a
-line of JSON (what was read), then, after every few lots, saves its position with what it has read since (a checkpoint:
-one rename) and commits. Before the first lot it resumes from the state file when there is one. It goes on with each
-line of standard input, so that the judge decides when it is killed.
+Arguments: servers, topic, group, start, state file, lots per checkpoint, librdkafka settings as JSON. For each lot it
+prints a line of JSON (what was read), then, after every few lots, saves its position with what it has read since (a
+checkpoint: one rename) and commits. Before the first lot it resumes from the state file when there is one. It goes on
+with each line of standard input, so that the judge decides when it is killed.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from monolith.data.sources.kafka import KafkaSource
 
 
 def main() -> None:
-    servers, topic, group, state_file, every, settings = sys.argv[1:]
+    servers, topic, group, start, state_file, every, settings = sys.argv[1:]
     path = Path(state_file)
     source = KafkaSource(
-        servers, topic, group, "example", start="earliest", poll_records=7, max_wait_s=0.05, config=json.loads(settings)
+        servers, topic, group, "example", start=start, poll_records=7, max_wait_s=0.05, config=json.loads(settings)
     )
     trained: list[str] = []
     if path.exists():

@@ -346,28 +346,21 @@ def test_closing_ends_a_wait(broker: Broker, opened: Callable[..., KafkaSource])
 class Member:
     """A consumer in a process of its own, driven lot by lot."""
 
-    def __init__(self, broker: Broker, topic: str, group: str, state: Path, every: int = 1) -> None:
+    def __init__(self, broker: Broker, topic: str, group: str, start: str, state: Path, every: int = 1) -> None:
+        arguments = [broker.servers, topic, group, start, str(state), str(every), json.dumps(broker.quick)]
         self._child = subprocess.Popen(
-            [
-                sys.executable,
-                str(HERE / "kafka_consumer.py"),
-                broker.servers,
-                topic,
-                group,
-                str(state),
-                str(every),
-                json.dumps(broker.quick),
-            ],
+            [sys.executable, str(HERE / "kafka_consumer.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
 
-    def lot(self, timeout_s: float = PATIENCE_S) -> dict[str, Any] | None:
-        """The next lot, None when none comes in time. It is in the child's hands, not yet in a checkpoint."""
+    def lot(self) -> dict[str, Any]:
+        """The next lot. It is in the child's hands, not yet in a checkpoint."""
         assert self._child.stdout is not None
-        ready, _, _ = select.select([self._child.stdout], [], [], timeout_s)
-        return json.loads(self._child.stdout.readline()) if ready else None
+        ready, _, _ = select.select([self._child.stdout], [], [], PATIENCE_S)
+        assert ready, "the consumer read nothing"
+        return dict(json.loads(self._child.stdout.readline()))
 
     def go_on(self) -> None:
         assert self._child.stdin is not None
@@ -384,62 +377,97 @@ def saved(state: Path) -> list[str]:
     return list(json.loads(state.read_text())["trained"]) if state.exists() else []
 
 
+@pytest.fixture
+def members() -> Iterator[Callable[..., Member]]:
+    """Makes members that are dead after the test."""
+    made: list[Member] = []
+
+    def make(*arguments: Any) -> Member:
+        made.append(Member(*arguments))
+        return made[-1]
+
+    yield make
+    for member in made:
+        member.kill()
+
+
 @pytest.mark.parametrize("every", [1, 3])
-def test_a_killed_consumer_loses_and_repeats_nothing(broker: Broker, tmp_path: Path, every: int) -> None:
+def test_a_killed_consumer_loses_and_repeats_nothing(
+    broker: Broker, members: Callable[..., Member], tmp_path: Path, every: int
+) -> None:
     topic, group, state = broker.topic(2), uuid.uuid4().hex, tmp_path / "state.json"
     for partition in range(2):
         broker.produce(topic, numbered(40, partition * 40), partition)
-    want = sorted(str(number) for number in range(80))
-    for lots_before_death in (2, 4, 3):
-        member = Member(broker, topic, group, state, every)
+    for lots_before_death in (2, 3):
+        member = members(broker, topic, group, "earliest", state, every)
         for _ in range(lots_before_death):
-            assert member.lot() is not None
+            member.lot()
             member.go_on()
-        assert member.lot() is not None  # read, and never saved
+        member.lot()  # read, and never saved
         member.kill()
         trained = saved(state)
         assert len(trained) == len(set(trained))
-    member = Member(broker, topic, group, state)
+    assert trained
+    member = members(broker, topic, group, "earliest", state)
     while len(trained) < 80:
-        assert member.lot() is not None
+        member.lot()
         member.go_on()
         before = trained
         until(lambda: saved(state) != before)  # noqa: B023 - called at once
         trained = saved(state)
-    member.kill()
-    assert sorted(trained) == want
+    assert sorted(trained) == sorted(str(number) for number in range(80))
 
 
-def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(broker: Broker, tmp_path: Path) -> None:
+def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
+    broker: Broker, members: Callable[..., Member], opened: Callable[..., KafkaSource], tmp_path: Path
+) -> None:
     topic, group = broker.topic(4), uuid.uuid4().hex
     for partition in range(4):
         broker.produce(topic, numbered(2), partition)
-    options: dict[str, Any] = {"start": "earliest", "max_wait_s": 0.05, "config": broker.quick, "idle_end_s": 0.1}
-    source = KafkaSource(broker.servers, topic, group, "example", **options)
-    try:
-        until(lambda: source.read() is None and len(source.position().get(topic, {})) == 4)
-        source.committed(source.position())
-        until(lambda: all(broker.committed(topic, group, partition) == 2 for partition in range(4)))
-        member = Member(broker, topic, group, tmp_path / "state.json")
-        until(lambda: source.read() is None and len(source.position()[topic]) == 2)
-        kept = set(source.position()[topic])
-        for partition in range(4):
-            broker.produce(topic, numbered(1, 2), partition)
-        others = set()
-        while len(others) < 2:
-            lot = member.lot(0.1)
-            if lot is not None:
-                assert lot["records"] == [
-                    "2"
-                ]  # the group's committed place, although it was told to start at the earliest
-                others.add(lot["source"])
-            else:
-                source.read()
+    source = opened(topic, group, idle_end_s=0.1)
+
+    def holds(partitions: int) -> bool:
+        return len(source.position().get(topic, {})) == partitions
+
+    until(lambda: source.read() is None and holds(4))
+    source.committed(source.position())
+    until(lambda: all(broker.committed(topic, group, partition) == 2 for partition in range(4)))
+    member = members(broker, topic, group, "committed", tmp_path / "state.json")
+    until(lambda: source.read() is None and holds(2))
+    kept = source.position()[topic]
+    moved = {str(partition) for partition in range(4)} - set(kept)
+    for partition in range(4):
+        broker.produce(topic, [b"new %d" % partition], partition)
+    with reading(source) as got:  # both must go on reading while partitions move
+        first = member.lot()["records"]
+        member.go_on()  # this one is in a checkpoint ...
+        safe = first[0].removeprefix("new ")
+        until(lambda: broker.committed(topic, group, int(safe)) == 3)
+        [again] = member.lot()["records"]  # ... and this one is not
         member.kill()
-        until(lambda: source.read() is None and len(source.position()[topic]) == 4)
-        assert kept.isdisjoint(name.removeprefix(f"kafka {topic}[").removesuffix("]") for name in others)
-    finally:
-        source.close()
+        until(lambda: again.encode() in got)
+        assert {first[0], again} == {f"new {partition}" for partition in moved}
+    assert sorted(got) == sorted([*(b"new %d" % int(partition) for partition in kept), again.encode()])
+    assert source.position() == {topic: {str(partition): 3 for partition in range(4)}}
+
+
+@contextlib.contextmanager
+def reading(source: KafkaSource) -> Iterator[list[bytes]]:
+    """Reads in another thread, past the ends that are only pauses."""
+    got: list[bytes] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            got.extend(drain(source))
+
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(read)
+        try:
+            yield got
+        finally:
+            done.set()
+            reader.result(PATIENCE_S)
 
 
 # --- broker loss ---

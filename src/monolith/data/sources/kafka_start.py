@@ -94,7 +94,7 @@ class StartPlaces:
         probe = self._new_probe()
         try:
             last = self._message_at(probe, partition, high - 1)
-            if last is None or self._time_ms(last) < time_ms:
+            if last is not None and self._time_ms(last) < time_ms:
                 return high
             return self._search(probe, partition, low, high, time_ms)
         finally:
