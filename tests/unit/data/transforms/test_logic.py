@@ -94,4 +94,7 @@ def test_per_batch_steps_are_known() -> None:
     in_batch = InBatchNegatives(num=1, item_features=["a"])
     assert in_batch.is_per_batch
     assert Compose([in_batch]).is_per_batch
+    assert Compose([has(1), in_batch]).is_per_batch
     assert not has(1).is_per_batch
+    with pytest.raises(ConfigError, match="NegativeGen beside a transform of whole batches"):
+        Compose([NegativeGen(neg_num=1, item_features=["a"]), in_batch])
