@@ -64,7 +64,7 @@ class Broker:
         self.servers = servers
         self._child = child
         # A real broker allows no sessions as short as this; the mock waits for them to end where a real one need not.
-        self.quick = {} if child is None else {"session.timeout.ms": 1000, "heartbeat.interval.ms": 100}
+        self.quick = {} if child is None else {"session.timeout.ms": 600, "heartbeat.interval.ms": 60}
         self._producer = Producer({"bootstrap.servers": servers, "log_level": 0})
 
     def topic(self, partitions: int = 1) -> str:
@@ -455,6 +455,24 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
         assert {first[0], again} == {f"new {partition}" for partition in moved}
     assert sorted(got) == sorted([*(b"new %d" % int(partition) for partition in kept), again.encode()])
     assert source.position() == {topic: {str(partition): 3 for partition in range(4)}}
+
+
+def test_a_member_that_joins_late_begins_at_its_saved_places(
+    broker: Broker, opened: Callable[..., KafkaSource]
+) -> None:
+    topic, group = broker.topic(2), uuid.uuid4().hex
+    for partition in range(2):
+        broker.produce(topic, numbered(4), partition)
+    first = opened(topic, group, idle_end_s=0.1)
+    drain(first)
+    first.committed(first.position())
+    until(lambda: all(broker.committed(topic, group, partition) == 4 for partition in range(2)))
+    with reading(first) as got:
+        late = opened(topic, group, idle_end_s=None)
+        late.resume({topic: {"0": 1, "1": 1}})
+        assert take(late, 3) == numbered(3, 1)
+    assert got == []
+    assert len(late.position()[topic]) == len(first.position()[topic]) == 1
 
 
 @contextlib.contextmanager
