@@ -1,12 +1,12 @@
 """A Kafka broker in a process of its own: librdkafka's mock cluster, driven through its C interface.
 
-Arguments: ``--advertise PORT`` makes clients come back through that port. It prints its address. Each line of standard
-input, ``name:partitions``, makes a topic and is answered by a line; the broker ends when standard input does.
+It prints its address. Each line of standard input is a command, answered by a line with 0 when it worked: ``topic NAME
+PARTITIONS`` makes a topic, ``advertise PORT`` makes clients come back through another port. The broker ends when
+standard input does.
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import sys
 from pathlib import Path
@@ -36,9 +36,6 @@ def library() -> ctypes.CDLL:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--advertise", type=int)
-    arguments = parser.parse_args()
     lib = library()
     error = ctypes.create_string_buffer(512)
     config = lib.rd_kafka_conf_new()
@@ -47,12 +44,16 @@ def main() -> None:
     cluster = lib.rd_kafka_mock_cluster_new(handle, 1)
     lib.rd_kafka_mock_group_initial_rebalance_delay_ms(cluster, 0)
     address = lib.rd_kafka_mock_cluster_bootstraps(cluster).decode()
-    if arguments.advertise:
-        lib.rd_kafka_mock_broker_set_host_port(cluster, 1, b"127.0.0.1", arguments.advertise)
     print(address, flush=True)
     for line in sys.stdin:
-        name, _, partitions = line.strip().partition(":")
-        print(lib.rd_kafka_mock_topic_create(cluster, name.encode(), int(partitions), 1), flush=True)
+        match line.split():
+            case ["topic", name, partitions]:
+                done = lib.rd_kafka_mock_topic_create(cluster, name.encode(), int(partitions), 1)
+            case ["advertise", port]:
+                done = lib.rd_kafka_mock_broker_set_host_port(cluster, 1, b"127.0.0.1", int(port))
+            case _:
+                sys.exit(f"unknown command {line!r}")
+        print(done, flush=True)
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ saved with checkpoints; the broker is told of them by ``committed`` only, after 
 
 Where a partition begins when the group gives it to this consumer:
 
-1. at the place that ``resume`` named, in the first assignment;
-2. by ``start``, in the first assignment of a source that was not resumed;
-3. else (taken over later, or not in the resumed position) where this consumer left it or where the group has committed,
-   whichever is further, and by ``start`` when there is neither.
+1. one that it held before: where it was left, or where the group has committed, whichever is further;
+2. one that ``resume`` named: exactly there;
+3. in the first assignment of a source that was not resumed: by ``start``;
+4. any other, such as one whose reader has died: where the group has committed, by ``start`` when it has not.
 """
 
 from __future__ import annotations
@@ -147,7 +147,8 @@ class KafkaSource:
         self._pending: deque[_Lot] = deque()
         self._broken: MonolithError | None = None
         self._has_subscribed = False
-        self._assignments = 0
+        self._has_joined = False
+        self._has_held = False
         self._quiet_since_s = 0.0
         self._lag_due_s = 0.0
         self._lock = threading.Lock()
@@ -308,7 +309,7 @@ class KafkaSource:
     def _is_idle(self) -> bool:
         if self._idle_end_s is None or self._pending or self._broken is not None or self._outage.is_suspected:
             return False
-        patience_s = self._idle_end_s if self._assignments else max(self._idle_end_s, _JOIN_TIMEOUT_S)
+        patience_s = self._idle_end_s if self._has_joined else max(self._idle_end_s, _JOIN_TIMEOUT_S)
         return self._clock.monotonic_s() - self._quiet_since_s >= patience_s
 
     # --- partitions ---
@@ -322,16 +323,21 @@ class KafkaSource:
             self._broken = exc if isinstance(exc, MonolithError) else ClusterError(f"no place to begin at: {exc}")
             self._broken.__cause__ = exc.__cause__
             return
-        self._assignments += 1
+        # A member that joins a group may be given nothing at first, until the others have let go.
+        self._has_joined = True
+        self._has_held = self._has_held or bool(taken)
         self._quiet_since_s = self._clock.monotonic_s()
         for each in taken:
             each.offset = offsets[each.topic, each.partition]
         self._next.update(offsets)
         self._fetched.update(offsets)
-        if self._assigns_by_difference:
-            consumer.incremental_assign(taken)
-        else:
-            consumer.assign(taken)
+        try:
+            if self._assigns_by_difference:
+                consumer.incremental_assign(taken)
+            else:
+                consumer.assign(taken)
+        except self._client.KafkaException as exc:
+            self._break(ClusterError(f"the partitions that group {self._group!r} gave cannot be read: {exc}"))
         if offsets:
             logger.info("partitions assigned group=%s offsets=%s", self._group, self.position())
 
@@ -350,17 +356,15 @@ class KafkaSource:
         if not partitions:
             return {}
         saved = self._saved or {}
-        is_first = self._assignments == 0
-        exact = [partition for partition in partitions if is_first and partition in saved]
-        places = {partition: self._places.checked(partition, saved[partition]) for partition in exact}
-        rest = [partition for partition in partitions if partition not in places]
-        by_start = is_first and self._saved is None and self._start != "committed"
-        known = {} if by_start or not rest else self._places.committed(rest)
-        for partition in rest:
+        is_fresh = self._saved is None and not self._has_held and self._start != "committed"
+        asked = [each for each in partitions if each in self._left or not (is_fresh or each in saved)]
+        committed = self._places.committed(asked) if asked else {}
+        places = {}
+        for partition in partitions:
             mine = self._left.get(partition, saved.get(partition))
-            candidates = [place for place in (mine, known.get(partition)) if place is not None]
-            if candidates:
-                places[partition] = self._places.checked(partition, max(candidates))
+            known = [place for place in (mine, committed.get(partition)) if place is not None]
+            if known:
+                places[partition] = self._places.checked(partition, max(known))
             else:
                 places[partition] = self._places.at(self._start, partition)
         return places
