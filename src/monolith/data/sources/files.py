@@ -292,7 +292,7 @@ class _Lots:
         reader.close()
         self._finished.append(reader.path)
         self._empty_files = 0 if reader.records else self._empty_files + 1
-        self._plan.note_empty(self._empty_files)
+        self._plan.ended(self._empty_files)
         file = self._plan.take()
         if file is not None:
             self._open[self._turn] = self._open_file(file)

@@ -46,8 +46,14 @@ class WorkList(Protocol):
         """
         ...
 
-    def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
+    def requeue(self, worker: str, finished: int | None = None) -> list[str]:
+        """Put what a worker holds back to the front of the list; return those files.
+
+        Args:
+            worker: One that is dead, or that begins anew.
+            finished: How many of the files it finished are safe in a checkpoint. Those after them go back as well;
+                None: none does.
+        """
         ...
 
     def state(self) -> WorkListState:
@@ -66,17 +72,18 @@ class WorkList(Protocol):
 class _Ledger:
     """The bookkeeping itself, without locks."""
 
-    def __init__(self, waiting: Sequence[str], held: Mapping[str, str], done: Sequence[str]) -> None:
+    def __init__(self, waiting: Sequence[str], held: Mapping[str, str], done: Mapping[str, str]) -> None:
         self.waiting = list(waiting)
         self.held = dict(held)
-        self.finished = list(done)
+        self.finished = dict(done)  # by whom, in the order in which they were
 
     @classmethod
     def parse(cls, state: object, where: str) -> _Ledger:
         try:
             waiting, held, done = (state[name] for name in ("waiting", "held", "done"))  # type: ignore[index]
             files = [*waiting, *held, *done]
-            if not all(isinstance(file, str) for file in [*files, *held.values()]) or len(set(files)) < len(files):
+            names = [*files, *held.values(), *done.values()]
+            if not all(isinstance(name, str) for name in names) or len(set(files)) < len(files):
                 raise TypeError("names are not text, or a file is there twice")
             return cls(waiting, held, done)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -85,7 +92,7 @@ class _Ledger:
             ) from error
 
     def as_json(self) -> dict[str, Any]:
-        return {"waiting": list(self.waiting), "held": dict(self.held), "done": list(self.finished)}
+        return {"waiting": list(self.waiting), "held": dict(self.held), "done": dict(self.finished)}
 
     def claim(self, worker: str) -> str | None:
         if not self.waiting:
@@ -106,12 +113,17 @@ class _Ledger:
             whose = f"held by {holder!r}" if holder else "done" if file in self.finished else "waiting"
             raise DataError(f"{worker!r} does not hold {file!r}, which is {whose}; was the worker taken for dead?")
         del self.held[file]
-        self.finished.append(file)
+        self.finished[file] = worker
 
-    def requeue(self, worker: str) -> list[str]:
-        files = [file for file, holder in self.held.items() if holder == worker]
+    def requeue(self, worker: str, finished: int | None) -> list[str]:
+        files = []
+        if finished is not None:
+            files = [file for file, reader in self.finished.items() if reader == worker][finished:]
         for file in files:
-            del self.held[file]
+            del self.finished[file]
+        files += [file for file, holder in self.held.items() if holder == worker]
+        for file in files:
+            self.held.pop(file, None)
         self.waiting[:0] = files
         return files
 
@@ -137,7 +149,7 @@ class MemoryWorkList:
     """
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._ledger = _Ledger(_checked(files), {}, [])
+        self._ledger = _Ledger(_checked(files), {}, {})
         self._lock = threading.Lock()
 
     def claim(self, worker: str) -> str | None:
@@ -155,10 +167,10 @@ class MemoryWorkList:
         with self._lock:
             self._ledger.done(worker, file)
 
-    def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
+    def requeue(self, worker: str, finished: int | None = None) -> list[str]:
+        """Put back what a worker holds, and what it finished after its first ``finished`` files; return those files."""
         with self._lock:
-            return self._ledger.requeue(worker)
+            return self._ledger.requeue(worker, finished)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
@@ -202,7 +214,7 @@ class FolderWorkList:
             if not self._path.exists():
                 if names is None:
                     raise ConfigError(f"{self._folder} holds no work list; give the files to begin with")
-                self._write(_Ledger(names, {}, []))
+                self._write(_Ledger(names, {}, {}))
             elif names is not None:
                 ledger = self._read()
                 known = {*ledger.waiting, *ledger.held, *ledger.finished}
@@ -219,7 +231,7 @@ class FolderWorkList:
             if not ledger.waiting and self._requeue_dead:
                 for holder in dict.fromkeys(ledger.held.values()):
                     if holder != worker and self._is_dead(holder):
-                        ledger.requeue(holder)
+                        ledger.requeue(holder, None)
             return ledger.claim(worker)
 
     def reclaim(self, worker: str, file: str) -> bool:
@@ -233,10 +245,10 @@ class FolderWorkList:
         with self._changed() as ledger:
             ledger.done(worker, file)
 
-    def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
+    def requeue(self, worker: str, finished: int | None = None) -> list[str]:
+        """Put back what a worker holds, and what it finished after its first ``finished`` files; return those files."""
         with self._changed() as ledger:
-            return ledger.requeue(worker)
+            return ledger.requeue(worker, finished)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
