@@ -82,7 +82,7 @@ def test_the_state_is_json_and_brings_everything_back(make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "state", [None, {}, {"waiting": ["a"], "held": {"a": "w"}, "done": {}}, {"waiting": [1], "held": {}, "done": {}}]
+    "state", [None, {}, {"waiting": ["a"], "claimed": {"a": "w"}, "done": []}, {"waiting": [1], "claimed": {}, "done": []}]
 )
 def test_a_state_that_is_none_is_refused(make: Make, state: object) -> None:
     with pytest.raises(DataError, match="not the state of a work list"):
@@ -116,11 +116,13 @@ def test_threads_share_every_file_out_exactly_once(make: Make) -> None:
     assert len(shared.state()["done"]) == 60
 
 
-def test_files_finished_after_a_checkpoint_can_be_put_back(make: Make) -> None:
+def test_a_worker_that_resumes_takes_back_what_it_finished_since(make: Make) -> None:
     shared = make(["a", "b", "c", "d", "e"])
-    for _ in range(3):
-        shared.done("one", str(shared.claim("one")))
-    assert shared.claim("one") == "d"
-    assert shared.requeue("one", finished=1) == ["b", "c", "d"]
-    assert [shared.claim("one") for _ in range(5)] == ["b", "c", "d", "e", None]
-    assert list(shared.state()["done"]) == ["a"]
+    assert [shared.claim("one") for _ in range(4)] == ["a", "b", "c", "d"]
+    for file in ("a", "c", "b"):
+        shared.done("one", file)
+    assert shared.take_back("one", 1) == ["b", "c", "d"], "in the order of the claims"
+    assert shared.state()["done"] == ["a"]
+    assert shared.claim("two") == "e"
+    assert shared.claim("two") is None, "what was taken back is held"
+    shared.done("one", "c")

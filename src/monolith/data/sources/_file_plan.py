@@ -101,23 +101,26 @@ class SharedPlan:
         self._work_list = work_list
         self._worker = worker
         self._ended = 0
+        self._own: list[str] = []  # claimed in an earlier life, and to be read again
 
     def take(self) -> str | None:
         """Claim the next file."""
-        return self._work_list.claim(self._worker)
+        return self._own.pop(0) if self._own else self._work_list.claim(self._worker)
 
     def position(self) -> dict[str, Any]:
         """Return how many files had ended. The work list's state is saved apart, once for all workers."""
         return {"worker": self._worker, "finished": self._ended}
 
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Take up again the files that were open, unless others have them by now; the rest goes back to the list.
+        """Take up again the files that were open, unless others have them by now.
 
-        The list may have been saved later than the position: what was finished in between goes back as well.
+        The list may be of a later moment than the position: what was claimed in between is read again, in the same
+        order, and nobody else gets it.
         """
         self._ended = int(position["finished"])
-        self._work_list.requeue(self._worker, self._ended)
-        return [self._work_list.reclaim(self._worker, file) for file in open_files]
+        own = self._work_list.take_back(self._worker, self._ended)
+        self._own = [file for file in own if file not in open_files]
+        return [file in own or self._work_list.reclaim(self._worker, file) for file in open_files]
 
     def start(self) -> None:
         """Give back what a worker of this name held in an earlier life."""

@@ -200,12 +200,12 @@ def test_two_sources_share_a_work_list_and_a_file_is_done_when_more_is_asked_for
     second = FileSource(record="instance", work_list=shared, worker="second", read_ahead=0)
     assert first.read() is not None
     assert second.read() is not None
-    assert shared.state()["held"] == {paths[0]: "first", paths[1]: "second"}
-    assert shared.state()["done"] == {}
+    assert shared.state()["claimed"] == {paths[0]: "first", paths[1]: "second"}
+    assert shared.state()["done"] == []
     assert count(first) == 40
-    assert list(shared.state()["done"]) == [paths[0], paths[2], paths[3]]
+    assert shared.state()["done"] == [paths[0], paths[2], paths[3]]
     assert count(second) == 0
-    assert list(shared.state()["done"]) == [paths[0], paths[2], paths[3], paths[1]]
+    assert shared.state()["done"] == [paths[0], paths[2], paths[3], paths[1]]
 
 
 def test_a_file_that_another_has_taken_over_is_not_resumed(tmp_path: Path) -> None:
