@@ -112,37 +112,6 @@ Records encode(const std::vector<const HeldColumn*>& held, std::uint64_t begin, 
   return engine::data::encode_columns(columns, begin, end, std::move(source), offset);
 }
 
-Records number_records(nb::sequence payloads, const std::vector<std::uint64_t>& offsets, std::string source) {
-  const std::size_t count = nb::len(payloads);
-  if (count != offsets.size()) {
-    throw engine::ConfigError("there are " + std::to_string(count) + " payloads and " + std::to_string(offsets.size()) +
-                              " offsets");
-  }
-  Records records;
-  records.source = std::move(source);
-  records.entries.reserve(count);
-  std::deque<Buffer> views;
-  std::size_t total = 0;
-  for (nb::handle payload : payloads) {
-    const std::size_t size = views.emplace_back(payload).bytes().size();
-    const std::size_t index = records.entries.size();
-    if (size >> 30 != 0) {
-      throw engine::ConfigError("record " + std::to_string(index) + " has " + std::to_string(size) +
-                                " bytes; a record has less than 1 GiB");
-    }
-    records.entries.push_back({total, static_cast<std::uint32_t>(size), 0, offsets[index]});
-    total += size;
-  }
-  auto buffer = engine::data::Buffer::take(total);
-  std::size_t index = 0;
-  for (const Buffer& view : views) {
-    const auto& entry = records.entries[index++];
-    if (entry.size > 0) std::memcpy(buffer->data() + entry.begin, view.bytes().data(), entry.size);
-  }
-  records.buffer = std::move(buffer);
-  return records;
-}
-
 }  // namespace
 
 void bind_columns(nb::module_& m) {
@@ -167,10 +136,6 @@ void bind_columns(nb::module_& m) {
         nb::sig("def encode_columns(columns: collections.abc.Sequence[Column], begin: int, end: int, source: str, "
                 "offset: int) -> Records"),
         "Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.");
-  m.def("number_records", &number_records, "payloads"_a, "offsets"_a, "source"_a,
-        nb::sig("def number_records(payloads: collections.abc.Sequence[bytes | bytearray | memoryview], "
-                "offsets: collections.abc.Sequence[int], source: str) -> Records"),
-        "Records of a stream that says itself where each lies.");
 }
 
 }  // namespace bindings

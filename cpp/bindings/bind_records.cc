@@ -1,8 +1,12 @@
 // bind_records.cc: raw records, as sources hand them on.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <deque>
+#include <optional>
 
 #include "arrays.h"
 #include "engine/data/records.h"
@@ -16,29 +20,46 @@ using engine::data::Records;
 
 namespace {
 
-void make_records(Records* self, nb::sequence payloads, const std::string& source, std::uint64_t offset) {
-  std::size_t total = 0;
+// One value for each record, or nothing.
+template <typename Value>
+Value at(const std::optional<std::vector<Value>>& values, std::size_t index, Value otherwise, std::size_t count,
+         const char* name) {
+  if (!values) return otherwise;
+  if (values->size() != count) {
+    throw engine::ConfigError("there are " + std::to_string(count) + " payloads and " + std::to_string(values->size()) +
+                              " " + name);
+  }
+  return (*values)[index];
+}
+
+void make_records(Records* self, nb::sequence payloads, std::string source,
+                  const std::optional<std::vector<std::uint64_t>>& offsets,
+                  const std::optional<std::vector<std::uint32_t>>& source_keys) {
+  Records records;
+  records.source = std::move(source);
   const std::size_t count = nb::len(payloads);
-  auto* records = new (self) Records;
-  records->source = source;
-  records->entries.reserve(count);
+  records.entries.reserve(count);
+  std::deque<Buffer> views;
+  std::size_t total = 0;
   for (nb::handle payload : payloads) {
-    const Buffer view(payload);
-    if (view.bytes().size() >> 30 != 0) {
-      throw engine::ConfigError("record " + std::to_string(records->entries.size()) + " has " +
-                                std::to_string(view.bytes().size()) + " bytes; a record has less than 1 GiB");
+    const std::size_t index = records.entries.size();
+    const std::size_t size = views.emplace_back(payload).bytes().size();
+    if (size >> 30 != 0) {
+      throw engine::ConfigError("record " + std::to_string(index) + " has " + std::to_string(size) +
+                                " bytes; a record has less than 1 GiB");
     }
-    records->entries.push_back({total, static_cast<std::uint32_t>(view.bytes().size()), 0, offset + total});
-    total += view.bytes().size();
+    records.entries.push_back({total, static_cast<std::uint32_t>(size),
+                               at<std::uint32_t>(source_keys, index, 0, count, "source keys"),
+                               at<std::uint64_t>(offsets, index, total, count, "offsets")});
+    total += size;
   }
   auto buffer = engine::data::Buffer::take(total);
-  std::size_t index = 0;
-  for (nb::handle payload : payloads) {
-    const Buffer view(payload);
-    const auto& entry = records->entries[index++];
-    if (entry.size > 0) std::memcpy(buffer->data() + entry.begin, view.bytes().data(), entry.size);
+  for (std::size_t index = 0; index < count; ++index) {
+    const auto& entry = records.entries[index];
+    if (entry.size > 0) std::memcpy(buffer->data() + entry.begin, views[index].bytes().data(), entry.size);
   }
-  records->buffer = std::move(buffer);
+  records.buffer = std::move(buffer);
+  new (self) Records(std::move(records));
 }
 
 nb::bytes get(const Records& records, std::ptrdiff_t index) {
@@ -60,9 +81,11 @@ NewVector<Value> column_of(const Records& records, Get&& get) {
 
 void bind_records(nb::module_& m) {
   nb::class_<Records>(m, "Records", "Some serialized messages of one stream, in order.")
-      .def("__init__", &make_records, "payloads"_a, "source"_a = "records", "offset"_a = 0,
+      .def("__init__", &make_records, "payloads"_a, "source"_a = "records", "offsets"_a = nb::none(),
+           "source_keys"_a = nb::none(),
            nb::sig("def __init__(self, payloads: collections.abc.Sequence[bytes | bytearray | memoryview], "
-                   "source: str = 'records', offset: int = 0) -> None"))
+                   "source: str = 'records', offsets: collections.abc.Sequence[int] | None = None, "
+                   "source_keys: collections.abc.Sequence[int] | None = None) -> None"))
       .def("__len__", &Records::size)
       .def("__getitem__", &get, "index"_a)
       .def_ro("source", &Records::source)

@@ -348,7 +348,7 @@ def restore_extras(table: Table, max_time_s: int, scales: Sequence[float], turn:
 class Records:
     """Some serialized messages of one stream, in order."""
 
-    def __init__(self, payloads: Sequence[bytes | bytearray | memoryview], source: str = 'records', offset: int = 0) -> None: ...
+    def __init__(self, payloads: Sequence[bytes | bytearray | memoryview], source: str = 'records', offsets: Sequence[int] | None = None, source_keys: Sequence[int] | None = None) -> None: ...
 
     def __len__(self) -> int: ...
 
@@ -699,6 +699,3 @@ def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str,
     """
     Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
     """
-
-def number_records(payloads: Sequence[bytes | bytearray | memoryview], offsets: Sequence[int], source: str) -> Records:
-    """Records of a stream that says itself where each lies."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,7 +71,7 @@ class Checkpointed(FileSource):
     def position(self) -> Position:
         return {"source": super().position(), "list": self.shared.state()}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         self.shared.restore(position["list"])
         super().resume(position["source"])
 

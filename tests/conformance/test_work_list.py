@@ -82,7 +82,8 @@ def test_the_state_is_json_and_brings_everything_back(make: Make, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "state", [None, {}, {"waiting": ["a"], "claimed": {"a": "w"}, "done": []}, {"waiting": [1], "claimed": {}, "done": []}]
+    "state",
+    [None, {}, {"waiting": ["a"], "claimed": {"a": "w"}, "done": []}, {"waiting": [1], "claimed": {}, "done": []}],
 )
 def test_a_state_that_is_none_is_refused(make: Make, state: object) -> None:
     with pytest.raises(DataError, match="not the state of a work list"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import select
@@ -22,13 +23,16 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+import monolith as mt
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
 from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.data.records.framing import Framing
+from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka import KafkaSource
 
 HERE = Path(__file__).parent
 REAL = os.environ.get("KAFKA_BOOTSTRAP")
-BARE = (False, False, False, False)
+FRAMED = Framing(sort_id=False)
 PATIENCE_S = 60
 
 
@@ -162,7 +166,7 @@ def test_every_partition_is_read_in_order(broker: Broker, opened: Callable[..., 
         f"kafka {topic}[{partition}]": [(index, b"%d" % (partition * 50 + index)) for index in range(50)]
         for partition in range(4)
     }
-    assert source.position() == {topic: {str(partition): 50 for partition in range(4)}}
+    assert source.position()["offsets"] == {topic: {str(partition): 50 for partition in range(4)}}
     assert source.record == "example"
 
 
@@ -191,7 +195,7 @@ def test_the_place_is_known_before_the_first_message(broker: Broker, opened: Cal
     source = opened(topic, start="latest")
     assert drain(source) == []
     position = source.position()
-    assert position[topic]["0"] == 5
+    assert position["offsets"][topic]["0"] == 5
     broker.produce(topic, numbered(3, 5))
     again = opened(topic, start="latest")
     again.resume(position)
@@ -232,7 +236,7 @@ def test_a_start_time_finds_the_first_message_at_or_after_it(
         assert drain(opened(topic, start=start)) == numbered(7 - first, first), start
     late = opened(topic, start=1_700_000_061.5)
     assert drain(late) == []
-    assert late.position() == {topic: {"0": 7}}
+    assert late.position()["offsets"] == {topic: {"0": 7}}
 
 
 def test_a_resumed_source_takes_unknown_partitions_from_the_group(
@@ -243,11 +247,11 @@ def test_a_resumed_source_takes_unknown_partitions_from_the_group(
     broker.produce(topic, numbered(6, 6), 1)
     first = opened(topic, group)
     drain(first)
-    first.committed({topic: {"1": 4}})
+    first.committed({"offsets": {topic: {"1": 4}}})
     until(lambda: broker.committed(topic, group, 1) == 4)
     first.close()
     again = opened(topic, group)
-    again.resume({topic: {"0": 5}})
+    again.resume({"offsets": {topic: {"0": 5}}})
     assert sorted(drain(again)) == [b"10", b"11", b"5"]
 
 
@@ -255,7 +259,7 @@ def test_a_place_that_is_gone_is_told(broker: Broker, opened: Callable[..., Kafk
     topic = broker.topic(1)
     broker.produce(topic, numbered(3))
     source = opened(topic)
-    source.resume({topic: {"0": 100}})
+    source.resume({"offsets": {topic: {"0": 100}}})
     with pytest.raises(DataError, match=rf"kafka {topic}\[0\]: offset 100 is gone, the broker has 0 to 3; start"):
         source.read()
 
@@ -271,7 +275,7 @@ def test_resuming_is_refused_once_reading_has_begun(broker: Broker, opened: Call
     source = opened(topic)
     source.read()
     with pytest.raises(ConfigError, match="before its first read"):
-        source.resume({})
+        source.resume({"offsets": {}})
 
 
 # --- messages ---
@@ -284,34 +288,34 @@ def framed(*payloads: bytes) -> bytes:
 def test_a_message_may_hold_many_records(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [framed(b"a", b"b"), framed(), None, framed(b"c", b"", b"d")])
-    source = opened(topic, framing=BARE)
+    source = opened(topic, framing=FRAMED)
     lot = source.read()
     assert lot is not None
     assert [lot[index] for index in range(len(lot))] == [b"a", b"b", b"c", b"", b"d"]
     assert lot.offsets.tolist() == [0, 0, 3, 3, 3]
-    assert source.position() == {topic: {"0": 4}}
+    assert source.position()["offsets"] == {topic: {"0": 4}}
 
 
 def test_a_corrupt_message_is_named_and_stays(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [framed(b"a"), framed(b"b")[:-1], framed(b"c")])
-    source = opened(topic, framing=BARE)
+    source = opened(topic, framing=FRAMED)
     lot = source.read()
     assert lot is not None
     assert [lot[index] for index in range(len(lot))] == [b"a"]
     for _ in range(2):
-        with pytest.raises(RecordCorrupt, match=rf"kafka {topic}\[0\]: message at offset 1: byte 8: a record needs 1"):
+        with pytest.raises(RecordCorrupt, match=rf"kafka {topic}\[0\]: message at offset 1: record 0 at byte 0"):
             source.read()
-        assert source.position() == {topic: {"0": 1}}
+        assert source.position()["offsets"] == {topic: {"0": 1}}
 
 
 def test_corrupt_messages_can_be_skipped_and_are_counted(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [framed(b"a"), b"x", framed(b"c"), b"y"])
     counts: list[tuple[Metric, float, tuple[str, ...]]] = []
-    source = opened(topic, framing=BARE, on_corrupt="skip", metrics=lambda *count: counts.append(count))
+    source = opened(topic, framing=FRAMED, on_corrupt="skip", metrics=lambda *count: counts.append(count))
     assert drain(source) == [b"a", b"c"]
-    assert source.position() == {topic: {"0": 4}}
+    assert source.position()["offsets"] == {topic: {"0": 4}}
     assert [count for count in counts if count[0] is KAFKA_ERRORS_TOTAL] == [(KAFKA_ERRORS_TOTAL, 1, ("corrupt",))] * 2
 
 
@@ -344,7 +348,7 @@ def test_closing_ends_a_wait(broker: Broker, opened: Callable[..., KafkaSource])
         assert waiting.result(PATIENCE_S) is None
     assert source.read() is None
     source.committed(source.position())
-    assert source.position() == {topic: {"0": 1}}
+    assert source.position()["offsets"] == {topic: {"0": 1}}
 
 
 # --- groups and deaths ---
@@ -433,14 +437,14 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
     source = opened(topic, group, idle_end_s=0.1)
 
     def holds(partitions: int) -> bool:
-        return len(source.position().get(topic, {})) == partitions
+        return len(source.position()["offsets"].get(topic, {})) == partitions
 
     until(lambda: source.read() is None and holds(4))
     source.committed(source.position())
     until(lambda: all(broker.committed(topic, group, partition) == 2 for partition in range(4)))
     member = members(broker, topic, group, "committed", tmp_path / "state.json")
     until(lambda: source.read() is None and holds(2))
-    kept = source.position()[topic]
+    kept = source.position()["offsets"][topic]
     moved = {str(partition) for partition in range(4)} - set(kept)
     for partition in range(4):
         broker.produce(topic, [b"new %d" % partition], partition)
@@ -454,7 +458,7 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
         until(lambda: again.encode() in got)
         assert {first[0], again} == {f"new {partition}" for partition in moved}
     assert sorted(got) == sorted([*(b"new %d" % int(partition) for partition in kept), again.encode()])
-    assert source.position() == {topic: {str(partition): 3 for partition in range(4)}}
+    assert source.position()["offsets"] == {topic: {str(partition): 3 for partition in range(4)}}
 
 
 def test_a_member_that_joins_late_begins_at_its_saved_places(
@@ -469,10 +473,10 @@ def test_a_member_that_joins_late_begins_at_its_saved_places(
     until(lambda: all(broker.committed(topic, group, partition) == 4 for partition in range(2)))
     with reading(first) as got:
         late = opened(topic, group, idle_end_s=None)
-        late.resume({topic: {"0": 1, "1": 1}})
+        late.resume({"offsets": {topic: {"0": 1, "1": 1}}})
         assert take(late, 3) == numbered(3, 1)
     assert got == []
-    assert len(late.position()[topic]) == len(first.position()[topic]) == 1
+    assert len(late.position()["offsets"][topic]) == len(first.position()["offsets"][topic]) == 1
 
 
 @contextlib.contextmanager
@@ -580,7 +584,7 @@ def test_a_broker_that_is_killed_and_started_again_is_survived_and_told(
             until(lambda: bool(outages))
             child = restarted(forwarder, numbered(13))
             assert waiting.result(PATIENCE_S) == numbered(3, 10)
-            assert source.position() == {"t": {"0": 13}}
+            assert source.position()["offsets"] == {"t": {"0": 13}}
         finally:
             source.close()
             stop(child)
@@ -602,3 +606,76 @@ def test_an_outage_without_end_is_an_error() -> None:
             source.read()
     finally:
         source.close()
+
+
+# --- datasets ---
+
+
+def numbered_examples(begin: int, count: int) -> list[bytes]:
+    return [Example(line_id=LineId(uid=number)).SerializeToString() for number in range(begin, begin + count)]
+
+
+def read_uids(dataset: mt.data.Dataset, most: int = 1 << 30) -> list[int]:
+    reading = iter(dataset)
+    uids = [uid for batch in itertools.islice(reading, most) for uid in batch.uid.tolist()]
+    return uids
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_dataset_resumes_exactly_though_partitions_come_in_any_order(broker: Broker, shuffled: bool) -> None:
+    topic = broker.topic(4)
+    for partition in range(4):
+        broker.produce(topic, numbered_examples(partition * 50, 50), partition)
+    group = uuid.uuid4().hex
+
+    def make() -> mt.data.Dataset:
+        dataset = mt.data.kafka(
+            broker.servers,
+            topic,
+            group,
+            record="example",
+            start="earliest",
+            schema=mt.data.Schema(labels=0),
+            poll_records=7,
+            max_wait_s=0.05,
+            idle_end_s=2,
+            config=broker.quick,
+        )
+        return (dataset.shuffle(30) if shuffled else dataset).batch(9).prefetch(2)
+
+    for stop_after in (1, 6, 15):
+        first = make()
+        reading = iter(first)
+        seen = [uid for _ in range(stop_after) for uid in next(reading).uid.tolist()]
+        state = json.loads(json.dumps(first.state()))
+        first.committed(state)
+        reading.close()  # type: ignore[attr-defined]
+        again = make()
+        again.restore(state)
+        seen += read_uids(again)
+        assert sorted(seen) == list(range(200)), f"stopped after {stop_after}"
+
+
+def test_offsets_reach_the_broker_only_when_a_state_is_safe(broker: Broker) -> None:
+    topic, group = broker.topic(1), uuid.uuid4().hex
+    broker.produce(topic, numbered_examples(0, 20))
+    dataset = mt.data.kafka(
+        broker.servers,
+        topic,
+        group,
+        record="example",
+        schema=mt.data.Schema(labels=0),
+        poll_records=4,
+        config=broker.quick,
+    ).batch(8)
+    reading = iter(dataset)
+    next(reading)
+    state = dataset.state()
+    next(reading)
+    assert broker.committed(topic, group) < 0
+    dataset.committed(state)
+    deadline = time.monotonic() + PATIENCE_S
+    while broker.committed(topic, group) != 8 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    reading.close()  # type: ignore[attr-defined]
+    assert broker.committed(topic, group) == 8

@@ -131,7 +131,11 @@ def test_names_of_labels_and_weight_are_free_in_a_tf_example() -> None:
 
 @pytest.mark.parametrize("record", ["instance", "example", "example_batch"])
 def test_what_is_missing_is_the_same_in_every_format(record: str) -> None:
-    messages: dict[str, Any] = {"instance": Instance(), "example": Example(), "example_batch": ExampleBatch(batch_size=1)}
+    messages: dict[str, Any] = {
+        "instance": Instance(),
+        "example": Example(),
+        "example_batch": ExampleBatch(batch_size=1),
+    }
     schema = Schema(sparse=["slot_1"], dense=[DenseFeature("x", 2, default=-1)], labels=2, extras=["chnid", "is_draw"])
     batch = parse(messages[record], record, schema)
     assert batch["slot_1"].tolist() == [[]]

@@ -16,13 +16,13 @@ import base64
 import queue
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.batch import Batch
-from monolith.data.sources.base import Source
+from monolith.data.sources.base import Position, Source
 
 __all__ = [
     "BatchStage",
@@ -85,28 +85,51 @@ def part(state: State, key: str) -> Any:
         ) from None
 
 
+class _Place:
+    """A position of a source, and the one that followed. Who holds a place holds all later ones, and no earlier one."""
+
+    __slots__ = ("next", "position")
+
+    def __init__(self, position: Position) -> None:
+        self.position = position
+        self.next: _Place | None = None
+
+    def later(self) -> Iterator[Position]:
+        """Give the positions that followed."""
+        place = self.next
+        while place is not None:
+            yield place.position
+            place = place.next
+
+
 class ParseStage:
     """Records of a source, parsed into rows."""
 
     def __init__(self, source: Source, parser: _native.RowParser) -> None:
         self._source = source
         self._parser = parser
+        self._place = _Place(source.position())
 
     def read(self) -> _native.Rows | None:
         """Parse the next lot of records."""
         while (records := self._source.read()) is not None:
+            self._place.next = _Place(self._source.position())
+            self._place = self._place.next
             if len(rows := self._parser.parse(records)):
                 return rows
         return None
 
     def mark(self) -> Mark:
-        """Return the source's position and the number of the next row."""
-        position, row = self._source.position(), self._parser.next_row
-        return lambda: {"source": position, "row": row}
+        """Return the source's position and the number of the next row; of an unordered source also what followed."""
+        place, row = self._place, self._parser.next_row
+        if self._source.is_ordered:
+            return lambda: {"source": place.position, "row": row}
+        return lambda: {"source": place.position, "row": row, "then": list(place.later())}
 
     def restore(self, state: State) -> None:
         """Go to a position of the source."""
-        self._source.resume(part(state, "source"))
+        self._source.resume(part(state, "source"), state.get("then", ()))
+        self._place = _Place(self._source.position())
         self._parser.next_row = part(state, "row")
 
     def committed(self, state: State) -> None:

@@ -7,7 +7,7 @@ and resuming are written once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from monolith import _native
@@ -32,6 +32,13 @@ class Source(Protocol):
     def record(self) -> RecordKind:
         """Which message the records are."""
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records in the same order.
+
+        It is not where several partitions of a broker arrive as they please; ``resume`` is then told what followed.
+        """
+
     def read(self) -> _native.Records | None:
         """Return the next lot of records (from one to a few thousand), or None at the end.
 
@@ -44,8 +51,13 @@ class Source(Protocol):
     def position(self) -> Position:
         """Return the place after the records that ``read`` gave last. Cheap: it is asked after every lot."""
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Go to a place that ``position`` gave, before the first ``read``.
+
+        Args:
+            position: The place.
+            then: The places behind the lots that were read after it, in order. A source that is not ordered gives
+                those records first, in that order.
 
         Raises:
             DataError: The input is no longer what it was (a file is gone, or shorter than it was).

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +110,11 @@ class FileSource:
         """Which message the records are."""
         return self._record
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: yes."""
+        return True
+
     def read(self) -> _native.Records | None:
         """Return the next lot of records, or None at the end.
 
@@ -134,7 +139,7 @@ class FileSource:
         """Return the place after the records that ``read`` gave last."""
         return self._last.position
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Go to a place that ``position`` gave, before the first ``read``.
 
         A plain file is entered at once, a compressed one is decompressed up to the place.
@@ -251,7 +256,7 @@ class _Lots:
         ]
         return {"open": opened, "turn": self._turn, **self._plan.position()}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Open the files of ``position`` where they stood."""
         try:
             opened = [dict(each) for each in position["open"]]

@@ -73,6 +73,11 @@ class FrameSource:
         """Which message the records are."""
         return "example_batch"
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: yes."""
+        return True
+
     def read(self) -> _native.Records | None:
         """Return the next rows as one record, or None at the end."""
         if self._row >= self._end:
@@ -89,7 +94,7 @@ class FrameSource:
         """Return the number of the next row."""
         return {"row": self._row, "rows": self._table.num_rows}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Go on at a row.
 
         Raises:

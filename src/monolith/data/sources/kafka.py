@@ -9,25 +9,29 @@ Where a partition begins when the group gives it to this consumer:
 2. one that ``resume`` named: exactly there;
 3. in the first assignment of a source that was not resumed: by ``start``;
 4. any other, such as one whose reader has died: where the group has committed, by ``start`` when it has not.
+
+Partitions arrive in no fixed order. A source that is resumed and told what had followed its place reads just that first,
+in the order of then, whoever holds those partitions now; only then does it join the group.
 """
 
 from __future__ import annotations
 
+import functools
 import importlib
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, DataError, MonolithError, RecordCorrupt
 from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 from monolith.core.retry import RetryPolicy, retry
+from monolith.data.records.framing import Framing
 from monolith.data.sources.base import Position, RecordKind
-from monolith.data.sources.kafka_frames import FrameFlags, checked_flags, split_frames
 from monolith.data.sources.kafka_outage import Outage
 from monolith.data.sources.kafka_start import Partition, Start, StartPlaces, checked_start
 
@@ -44,9 +48,12 @@ _OWN_SETTINGS = (
     "enable.auto.commit",
     "enable.auto.offset.store",
     "auto.offset.reset",
+    "enable.partition.eof",
     "error_cb",
     "on_commit",
 )
+Answer = TypeVar("Answer")
+
 _LAG_PERIOD_S = 10.0
 _QUESTION_TIMEOUT_S = 5.0
 _PROBE_TIMEOUT_S = 0.5
@@ -61,6 +68,7 @@ class _Lot:
     partition: Partition
     payloads: list[bytes] = field(default_factory=list)
     offsets: list[int] = field(default_factory=list)
+    source_keys: list[int] = field(default_factory=list)
     end: int = 0
     """The offset after the last message."""
 
@@ -78,10 +86,11 @@ class KafkaSource:
         record: Which message the records are.
         start: Where to begin when there is no saved place; "committed" begins at the earliest message when the group
             has committed nothing.
-        framing: None when a message is one bare record; flags when it is a stream of framed records.
+        framing: None when a message is one bare record; else it is a stream of records framed like this.
         poll_records: Messages that are fetched together at most; 64 for batches of examples and 1024 else when None.
         max_wait_s: How long a lot waits to become that large. A ``close`` by another thread is seen after as long.
-        idle_end_s: The stream ends when no message came for so long; None never ends it.
+        idle_end_s: The stream ends when every partition is read to its end and nothing came for so long; None never
+            ends it.
         on_corrupt: Whether a message that cannot be taken apart is an error, or is counted and skipped.
         max_outage_s: How long the brokers may be out of reach.
         config: More settings of librdkafka: security, sizes, session times.
@@ -100,7 +109,7 @@ class KafkaSource:
         record: RecordKind,
         *,
         start: Start = "committed",
-        framing: FrameFlags | None = None,
+        framing: Framing | None = None,
         poll_records: int | None = None,
         max_wait_s: float = 0.2,
         idle_end_s: float | None = None,
@@ -117,7 +126,7 @@ class KafkaSource:
         self._group = group
         self._record = record
         self._start = checked_start(start)
-        self._framing = None if framing is None else checked_flags(framing)
+        self._framing = framing or Framing.bare()
         self._poll_records = poll_records or (64 if record.startswith("example_batch") else 1024)
         for name, value, most in (("poll_records", self._poll_records, 1e6), ("max_wait_s", max_wait_s, 60.0)):
             if not 0 < value <= most:
@@ -141,9 +150,13 @@ class KafkaSource:
         self._places = StartPlaces(self._client, self._consumer, self._new_probe, _QUESTION_TIMEOUT_S)
 
         self._next: dict[Partition, int] = {}  # of the partitions held: the offset after what was handed out
+        self._at_end: set[Partition] = set()  # read as far as they go
         self._fetched: dict[Partition, int] = {}  # the offset after what the client gave
         self._left: dict[Partition, int] = {}  # where partitions were when they were taken away
         self._saved: dict[Partition, int] | None = None
+        self._lot: list[str | int] | None = None  # what was given last: topic, partition, first and last offset
+        self._replay: deque[Position] = deque()  # positions that followed the one that was resumed
+        self._replayed: Position | None = None  # the position until the group is joined
         self._pending: deque[_Lot] = deque()
         self._broken: MonolithError | None = None
         self._has_subscribed = False
@@ -160,6 +173,11 @@ class KafkaSource:
     def record(self) -> RecordKind:
         """Which message the records are."""
         return self._record
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: no, partitions arrive as they please."""
+        return False
 
     def read(self) -> _native.Records | None:
         """Return the next records of one partition; wait for them. None when idle too long, or closed.
@@ -185,21 +203,29 @@ class KafkaSource:
                     self._shut()
 
     def position(self) -> Position:
-        """Return the next offset of each partition that this consumer holds: topic, then partition."""
-        position: dict[str, dict[str, int]] = {}
+        """Return the next offset of each partition that this consumer holds, and which messages were given last."""
+        if self._replayed is not None:
+            return self._replayed
+        offsets: dict[str, dict[str, int]] = {}
         for (topic, number), offset in sorted(self._next.items()):
-            position.setdefault(topic, {})[str(number)] = offset
-        return position
+            offsets.setdefault(topic, {})[str(number)] = offset
+        return {"offsets": offsets, "lot": self._lot}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Begin at these offsets, as far as the group gives this consumer those partitions.
+
+        Args:
+            position: Offsets by topic and partition.
+            then: The positions that followed; what lies between them is read again first.
 
         Raises:
             ConfigError: Reading has begun already.
         """
         if self._has_subscribed:
             raise ConfigError("a Kafka source can be resumed before its first read only; make a new one")
-        self._saved = dict(_offsets_of(position))
+        self._saved = dict(_offsets_of(then[-1] if then else position))
+        self._replay = deque(then)
+        self._replayed = position
 
     def committed(self, position: Position) -> None:
         """Commit the offsets of those partitions that are still held. A failure is logged and counted, not raised.
@@ -238,6 +264,9 @@ class KafkaSource:
     # --- reading ---
 
     def _read(self) -> _native.Records | None:
+        while self._replay and not self._closing.is_set():
+            if (records := self._read_again(self._replay.popleft())) is not None:
+                return records
         self._subscribe()
         while not self._closing.is_set():
             while self._pending:
@@ -255,6 +284,17 @@ class KafkaSource:
                 return None
         return None
 
+    def _read_again(self, position: Position) -> _native.Records | None:
+        """The lot that was given when this was the position."""
+        topic, number, begin, end = position["lot"]
+        lot = _Lot((topic, number))
+        for message in self._retried(functools.partial(self._places.messages, lot.partition, begin, end)):
+            self._add(lot, message)
+        if self._broken is not None:
+            raise self._broken
+        self._replayed = position
+        return self._records(lot)
+
     def _subscribe(self) -> None:
         if self._has_subscribed:
             return
@@ -263,12 +303,16 @@ class KafkaSource:
         self._consumer.subscribe(self._topics, on_assign=self._take_on, on_revoke=self._give_up, on_lost=self._give_up)
 
     def _hand_out(self, lot: _Lot) -> _native.Records | None:
+        topic, number = lot.partition
+        self._lot = [topic, number, self._next[lot.partition], lot.end]
         self._next[lot.partition] = lot.end
+        return self._records(lot)
+
+    def _records(self, lot: _Lot) -> _native.Records | None:
         if not lot.payloads:
             return None
-        topic, number = lot.partition
-        self._export(KAFKA_RECORDS_TOTAL, len(lot.payloads), topic)
-        return _native.number_records(lot.payloads, lot.offsets, _stream(topic, number))
+        self._export(KAFKA_RECORDS_TOTAL, len(lot.payloads), lot.partition[0])
+        return _native.Records(lot.payloads, _stream(*lot.partition), lot.offsets, lot.source_keys)
 
     def _sort_out(self, messages: Iterable[Any]) -> None:
         """Put messages into lots by partition. After a corrupt message nothing more is taken."""
@@ -282,32 +326,46 @@ class KafkaSource:
             # Given up meanwhile, or fetched before a place was changed.
             if offset < self._fetched.get(partition, offset + 1) or self._broken is not None:
                 continue
+            self._at_end.discard(partition)
             lot = lots.setdefault(partition, _Lot(partition))
-            try:
-                payloads = self._payloads(message)
-            except RecordCorrupt as exc:
-                self._export(KAFKA_ERRORS_TOTAL, 1, "corrupt")
-                text = f"{_stream(*partition)}: message at offset {offset}: {exc}"
-                if not self._skips_corrupt:
-                    self._broken = RecordCorrupt(
-                        f"{text}; check framing=, or skip such messages with on_corrupt='skip'"
-                    )
-                    continue
-                logger.warning("message skipped %s", text)
-                payloads = []
-            lot.payloads.extend(payloads)
-            lot.offsets.extend([offset] * len(payloads))
-            lot.end = self._fetched[partition] = offset + 1
+            if self._add(lot, message):
+                lot.end = self._fetched[partition] = offset + 1
         self._pending.extend(lot for lot in lots.values() if lot.end)
 
-    def _payloads(self, message: Any) -> list[bytes]:
-        body = message.value()
+    def _add(self, lot: _Lot, message: Any) -> bool:
+        """Add the records of a message to a lot; False when it is corrupt and may not be skipped."""
+        offset, body = message.offset(), message.value()
         if body is None:  # a mark of deletion in a compacted topic
-            return []
-        return [body] if self._framing is None else split_frames(body, self._framing)
+            return True
+        try:
+            self._take_apart(lot, body, offset)
+        except RecordCorrupt as exc:
+            self._export(KAFKA_ERRORS_TOTAL, 1, "corrupt")
+            if not self._skips_corrupt:
+                self._broken = RecordCorrupt(f"{exc}; check framing=, or skip such messages with on_corrupt='skip'")
+                return False
+            logger.warning("message skipped %s", exc)
+        return True
+
+    def _take_apart(self, lot: _Lot, body: bytes, offset: int) -> None:
+        if self._framing.kind == "bare":
+            payloads, keys = [body], [0]
+        else:
+            frames = _native.FrameReader(self._framing.bits, f"{_stream(*lot.partition)}: message at offset {offset}")
+            frames.feed(body)
+            frames.finish()
+            payloads, keys = [], []
+            while (records := frames.take(1 << 20, 1 << 30, True)) is not None:
+                payloads += [records[index] for index in range(len(records))]
+                keys += records.source_keys.tolist()
+        lot.payloads += payloads
+        lot.offsets += [offset] * len(payloads)
+        lot.source_keys += keys
 
     def _is_idle(self) -> bool:
         if self._idle_end_s is None or self._pending or self._broken is not None or self._outage.is_suspected:
+            return False
+        if not self._next.keys() <= self._at_end:
             return False
         patience_s = self._idle_end_s if self._has_joined else max(self._idle_end_s, _JOIN_TIMEOUT_S)
         return self._clock.monotonic_s() - self._quiet_since_s >= patience_s
@@ -331,6 +389,8 @@ class KafkaSource:
             each.offset = offsets[each.topic, each.partition]
         self._next.update(offsets)
         self._fetched.update(offsets)
+        if offsets:
+            self._replayed = None
         try:
             if self._assigns_by_difference:
                 consumer.incremental_assign(taken)
@@ -339,7 +399,7 @@ class KafkaSource:
         except self._client.KafkaException as exc:
             self._break(ClusterError(f"the partitions that group {self._group!r} gave cannot be read: {exc}"))
         if offsets:
-            logger.info("partitions assigned group=%s offsets=%s", self._group, self.position())
+            logger.info("partitions assigned group=%s offsets=%s", self._group, offsets)
 
     def _give_up(self, _: Any, given_up: list[Any]) -> None:
         """The group has taken partitions away: their places are no longer ours to save."""
@@ -347,6 +407,7 @@ class KafkaSource:
             return
         for each in given_up:
             partition = (each.topic, each.partition)
+            self._at_end.discard(partition)
             if partition in self._next:
                 self._left[partition] = self._next.pop(partition)
                 del self._fetched[partition]
@@ -369,7 +430,7 @@ class KafkaSource:
                 places[partition] = self._places.at(self._start, partition)
         return places
 
-    def _retried(self, question: Callable[[], dict[Partition, int]]) -> dict[Partition, int]:
+    def _retried(self, question: Callable[[], Answer]) -> Answer:
         policy = RetryPolicy(attempts=1 << 30, max_backoff_s=1.0, deadline_s=self._max_outage_s)
         is_retryable = lambda exc: isinstance(exc, self._client.KafkaException) and not self._closing.is_set()  # noqa: E731
         return retry(policy, question, clock=self._clock, is_retryable=is_retryable)
@@ -380,6 +441,7 @@ class KafkaSource:
         codes = self._client.KafkaError
         code, topic = error.code(), message.topic()
         if code == codes._PARTITION_EOF:
+            self._at_end.add((topic, message.partition()))
             return
         self._export(KAFKA_ERRORS_TOTAL, 1, "broker")
         if code == codes._AUTO_OFFSET_RESET:
@@ -457,7 +519,7 @@ class KafkaSource:
 
     def _new_probe(self) -> Any:
         # It reads one message here and one there: a broker must not wait for more to come.
-        return self._new_consumer({"enable.partition.eof": True, "fetch.wait.max.ms": 10})
+        return self._new_consumer({"fetch.wait.max.ms": 10})
 
     def _shut(self) -> None:
         if not self._is_shut:
@@ -471,7 +533,9 @@ def _stream(topic: str, number: int) -> str:
 
 def _offsets_of(position: Position) -> Iterable[tuple[Partition, int]]:
     return [
-        ((topic, int(number)), int(offset)) for topic, offsets in position.items() for number, offset in offsets.items()
+        ((topic, int(number)), int(offset))
+        for topic, offsets in position["offsets"].items()
+        for number, offset in offsets.items()
     ]
 
 
@@ -487,6 +551,7 @@ def _checked_settings(servers: str, group: str, config: Mapping[str, Any]) -> di
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
         "auto.offset.reset": "error",
+        "enable.partition.eof": True,
     }
 
 

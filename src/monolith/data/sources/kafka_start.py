@@ -75,6 +75,25 @@ class StartPlaces:
             )
         return offset
 
+    def messages(self, partition: Partition, begin: int, end: int) -> list[Any]:
+        """Return the messages with offsets in [begin, end), whoever in the group holds the partition.
+
+        Raises:
+            DataError: They are gone from the broker.
+        """
+        self.checked(partition, begin)
+        self.checked(partition, end)
+        found: list[Any] = []
+        probe = self._new_probe()
+        try:
+            message = self._message_at(probe, partition, begin)
+            while message is not None and message.offset() < end:
+                found.append(message)
+                message = self._next_message(probe) if message.offset() + 1 < end else None
+        finally:
+            probe.close()
+        return found
+
     def _watermarks(self, partition: Partition) -> tuple[int, int]:
         answer = self._consumer.get_watermark_offsets(self._client.TopicPartition(*partition), timeout=self._timeout_s)
         if answer is None:
@@ -112,8 +131,12 @@ class StartPlaces:
 
     def _message_at(self, probe: Any, partition: Partition, offset: int) -> Any:
         """The first message at or after an offset, None when there is none; offsets may have holes."""
-        error_class = self._client.KafkaError
         probe.assign([self._client.TopicPartition(*partition, offset)])
+        return self._next_message(probe)
+
+    def _next_message(self, probe: Any) -> Any:
+        """The message that comes next, None at the end of the partition."""
+        error_class = self._client.KafkaError
         message = probe.poll(self._timeout_s)
         if message is None:
             raise self._client.KafkaException(error_class(error_class._TIMED_OUT))

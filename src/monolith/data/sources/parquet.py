@@ -82,6 +82,11 @@ class ParquetSource:
         """Which message the records are."""
         return "example_batch"
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: yes."""
+        return True
+
     def read(self) -> _native.Records | None:
         """Return the next rows as one record, or None at the end.
 
@@ -122,7 +127,7 @@ class ParquetSource:
             "rows": self._file.rows if self._file is not None else None,
         }
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Go on at a row of a file.
 
         Raises:

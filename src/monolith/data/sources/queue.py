@@ -59,6 +59,11 @@ class QueueSource:
         """Which message the records are."""
         return self._record
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: yes."""
+        return True
+
     def put(self, records: Sequence[bytes] | _native.Records) -> None:
         """Append records; wait while the queue is full.
 
@@ -92,14 +97,14 @@ class QueueSource:
             first = self._next
             self._next += count
             self._changed.notify_all()
-        return _native.number_records(payloads, range(first, first + count), self._name)
+        return _native.Records(payloads, self._name, range(first, first + count))
 
     def position(self) -> Position:
         """Return the number of the record that comes next."""
         with self._changed:
             return {"records": max(self._next, self._wanted)}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Drop what comes before a place.
 
         Raises:

@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 import select
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO, cast
 
 from monolith import _native
@@ -74,6 +74,11 @@ class StdinSource:
         """Which message the records are."""
         return self._record
 
+    @property
+    def is_ordered(self) -> bool:
+        """Whether a position is always followed by the same records: yes."""
+        return True
+
     def read(self) -> _native.Records | None:
         """Return the records that are complete, waiting for one at least; None at the end, or when closed.
 
@@ -102,7 +107,7 @@ class StdinSource:
         """Return how far the stream was read."""
         return {"offset": self._frames.offset, "records": self._frames.records}
 
-    def resume(self, position: Position) -> None:
+    def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Skip what was read before; the stream must be the same, from its beginning.
 
         Raises:

@@ -442,7 +442,7 @@ def test_buffers_are_checked_before_they_are_read() -> None:
     with pytest.raises(ConfigError, match="kind of a column 'text' is not known"):
         _native.Column("a", "text", "int64", rows=0, value_count=0)
     with pytest.raises(ConfigError, match="2 payloads and 1 offsets"):
-        _native.number_records([b"", b""], [1], "x")
+        _native.Records([b"", b""], "x", [1])
 
 
 def test_the_sources_load_no_client_before_they_need_it() -> None:

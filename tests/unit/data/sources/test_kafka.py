@@ -1,9 +1,7 @@
-"""What a Kafka source does without a broker: frames, settings, the search for a time, the watch over outages."""
+"""What a Kafka source does without a broker: settings, the search for a time, the watch over outages."""
 
 from __future__ import annotations
 
-import itertools
-import struct
 import sys
 from typing import Any
 
@@ -12,84 +10,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
+from monolith.core.errors import ConfigError, DataError, RetriesExhausted
 from monolith.data.sources.kafka import KafkaSource
-from monolith.data.sources.kafka_frames import FrameFlags, split_frames
 from monolith.data.sources.kafka_outage import Outage
 from monolith.data.sources.kafka_start import StartPlaces, checked_start
 from monolith.testing import FakeClock
-
-FLAGS: list[Any] = list(itertools.product([False, True], repeat=4))
-
-
-def word(value: int) -> bytes:
-    return struct.pack("<Q", value)
-
-
-def frame(payload: bytes, flags: FrameFlags, sort_id: bytes = b"") -> bytes:
-    has_sort_id, kafka_dump, prefix, lagrangex = flags
-    if lagrangex:
-        return word(0x1234) + word(len(payload)) + payload
-    header = word(0) * 2 if prefix else b""
-    if has_sort_id:
-        header += word(len(sort_id)) + sort_id
-    if kafka_dump:
-        header += word(7)
-    return header + word(len(payload)) + payload
-
-
-# --- frames ---
-
-
-@pytest.mark.parametrize("flags", FLAGS)
-def test_every_combination_of_flags_is_taken_apart(flags: FrameFlags) -> None:
-    payloads = [b"a" * size for size in range(16)]
-    body = b"".join(frame(payload, flags) for payload in payloads)
-    assert split_frames(body, flags) == payloads
-    has_sort_id, kafka_dump, prefix, lagrangex = flags
-    overhead = 16 if lagrangex else 8 + 8 * has_sort_id + 8 * kafka_dump + 16 * prefix
-    assert len(body) == 16 * overhead + sum(range(16))
-
-
-@given(st.sampled_from(FLAGS), st.lists(st.tuples(st.binary(max_size=40), st.binary(max_size=10))))
-def test_any_records_survive(flags: FrameFlags, records: list[tuple[bytes, bytes]]) -> None:
-    body = b"".join(frame(payload, flags, sort_id) for payload, sort_id in records)
-    assert split_frames(body, flags) == [payload for payload, _ in records]
-
-
-def test_an_aggregate_page_gives_the_length_of_its_sort_id_in_the_prefix() -> None:
-    body = word(3) + b"uid" + word(2) + b"ab"
-    assert split_frames(body, (True, False, True, False)) == [b"ab"]
-    with pytest.raises(RecordCorrupt, match="byte 0: the prefix announces a sort id of 3 bytes; set sort_id"):
-        split_frames(body, (False, False, True, False))
-
-
-@pytest.mark.parametrize("flags", FLAGS)
-def test_a_cut_is_an_error_at_every_byte_but_between_records(flags: FrameFlags) -> None:
-    first = frame(b"abc", flags, b"id")
-    body = first + frame(b"de", flags)
-    for end in range(len(body) + 1):
-        if end in (0, len(first), len(body)):
-            split_frames(body[:end], flags)
-        else:
-            with pytest.raises(RecordCorrupt, match=r"byte \d+: .* needs \d+ bytes, \d+ are left"):
-                split_frames(body[:end], flags)
-
-
-@pytest.mark.parametrize("size", [0xFEFEFEFE, 1 << 30, 2**64 - 1])
-def test_impossible_sizes_are_refused(size: int) -> None:
-    with pytest.raises(RecordCorrupt, match=f"byte 0: a record of {size} bytes is not possible"):
-        split_frames(word(size) + b"x", (False, False, False, False))
-
-
-@given(st.binary(max_size=200), st.sampled_from(FLAGS))
-def test_garbage_is_refused_or_read_but_never_worse(body: bytes, flags: FrameFlags) -> None:
-    try:
-        records = split_frames(body, flags)
-    except RecordCorrupt:
-        return
-    assert sum(map(len, records)) <= len(body)
-
 
 # --- settings ---
 
@@ -108,7 +33,6 @@ def test_garbage_is_refused_or_read_but_never_worse(body: bytes, flags: FrameFla
         ({"start": True}, "start must be"),
         ({"start": -5.0}, "start must be"),
         ({"start": 1_700_000_000_000}, "start must be"),
-        ({"framing": (True, False)}, "framing must be four flags"),
         ({"poll_records": -1}, "poll_records must be above 0"),
         ({"max_wait_s": 0}, "max_wait_s must be above 0"),
         ({"idle_end_s": -1}, "idle_end_s must not be negative"),
@@ -136,11 +60,11 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_closed_source_is_at_its_end() -> None:
     source = KafkaSource(["localhost:1", "localhost:2"], "t", "g", "example")
-    source.committed({"t": {"0": 5}})
+    source.committed({"offsets": {"t": {"0": 5}}})
     source.close()
     source.close()
     assert source.read() is None
-    assert source.position() == {}
+    assert source.position()["offsets"] == {}
     assert source.lag() == {}
 
 
