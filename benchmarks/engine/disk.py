@@ -13,7 +13,7 @@ import numpy as np
 
 from engine.peers import OurTable
 from engine.results import Result, compare, progress
-from engine.timing import Seconds, seconds_of
+from measure.timing import Seconds, seconds_of
 from engine.workload import Sizes, Workload
 from monolith.embedding import Table
 

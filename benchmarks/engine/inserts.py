@@ -9,7 +9,7 @@ import numpy as np
 from engine.native import UnorderedMap
 from engine.peers import OurTable, PeerMissing
 from engine.results import Result, compare, progress, skipped
-from engine.timing import seconds_of
+from measure.timing import seconds_of
 from engine.workload import Sizes, Workload, scatter
 
 __all__ = ["insert_cases"]

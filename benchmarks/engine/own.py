@@ -9,9 +9,9 @@ import numpy as np
 
 from engine.native import RandomReads
 from engine.peers import OurTable, PeerMissing
-from engine.process import resident_bytes
+from measure.process import resident_bytes
 from engine.results import Result, compare, progress, skipped
-from engine.timing import interleave
+from measure.timing import interleave
 from engine.workload import Batch, Sizes, Workload, scatter
 from monolith.embedding import Table, set_threads
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from engine.peers import FbgemmTable, OurTable, PeerMissing, TorchTable, check_agreement
 from engine.results import Result, compare, progress, skipped
-from engine.timing import interleave
+from measure.timing import interleave
 from engine.workload import Sizes, Workload
 
 __all__ = ["fbgemm_cases", "torch_cases"]
