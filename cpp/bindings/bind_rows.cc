@@ -19,6 +19,7 @@
 #include "engine/data/line_id.h"
 #include "engine/data/row.h"
 #include "engine/data/row_encoder.h"
+#include "engine/data/row_op.h"
 #include "engine/data/row_parser.h"
 #include "engine/error.h"
 #include "line_fields.h"
@@ -187,6 +188,7 @@ void bind_rows(nb::module_& m) {
       .def_rw("next_row", &RowParser::next_row)
       .def_ro("corrupt_records", &RowParser::corrupt_records);
 
+  m.def("mix", &engine::data::mix, "seed"_a, "key"_a, "A well-mixed number of the two.");
   m.def(
       "encode_examples",
       [](const Rows& rows, const Columns& columns) {

@@ -10,8 +10,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import embedding
+    from monolith import data, embedding
     from monolith.core import fid
+    from monolith.data import Batch
     from monolith.embedding import (
         Adadelta,
         Adagrad,
@@ -52,8 +53,11 @@ __version__ = "0.1.0"
 __all__ = [
     "__version__",
     # modules
+    "data",
     "embedding",
     "fid",
+    # data
+    "Batch",
     # tables
     "EmbeddingStore",
     "MultiTable",
@@ -93,9 +97,9 @@ __all__ = [
     "SlidingHashFilter",
 ]
 
-# Where a module lives, by the name it has here; every class comes from the embedding package.
-_MODULES = {"embedding": "monolith.embedding", "fid": "monolith.core.fid"}
-_HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()}
+# Where a module lives, by the name it has here, and where classes come from that are not of the embedding package.
+_MODULES = {"data": "monolith.data", "embedding": "monolith.embedding", "fid": "monolith.core.fid"}
+_HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {"Batch": "monolith.data"}
 
 
 def __getattr__(name: str) -> Any:

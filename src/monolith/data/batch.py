@@ -221,7 +221,10 @@ class Batch:
         Raises:
             ConfigError: The arrays do not have the same number of rows, or there is none to take it from.
         """
-        lists = {name: value if isinstance(value, Ragged) else Ragged.from_lists(value) for name, value in (ids or {}).items()}
+        lists = {
+            name: value if isinstance(value, Ragged) else Ragged.from_lists(value)
+            for name, value in (ids or {}).items()
+        }
         columns = {name: _matrix(value) for name, value in (dense or {}).items()}
         sizes = {name: len(value) for name, value in lists.items() if not value.shared}
         sizes |= {name: len(value) for name, value in columns.items()}

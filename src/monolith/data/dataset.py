@@ -19,7 +19,7 @@ from monolith.data import transforms
 from monolith.data.batch import Batch
 from monolith.data.records.messages import Example
 from monolith.data.schema import BatchMaker, Schema, make_parser
-from monolith.data.sources.base import RecordKind, Source
+from monolith.data.sources.base import Source
 from monolith.data.stages import (
     BatchStage,
     MapStage,
@@ -60,7 +60,9 @@ class _Opening:
             columns=self.columns,
             line_fields=self.schema.line_fields.native(),
             seed=self.seed,
-            slots={each.column or each.name: each.slot for each in self.schema.sparse_features if each.slot is not None},
+            slots={
+                each.column or each.name: each.slot for each in self.schema.sparse_features if each.slot is not None
+            },
         )
         operation = transform.build(context.at(number + 1))
         self.operations.append((type(transform).__name__, operation))
@@ -176,7 +178,12 @@ class Dataset:
     """
 
     def __init__(
-        self, make_source: Callable[[], Source], *, schema: Schema | None = None, seed: int = 0, skip_corrupt: bool = False
+        self,
+        make_source: Callable[[], Source],
+        *,
+        schema: Schema | None = None,
+        seed: int = 0,
+        skip_corrupt: bool = False,
     ) -> None:
         self._origin: _Origin = _FromSource(make_source, skip_corrupt)
         self._steps: tuple[Any, ...] = ()
@@ -194,10 +201,9 @@ class Dataset:
             ConfigError: The dataset is batched already, or the text is not a TransformConfig.
         """
         made = transforms.parse_transform_config(step) if isinstance(step, str) else step
-        is_per_batch = getattr(made, "is_per_batch", False)
-        if self._is_batched != is_per_batch:
-            where = "after" if is_per_batch else "before"
-            raise ConfigError(f"{type(made).__name__} works on {'batches' if is_per_batch else 'rows'}: put it {where} batch()")
+        if self._is_batched != made.is_per_batch:
+            what = "the rows of a batch: put it after" if made.is_per_batch else "rows: put it before"
+            raise ConfigError(f"{type(made).__name__} works on {what} batch()")
         return self._with(made)
 
     filter_by_fids = _step(transforms.FilterByFids)
@@ -227,7 +233,7 @@ class Dataset:
         """Change every item by a Python function; None drops it.
 
         Before ``batch`` the function gets each row as an ``Example`` message and returns it, or several in a list, or
-        None: general and slow, thousands of rows a second. After ``batch`` it gets a ``Batch`` and returns one, or None.
+        None: general, and slow. After ``batch`` it gets a ``Batch`` and returns one, or None.
         The function must be pure, or a resumed run will differ.
         """
         if self._is_batched:
@@ -452,14 +458,12 @@ class Dataset:
         make = BatchMaker(opening.schema, opening.columns)
         rows = self._open_rows(opening, keep_all=False)
         batched, after = self._steps[place], self._steps[place + 1 :]
-        per_batch = [step for step in after if getattr(step, "is_per_batch", False)]
+        per_batch = [step for step in after if isinstance(step, Transform)]
         operations = [opening.build(step, place + number) for number, step in enumerate(per_batch)]
-        stage: Stage[Batch] = BatchStage(
-            rows, batched.size, make, drop_last=batched.drop_last, operations=operations
-        )
+        stage: Stage[Batch] = BatchStage(rows, batched.size, make, drop_last=batched.drop_last, operations=operations)
         for step in after:
             if isinstance(step, _MapBatches):
-                stage = MapStage(stage, step.change)
+                stage = MapStage[Batch](stage, step.change)
             elif isinstance(step, _Prefetch):
                 stage = PrefetchStage(stage, step.depth)
         return stage
@@ -470,5 +474,5 @@ def _nothing() -> Source:
 
 
 def _check_count(name: str, value: int, least: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+    if type(value) is not int or value < least:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number from {least} up")

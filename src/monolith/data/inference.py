@@ -1,5 +1,6 @@
-"""``infer_schema``: looks at the first rows of a file or dataset and proposes a schema. A proposal, to be read and kept:
-what the first rows do not show it cannot know.
+"""``infer_schema``: looks at the first rows of a file or dataset and proposes a schema.
+
+A proposal, to be read and kept: what the first rows do not show it cannot know.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def infer_schema(data: Dataset | str | os.PathLike[str], *, rows: int = 1000) ->
 def _open(path: str | os.PathLike[str]) -> Dataset:
     found = detect(path)
     if found.record is None or found.framing is None:
-        raise DataError(f"{os.fspath(path)}: {" ".join(found.evidence)}; give a dataset with record= and framing= instead")
+        raise DataError(
+            f"{os.fspath(path)}: {' '.join(found.evidence)}; give a dataset with record= and framing= instead"
+        )
     return files(os.fspath(path), record=found.record, framing=found.framing, compression=found.compression)
 
 

@@ -36,8 +36,6 @@ class BatchParser:
         return self._make(self._parser.parse(lot))
 
 
-def parse_batch(
-    records: Sequence[bytes | bytearray | memoryview], *, record: RecordKind, schema: Schema
-) -> Batch:
+def parse_batch(records: Sequence[bytes | bytearray | memoryview], *, record: RecordKind, schema: Schema) -> Batch:
     """Return one batch with the rows of all the records; see ``BatchParser``, which is quicker for many calls."""
     return BatchParser(record, schema)(records)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, BinaryIO, Literal
 
 from monolith.core.errors import ConfigError
@@ -15,6 +15,7 @@ from monolith.data.dataset import Dataset
 from monolith.data.records.codecs import Compression
 from monolith.data.records.framing import Framing
 from monolith.data.schema import Schema
+from monolith.data.sources.arrow_columns import Columns
 from monolith.data.sources.base import RecordKind, Source
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.patterns import expand
@@ -127,7 +128,7 @@ def stdin(
 
 def parquet(
     patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
-    columns: Mapping[str, str] | Sequence[str] | None = None,
+    columns: Columns = None,
     *,
     schema: Schema | None = None,
     seed: int = 0,
@@ -155,7 +156,7 @@ def parquet(
 
 def frame(
     table: Any,
-    columns: Mapping[str, str] | Sequence[str] | None = None,
+    columns: Columns = None,
     *,
     schema: Schema | None = None,
     seed: int = 0,
@@ -196,5 +197,3 @@ def kafka(
         return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)
 
     return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
-
-

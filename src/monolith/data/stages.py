@@ -307,7 +307,9 @@ class ShuffleStage:
         while self._given < given and self.read() is not None:
             pass
         if self._given != given:
-            raise DataError("the window of shuffled rows is not the one that the state was saved in; was the input cut?")
+            raise DataError(
+                "the window of shuffled rows is not the one that the state was saved in; was the input cut?"
+            )
 
     def committed(self, state: State) -> None:
         """Pass it on."""

@@ -55,7 +55,9 @@ def line_ids(draw: st.DrawFn) -> Any:
 @st.composite
 def example_features(draw: st.DrawFn, feature: Any) -> None:
     """Fill one arm of an Example's feature, or none."""
-    arm = draw(st.sampled_from([None, *ARMS, *(f"{arm}s" for arm in ARMS), "int64_value", "float_value", "bytes_value"]))
+    arm = draw(
+        st.sampled_from([None, *ARMS, *(f"{arm}s" for arm in ARMS), "int64_value", "float_value", "bytes_value"])
+    )
     if arm is None:
         return
     if arm.endswith("_value"):

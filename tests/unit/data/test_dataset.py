@@ -1,0 +1,392 @@
+"""Datasets: order, steps, and resuming at the exact record at every kind of stop."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import monolith as mt
+from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
+from monolith.data import Batch, Dataset, DenseFeature, Framing, RecordWriter, Schema, SparseFeature
+from monolith.data.records.messages import Example, ExampleBatch
+from monolith.data.transforms import NegativeGen
+
+SCHEMA = Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("x", 2)])
+FRAMING = Framing(sort_id=True, kafka_dump=True)
+
+
+def example(number: int) -> Any:
+    row = Example()
+    row.named_feature.add(name="user").feature.fid_v2_list.value.extend([1 << 48 | number])
+    row.named_feature.add(name="item").feature.fid_v2_list.value.extend([2 << 48 | number % 7] * (number % 3))
+    row.named_feature.add(name="x").feature.float_list.value.extend([number, -number])
+    row.line_id.uid = number
+    row.line_id.item_id = number % 7 + 1
+    row.line_id.req_time = 1_000_000 + number
+    row.line_id.actions.append(number % 5)
+    row.label.append(number % 2)
+    return row
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Five files of Examples, 100 rows in all, in different codecs."""
+    number = 0
+    for index, (size, suffix) in enumerate([(13, ""), (0, ""), (37, ".zst"), (1, ".gz"), (49, "")]):
+        compression = {"": "none", ".zst": "zstd", ".gz": "gzip"}[suffix]
+        with RecordWriter(tmp_path / f"part-{index}.pb{suffix}", framing=FRAMING, compression=compression) as writer:
+            for _ in range(size):
+                writer.write(example(number).SerializeToString())
+                number += 1
+    return tmp_path
+
+
+def open_files(folder: Path, **options: Any) -> Dataset:
+    return mt.data.files(f"{folder}/part-*", record="example", framing=FRAMING, schema=SCHEMA, **options)
+
+
+def uids(batches: Any) -> list[int]:
+    return [uid for batch in batches for uid in batch.uid.tolist()]
+
+
+# --- reading ---
+
+
+def test_batches_hold_every_row_once_and_in_order(folder: Path) -> None:
+    batches = list(open_files(folder).batch(16))
+    assert uids(batches) == list(range(100))
+    assert [batch.size for batch in batches] == [16] * 6 + [4]
+    assert [batch.size for batch in open_files(folder).batch(16, drop_last=True)] == [16] * 6
+    first = batches[0]
+    assert first["user"].tolist() == [[1 << 48 | number] for number in range(16)]
+    assert first["item"].tolist() == [[2 << 48 | number % 7] * (number % 3) for number in range(16)]
+    assert first["x"][5].tolist() == [5, -5]
+    assert first.label[:, 0].tolist() == [number % 2 for number in range(16)]
+    assert first.event_time_s[3] == 1_000_003
+    assert first.actions.tolist() == [[number % 5] for number in range(16)]
+
+
+def test_a_dataset_can_be_read_again_and_shares_nothing(folder: Path) -> None:
+    dataset = open_files(folder).batch(7).prefetch(2)
+    assert uids(dataset) == uids(dataset) == list(range(100))
+    one, two = iter(dataset), iter(dataset)
+    assert next(one).uid.tolist() == next(two).uid.tolist() == list(range(7))
+
+
+def test_rows_are_messages_before_batch(folder: Path) -> None:
+    rows = list(open_files(folder))
+    assert [row.line_id.uid for row in rows] == list(range(100))
+    assert rows[9] == rows[9].FromString(rows[9].SerializeToString())
+    assert {named.name for named in rows[5].named_feature} == {"user", "item", "x"}
+
+
+def test_arrays_outlive_the_batch_and_cannot_be_written(folder: Path) -> None:
+    batch = next(iter(open_files(folder).batch(10)))
+    values = batch["user"].values
+    del batch
+    assert values[9] == 1 << 48 | 9
+    with pytest.raises(ValueError, match="read-only"):
+        values[0] = 0
+
+
+def test_torch_tensors_are_views_of_the_same_memory(folder: Path) -> None:
+    batch = next(iter(open_files(folder).batch(10)))
+    tensors = batch.as_torch()
+    assert tensors["user"].values.data_ptr() == batch["user"].values.ctypes.data
+    assert tensors.dense["x"].data_ptr() == batch.dense["x"].ctypes.data
+    assert tensors.label_mask.dtype.is_floating_point is False
+    assert tensors.to("cpu").label.tolist() == batch.label.tolist()
+    assert np.array_equal(tensors.numpy().dense["x"], batch.dense["x"])
+
+
+# --- resuming ---
+
+
+def negatives(dataset: Dataset) -> Dataset:
+    return dataset.transform(NegativeGen(neg_num=2, item_features=["item"], start_num=2, max_item_num=5))
+
+
+PIPELINES: dict[str, Callable[[Dataset], Dataset]] = {
+    "plain": lambda ds: ds.batch(7),
+    "prefetch": lambda ds: ds.batch(7).prefetch(3),
+    "filter": lambda ds: ds.filter_by_action(has_actions=[1, 2, 3]).batch(7),
+    "sample": lambda ds: ds.negative_sample(drop_rate=0.5, threshold=0.5).batch(5),
+    "shuffle": lambda ds: ds.shuffle(32, seed=3).batch(7),
+    "shuffle all": lambda ds: ds.shuffle(1000).batch(9).prefetch(2),
+    "repeat": lambda ds: ds.repeat(3).batch(11),
+    "shuffle then repeat": lambda ds: ds.shuffle(17).repeat(2).batch(8),
+    "repeat then shuffle": lambda ds: ds.repeat(2).shuffle(150).batch(8),
+    "map rows": lambda ds: ds.map(lambda row: [row, row] if row.line_id.uid % 3 else None).batch(6),
+    "map batches": lambda ds: ds.batch(6).map(lambda batch: batch if batch.uid[1] % 4 else None),
+    "negatives": lambda ds: negatives(ds).batch(7),
+    "negatives, shuffle, prefetch": lambda ds: negatives(ds).shuffle(40).batch(7).prefetch(2),
+    "reweight": lambda ds: ds.instance_reweight(action_priority="1,2,3,4", reweight="1:2:1,2:3:0").batch(4),
+    "merge": lambda ds: ds.filter_by_action(has_actions=[1]).merge_flow(ds.shuffle(20), block=3).batch(7),
+    "rows": lambda ds: ds,
+}
+
+
+def printed(item: Any) -> str:
+    """Everything that an item holds."""
+    if not isinstance(item, Batch):
+        return str(item)
+    arrays = [item.label, item.label_mask, item.weight, item.sample_rate, item.event_time_s, item.uid, item.dense["x"]]
+    return repr([array.tolist() for array in arrays] + [item.ids[name].tolist() for name in item.ids])
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_a_resumed_run_gives_exactly_what_would_have_come(folder: Path, name: str) -> None:
+    def make() -> Dataset:
+        return PIPELINES[name](open_files(folder, seed=11, interleave=2))
+
+    whole = [printed(item) for item in make()]
+    assert len(whole) > 5
+    for stop in range(0, len(whole) + 1, max(1, len(whole) // 9)):
+        dataset = make()
+        reading = iter(dataset)
+        head = [printed(next(reading)) for _ in range(stop)]
+        state = json.loads(json.dumps(dataset.state()))
+        del reading
+        resumed = make()
+        resumed.restore(state)
+        assert resumed.state() == state
+        tail = [printed(item) for item in resumed]
+        assert head + tail == whole, f"stopped after {stop}"
+
+
+def test_a_state_that_was_taken_twice_is_the_same(folder: Path) -> None:
+    dataset = PIPELINES["negatives, shuffle, prefetch"](open_files(folder))
+    for number, _ in enumerate(dataset):
+        if number == 4:
+            assert dataset.state() == dataset.state()
+
+
+def test_at_the_end_nothing_more_comes(folder: Path) -> None:
+    dataset = open_files(folder).batch(16)
+    list(dataset)
+    again = open_files(folder).batch(16)
+    again.restore(dataset.state())
+    assert list(again) == []
+
+
+def test_a_state_of_other_steps_is_refused(folder: Path) -> None:
+    dataset = open_files(folder).batch(16)
+    next(iter(dataset))
+    with pytest.raises(DataError, match="source > shuffle > batched"):
+        open_files(folder).shuffle(10).batch(16).restore(dataset.state())
+    with pytest.raises(DataError, match="version"):
+        dataset.restore({})
+
+
+def test_a_file_that_is_gone_is_told_when_resuming(folder: Path) -> None:
+    dataset = open_files(folder).batch(60)
+    next(iter(dataset))
+    state = dataset.state()
+    (folder / "part-4.pb").unlink()
+    again = open_files(folder).batch(60)
+    again.restore(state)
+    with pytest.raises((DataError, ConfigError), match=r"part-4|not there any more"):
+        list(again)
+
+
+# --- steps ---
+
+
+def test_shuffle_keeps_every_row_and_depends_on_the_seed(folder: Path) -> None:
+    orders = [uids(open_files(folder, seed=seed).shuffle(64).batch(10)) for seed in (1, 1, 2)]
+    assert orders[0] == orders[1] != orders[2]
+    assert sorted(orders[0]) == sorted(orders[2]) == list(range(100))
+    assert sorted(orders[0][:64]) == list(range(64)), "windows do not mix"
+    assert orders[0][:64] != list(range(64))
+
+
+def test_shuffle_buffer_of_files_is_shuffle(folder: Path) -> None:
+    assert uids(open_files(folder, shuffle_buffer=50).batch(9)) == uids(open_files(folder).shuffle(50).batch(9))
+
+
+def test_epochs_differ_in_their_random_choices(folder: Path) -> None:
+    rows = uids(open_files(folder).negative_sample(drop_rate=0.5, threshold=2).repeat(2).batch(10))
+    turn = next(place for place in range(1, len(rows)) if rows[place] < rows[place - 1])
+    halves = [rows[:turn], rows[turn:]]
+    assert 20 < len(halves[0]) < 80
+    assert halves[0] != halves[1]
+
+
+def test_repeating_for_ever_ends_when_there_is_nothing(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "part-0.pb", framing=FRAMING):
+        pass
+    assert list(open_files(tmp_path).repeat().batch(3)) == []
+
+
+def test_shards_are_disjoint_and_complete(folder: Path) -> None:
+    parts = [uids(open_files(folder, shard=(index, 2)).batch(10)) for index in range(2)]
+    assert sorted(parts[0] + parts[1]) == list(range(100))
+
+
+def test_split_flows_can_be_merged_again(tmp_path: Path) -> None:
+    names = ["pc", "mobile", "cloud"]
+    from monolith.data.records.data_source import data_source_key
+
+    with RecordWriter(tmp_path / "part-0.pb", framing=Framing(lagrangex_header=True)) as writer:
+        for number in range(4096):
+            writer.write(example(number).SerializeToString(), source=data_source_key(names[number % 3]))
+    dataset = mt.data.files(
+        tmp_path / "part-0.pb", record="example", framing=Framing(lagrangex_header=True), schema=SCHEMA
+    )
+    flows = dataset.split_flow(names)
+    assert [len(uids(flow.batch(512))) for flow in flows] == [1366, 1365, 1365]
+    merged = list(flows[0].merge_flow(*flows[1:]).batch(512))
+    assert len(merged) == 8
+    assert sorted(uids(merged)) == list(range(4096))
+    assert merged[0].uid[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_steps_in_the_wrong_place_are_refused(folder: Path) -> None:
+    batched = open_files(folder).batch(4)
+    for step in (
+        lambda: batched.batch(2),
+        lambda: batched.shuffle(10),
+        lambda: batched.repeat(),
+        lambda: batched.filter_by_action(has_actions=[1]),
+        lambda: open_files(folder).prefetch(),
+        lambda: open_files(folder).in_batch_negatives(num=1, item_features=["item"]),
+        lambda: open_files(folder).batch(0),
+        lambda: open_files(folder).shuffle(-1),
+    ):
+        with pytest.raises(ConfigError):
+            step()
+
+
+def test_a_dataset_without_a_schema_says_so(folder: Path) -> None:
+    dataset = mt.data.files(f"{folder}/part-*", record="example", framing=FRAMING).batch(3)
+    with pytest.raises(ConfigError, match="schema"):
+        next(iter(dataset))
+    assert next(iter(dataset.with_schema(SCHEMA))).size == 3
+
+
+def test_in_batch_negatives_are_drawn_from_the_batch(folder: Path) -> None:
+    dataset = open_files(folder).batch(10).in_batch_negatives(num=1, item_features=["item"])
+    batch = next(iter(dataset))
+    assert batch.size > 10
+    assert [one.uid.tolist() for one in dataset] == [one.uid.tolist() for one in dataset]
+
+
+def test_the_text_of_a_transform_config_is_a_step(folder: Path) -> None:
+    text = "configs { basic_config { filter_by_action { has_actions: [1, 2] } } }"
+    assert uids(open_files(folder).transform(text).batch(10)) == [n for n in range(100) if n % 5 in (1, 2)]
+
+
+def test_counts_tell_what_came_and_went(folder: Path) -> None:
+    dataset = open_files(folder).filter_by_action(has_actions=[1]).batch(10)
+    list(dataset)
+    assert dataset.counts() == {
+        "rows_read": 100,
+        "corrupt_records": 0,
+        "0.FilterByAction.rows_in": 100,
+        "0.FilterByAction.rows_out": 20,
+    }
+
+
+# --- bad data ---
+
+
+def test_a_corrupt_record_ends_the_reading_or_is_counted(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "part-0.pb", framing=FRAMING) as writer:
+        for number in range(10):
+            writer.write(example(number).SerializeToString() if number != 4 else b"\xff\xff\xff")
+    with pytest.raises(RecordCorrupt, match=r"part-0\.pb: record at byte \d+"):
+        list(open_files(tmp_path).batch(4).prefetch(1))
+    dataset = open_files(tmp_path, on_corrupt="skip").batch(4)
+    assert uids(dataset) == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    assert dataset.counts()["corrupt_records"] == 1
+    with pytest.raises(ConfigError, match="on_corrupt"):
+        open_files(tmp_path, on_corrupt="ignore")
+
+
+def test_a_row_that_does_not_fit_names_the_feature(folder: Path) -> None:
+    narrow = Schema(dense=[DenseFeature("x", 3)])
+    with pytest.raises(SchemaMismatch, match="'x', row 0 of the batch: it has 2 values, its width is 3"):
+        next(iter(open_files(folder).with_schema(narrow).batch(4)))
+
+
+# --- other inputs ---
+
+
+def test_stdin_is_read_like_a_file(folder: Path) -> None:
+    stream = io.BytesIO((folder / "part-0.pb").read_bytes())
+    dataset = mt.data.stdin(stream, record="example", framing=FRAMING, schema=SCHEMA)
+    assert uids(dataset.batch(5)) == list(range(13))
+
+
+def test_parquet_and_frames_give_the_same_batches(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(
+        {
+            "user": np.arange(50) | 1 << 48,
+            "price": np.arange(50, dtype=np.float32) / 4,
+            "__LABEL__": np.arange(50, dtype=np.float32) % 2,
+            "__UID__": np.arange(50),
+        }
+    )
+    frame.to_parquet(tmp_path / "rows.parquet")
+    schema = Schema(sparse=["user"], dense=["price"])
+    columns = {"user": "fid_v2", "price": "float", "__LABEL__": "float", "__UID__": "int"}
+    datasets = [
+        mt.data.parquet(str(tmp_path / "*.parquet"), columns, schema=schema).batch(16),
+        mt.data.frame(frame, columns, schema=schema).batch(16),
+    ]
+    for dataset in datasets:
+        batches = list(dataset)
+        assert uids(batches) == list(range(50))
+        assert batches[3]["price"][1] == [49 / 4]
+        assert batches[0].label[:4, 0].tolist() == [0, 1, 0, 1]
+        assert batches[0]["user"][7].tolist() == [1 << 48 | 7]
+
+
+def test_shared_columns_stay_stored_once(tmp_path: Path) -> None:
+    batch = ExampleBatch(batch_size=6)
+    user = batch.named_feature_list.add(name="user", type=1)
+    user.feature.add().fid_v2_list.value.extend([5, 6])
+    item = batch.named_feature_list.add(name="item")
+    for number in range(6):
+        item.feature.add().fid_v2_list.value.append(number)
+    with RecordWriter(tmp_path / "a.pb", framing=FRAMING) as writer:
+        writer.write(batch.SerializeToString())
+        writer.write(batch.SerializeToString())
+    schema = Schema(sparse=["user", "item"])
+    dataset = mt.data.files(tmp_path / "a.pb", record="example_batch", framing=FRAMING, schema=schema)
+    first = next(iter(dataset.batch(6)))
+    assert first["user"].shared
+    assert first["user"].values.tolist() == [5, 6]
+    assert first["user"][4].tolist() == [5, 6]
+    assert first["user"].expanded(6).tolist() == [[5, 6]] * 6
+    assert not first["item"].shared
+    spanning = next(iter(dataset.batch(12)))
+    assert not spanning["user"].shared
+    assert spanning["user"].tolist() == [[5, 6]] * 12
+
+
+def test_a_schema_can_be_inferred_from_a_file(folder: Path) -> None:
+    schema = mt.data.infer_schema(folder / "part-0.pb")
+    assert {(each.name, each.slot) for each in schema.sparse_features} == {("user", 1), ("item", 2)}
+    assert [(each.name, each.width) for each in schema.dense_features] == [("x", 2)]
+    assert schema.labels == 1
+    assert Schema.from_json(schema.to_json()) == schema
+
+
+@pytest.fixture(autouse=True)
+def _no_threads_are_left() -> Iterator[None]:
+    import threading
+
+    before = threading.active_count()
+    yield
+    import gc
+
+    gc.collect()
+    assert threading.active_count() <= before
