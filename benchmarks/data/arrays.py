@@ -36,4 +36,6 @@ def check_agreement(ours: Mapping[str, NDArray[Any]], peer: Mapping[str, NDArray
     for name, theirs in peer.items():
         mine = ours[name]
         if mine.dtype != theirs.dtype or mine.shape != theirs.shape or not np.array_equal(mine, theirs):
-            raise RuntimeError(f"{who} and ours differ in {name}: {theirs.dtype}{theirs.shape}, {mine.dtype}{mine.shape}")
+            raise RuntimeError(
+                f"{who} and ours differ in {name}: {theirs.dtype}{theirs.shape}, {mine.dtype}{mine.shape}"
+            )

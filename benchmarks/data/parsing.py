@@ -54,9 +54,7 @@ def instance_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     for case in cases:
         progress(case)
         named = case == "instance_named_protobuf"
-        streams = [
-            stream(instances(draw_rows(sizes, sizes.batch, seed), named=named)) for seed in range(sizes.records)
-        ]
+        streams = [stream(instances(draw_rows(sizes, sizes.batch, seed), named=named)) for seed in range(sizes.records)]
         parse = BatchParser("instance", wanted)
 
         def ours(data: bytes, parse: BatchParser = parse) -> Arrays:

@@ -141,9 +141,7 @@ def _parse(lots: Sequence[_native.Records], wanted: Schema) -> None:
     columns = _native.Columns()
     make = BatchMaker(wanted, columns)
     source: Any = _InMemory(lots)
-    stage = BatchStage(
-        ParseStage(source, make_parser(wanted, "example_batch", columns)), BATCH, make, drop_last=False
-    )
+    stage = BatchStage(ParseStage(source, make_parser(wanted, "example_batch", columns)), BATCH, make, drop_last=False)
     while stage.read() is not None:
         pass
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from engine.workload import Batch, Ids, Rows, Workload, scatter
 from measure.process import make_pages_huge
 from measure.results import PeerMissing
-from engine.workload import Batch, Ids, Rows, Workload, scatter
 from monolith.embedding import Adagrad, SliceSpec, Table, TableSpec, set_threads
 
 __all__ = ["Contestant", "FbgemmTable", "OurTable", "PeerMissing", "TorchTable", "adagrad_spec", "check_agreement"]
