@@ -272,6 +272,8 @@ class Assembler::Pass {
     }
   }
 
+  static constexpr std::uint32_t kAhead = 8;
+
   // Calls `use(cell, row in the batch)` for each row.
   template <typename Use>
   void for_each_cell(std::uint32_t column, Use&& use) {
@@ -282,7 +284,11 @@ class Assembler::Pass {
         continue;
       }
       const Cell* cells = run.block->column(column) + run.begin;
-      for (std::uint32_t i = 0; i < run.count; ++i) use(cells[i], row++);
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        // In formats that are written row by row, neighbours in a column lie far apart.
+        if (i + kAhead < run.count) __builtin_prefetch(cells[i + kAhead].data);
+        use(cells[i], row++);
+      }
     }
   }
 
@@ -336,23 +342,53 @@ class Assembler::Pass {
       return;
     }
     ids.offsets = take<std::int64_t>(count_ + 1);
-    std::int64_t total = 0;
-    std::int64_t* offset = ids.offsets.data();
-    *offset++ = 0;
     const std::uint32_t* flat = may_be_flat ? flat_counts_[place].data() : nullptr;
+    std::size_t integer_bytes = 0;
+    const std::size_t total = count_ids(feature, flat, ids.offsets, integer_bytes);
+    if (integer_bytes == 0) {
+      ids.values = take_ids(total);
+      write_cells(feature, flat, ids.values.data(), [](std::size_t, std::int64_t*) {});
+      return;
+    }
+    // How many integers there are is known when they have been read; to read them twice would cost more than to copy.
+    auto& scratch = assembler_.scratch_;
+    scratch.resize(std::max(scratch.size(), total + integer_bytes + kSlack));
+    std::int64_t* const begin = scratch.data();
+    std::int64_t* const end = write_cells(
+        feature, flat, begin, [&](std::size_t row, const std::int64_t* out) { ids.offsets[row + 1] = out - begin; });
+    ids.values = take_ids(static_cast<std::size_t>(end - begin));
+    std::copy(begin, end, ids.values.data());
+  }
+
+  // Counts ids row by row and fills the offsets. Cells of integers are not counted, unless there are very many: their
+  // bytes are, which are at least as many.
+  std::size_t count_ids(const SparseFeature& feature, const std::uint32_t* flat, std::span<std::int64_t> offsets,
+                        std::size_t& integer_bytes) {
+    constexpr std::size_t kMostScratchBytes = 1 << 20;
+    std::int64_t total = 0;
+    offsets[0] = 0;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
       if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1) [[likely]] {
         total += cell.size / 8;
       } else if (cell.arm != Arm::kNone) {
         check_ids(feature, cell, row);
-        total += static_cast<std::int64_t>(count_values(cell));
+        if (cell.arm == Arm::kInt64 && integer_bytes + cell.size <= kMostScratchBytes) {
+          integer_bytes += cell.size;
+        } else {
+          total += static_cast<std::int64_t>(count_values(cell));
+        }
       } else if (flat != nullptr) {
         total += flat[row];
       }
-      *offset++ = total;
+      offsets[row + 1] = total;
     });
-    ids.values = take_ids(static_cast<std::size_t>(total));
-    std::int64_t* out = ids.values.data();
+    return static_cast<std::size_t>(total);
+  }
+
+  // Writes the ids of all rows, leaves room for the flat ones, and calls `end_row(row, out)` after each.
+  template <typename EndRow>
+  std::int64_t* write_cells(const SparseFeature& feature, const std::uint32_t* flat, std::int64_t* out,
+                            EndRow&& end_row) {
     const bool converts = !config_.keeps_fid_version;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
       if (cell.arm == Arm::kNone) {
@@ -360,7 +396,9 @@ class Assembler::Pass {
       } else {
         out = write_ids(cell, feature.slot, converts, out);
       }
+      end_row(row, out);
     });
+    return out;
   }
 
   void check_ids(const SparseFeature& feature, const Cell& cell, std::size_t row) const {
