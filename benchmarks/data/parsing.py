@@ -50,25 +50,30 @@ def example_batch_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 
 def instance_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     """Framed streams of Instances in memory, with flat ids or with named features."""
-    wanted = schema(sizes)
     for case in cases:
         progress(case)
-        named = case == "instance_named_protobuf"
-        streams = [stream(instances(draw_rows(sizes, sizes.batch, seed), named=named)) for seed in range(sizes.records)]
-        parse = BatchParser("instance", wanted)
+        small = _instances_compared(case, sizes.batch, sizes)
+        yield _instances_compared(case, sizes.stream_batch, sizes, **{f"ratio_batch_{sizes.batch}": small.ratio})
 
-        def ours(data: bytes, parse: BatchParser = parse) -> Arrays:
-            frames = _native.FrameReader(FRAMING.bits, "stream")
-            frames.feed(data)
-            frames.finish()
-            records = frames.take(sizes.batch, len(data))
-            assert records is not None
-            return arrays_of(parse(records))
 
-        def peer(data: bytes, named: bool = named) -> Arrays:
-            return protobuf_peer.assemble_instances(protobuf_peer.read_framed(data), wanted, named=named)
+def _instances_compared(case: str, rows: int, sizes: Sizes, **extra: Any) -> Result:
+    wanted = schema(sizes)
+    named = case == "instance_named_protobuf"
+    parse = BatchParser("instance", wanted)
 
-        yield _compared(case, ours, peer, streams, sizes)
+    def ours(data: bytes) -> Arrays:
+        frames = _native.FrameReader(FRAMING.bits, "stream")
+        frames.feed(data)
+        frames.finish()
+        records = frames.take(rows, len(data))
+        assert records is not None
+        return arrays_of(parse(records))
+
+    def peer(data: bytes) -> Arrays:
+        return protobuf_peer.assemble_instances(protobuf_peer.read_framed(data), wanted, named=named)
+
+    streams = [stream(instances(draw_rows(sizes, rows, seed), named=named)) for seed in range(2)]
+    return _compared(case, ours, peer, streams, sizes, rows=rows, batch=rows, **extra)
 
 
 def tf_example_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import tempfile
+import threading
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,7 @@ from monolith.data.stages import BatchStage, ParseStage
 __all__ = ["pipeline_cases"]
 
 BATCH = 4096
-FILES = 4
+FILE_BYTES = 50_000_000
 PREFETCH = 2
 READ_BYTES = 4 << 20
 
@@ -42,8 +44,9 @@ def pipeline_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 def _write_files(folder: Path, sizes: Sizes) -> list[Path]:
     """Write distinct records again and again; they come back far behind the window of the codec."""
     records = [example_batch(draw_rows(sizes, sizes.batch, seed)) for seed in range(3 * sizes.records)]
-    per_file = max(1, round(sizes.pipeline_bytes / FILES / len(records[0])))
-    paths = [folder / f"part-{number}.pb.zst" for number in range(FILES)]
+    count = max(1, sizes.pipeline_bytes // FILE_BYTES)
+    per_file = round(sizes.pipeline_bytes / count / len(records[0]))
+    paths = [folder / f"part-{number}.pb.zst" for number in range(count)]
     for number, path in enumerate(paths):
         with RecordWriter(path, framing=FRAMING) as writer:
             for place in range(per_file):
@@ -60,26 +63,39 @@ def _share(paths: Sequence[Path], wanted: Schema, sizes: Sizes) -> Result:
         for _ in whole.batch(BATCH).prefetch(PREFETCH):
             pass
 
+    def two_threads() -> None:
+        beside = threading.Thread(target=_decompress, args=(compressed,))
+        beside.start()
+        _parse(lots, wanted)
+        beside.join()
+
     stages = {
         "read": lambda: _read(paths),
         "decompress": lambda: _decompress(compressed),
         "parse": lambda: _parse(lots, wanted),
     }
-    contestants = {"pipeline": pipeline, **stages}
+    contestants = {"pipeline": pipeline, "two_threads": two_threads, **stages}
     seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    cpu_seconds = dict.fromkeys(contestants, 0.0)
     for number in range(sizes.pipeline_rounds + 1):
         order = list(contestants) if number % 2 == 0 else list(reversed(contestants))
         for name in order:
             if name in ("pipeline", "read"):
                 _forget(paths)
+            used = time.process_time()
             taken = seconds_of(contestants[name])
             if number:  # the first round brings code and memory into place
                 seconds[name].append(taken)
+                cpu_seconds[name] += time.process_time() - used
     rows = _count(lots, wanted)
     slowest = max(stages, key=lambda name: float(np.median(seconds[name])))
+    alone = float(np.median(seconds[slowest]))
     extra: dict[str, Any] = {
         "threads": os.cpu_count(),
         "peer_name": f"the slowest stage alone, {slowest}",
+        # What two stages side by side, with nothing between them, make of this machine: no pipeline can do better.
+        "two_threads_share": alone / float(np.median(seconds["two_threads"])),
+        "cpu_over_stages": cpu_seconds["pipeline"] / sum(cpu_seconds[name] for name in stages),
         "bytes": sum(lot.nbytes for lot in lots),
         "compressed_bytes": sum(map(len, compressed)),
         **{f"{name}_k_rows_per_s": rows / 1e3 / float(np.median(seconds[name])) for name in stages},

@@ -31,7 +31,9 @@ class Sizes:
     steps: int
     """Timed calls of a contestant's turn, after one that is not timed."""
     records: int
-    """Distinct ExampleBatches, or streams of Instances, cycled."""
+    """Distinct ExampleBatches, cycled."""
+    stream_batch: int
+    """Rows of a batch out of a stream of Instances."""
     tf_rows: int
     """Rows of the file that TensorFlow reads."""
     python_rows: int
@@ -50,6 +52,7 @@ FULL = Sizes(
     rounds=11,
     steps=3,
     records=8,
+    stream_batch=4_096,
     tf_rows=16_384,
     python_rows=4_096,
     pipeline_bytes=200_000_000,
@@ -61,6 +64,7 @@ QUICK = Sizes(
     rounds=3,
     steps=1,
     records=3,
+    stream_batch=2_048,
     tf_rows=4_096,
     python_rows=1_024,
     pipeline_bytes=30_000_000,
