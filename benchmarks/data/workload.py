@@ -65,12 +65,12 @@ QUICK = Sizes(
     steps=1,
     records=3,
     stream_batch=2_048,
-    tf_rows=4_096,
+    tf_rows=2_048,
     python_rows=1_024,
     pipeline_bytes=30_000_000,
     pipeline_rounds=3,
     allocated_batches=2_000,
-    transformed_rows=16_384,
+    transformed_rows=8_192,
     quick=True,
 )
 
