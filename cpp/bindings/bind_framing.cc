@@ -102,6 +102,12 @@ void bind_framing(nb::module_& m) {
       .def("finish", &FrameReader::finish, "Say that no piece follows; an unfinished record is an error.")
       .def_prop_ro("offset", &FrameReader::offset, "Where the stream stands after the records taken.")
       .def_prop_ro("records", &FrameReader::records, "Records taken, from the start of the stream.")
+      .def_prop_ro(
+          "first_sort_id",
+          [](const FrameReader& reader) {
+            return nb::bytes(reader.first_sort_id().data(), reader.first_sort_id().size());
+          },
+          "The sort id of the first record that was seen.")
       .def_prop_ro("source", &FrameReader::source, "What the stream is called in errors.");
   nb::class_<FramingProbe>(m, "FramingProbe", "What comes of reading the start of a stream with one framing.")
       .def_ro("records", &FramingProbe::records)

@@ -628,6 +628,10 @@ class FrameReader:
         """Records taken, from the start of the stream."""
 
     @property
+    def first_sort_id(self) -> bytes:
+        """The sort id of the first record that was seen."""
+
+    @property
     def source(self) -> str:
         """What the stream is called in errors."""
 

@@ -13,6 +13,9 @@ __all__ = [
     "ALL",
     "Metric",
     "EVENT_TO_SERVABLE_SECONDS",
+    "KAFKA_ERRORS_TOTAL",
+    "KAFKA_LAG_RECORDS",
+    "KAFKA_RECORDS_TOTAL",
     "RETRY_FAILURES_TOTAL",
     "TABLE_BYTES",
     "TABLE_EVICTED_ROWS_TOTAL",
@@ -74,6 +77,24 @@ RETRY_FAILURES_TOTAL = Metric(
     kind="counter",
     help="Failed attempts of calls that are retried, by what was called.",
     labels=("call",),
+)
+KAFKA_LAG_RECORDS = Metric(
+    name="monolith_kafka_lag_records",
+    kind="gauge",
+    help="Messages between what a Kafka source has handed out and the end of the partition.",
+    labels=("topic", "partition"),
+)
+KAFKA_RECORDS_TOTAL = Metric(
+    name="monolith_kafka_records_total",
+    kind="counter",
+    help="Records that a Kafka source has handed out.",
+    labels=("topic",),
+)
+KAFKA_ERRORS_TOTAL = Metric(
+    name="monolith_kafka_errors_total",
+    kind="counter",
+    help="What went wrong in a Kafka source: broker, outage, commit or corrupt.",
+    labels=("kind",),
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",

@@ -15,6 +15,7 @@ import monolith as mt
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
 from monolith.data import Batch, Dataset, DenseFeature, Framing, RecordWriter, Schema, SparseFeature
 from monolith.data.records.messages import Example, ExampleBatch
+from monolith.data.sources.work_list import MemoryWorkList
 from monolith.data.transforms import NegativeGen
 
 SCHEMA = Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("x", 2)])
@@ -390,3 +391,46 @@ def _no_threads_are_left() -> Iterator[None]:
 
     gc.collect()
     assert threading.active_count() <= before
+
+
+# --- dynamic sharding ---
+
+
+def shared_readers(files: list[str], state: Any = None) -> tuple[MemoryWorkList, list[Dataset]]:
+    shared = MemoryWorkList(files)
+    readers = [
+        mt.data.files(work_list=shared, worker=f"worker-{number}", record="example", framing=FRAMING, schema=SCHEMA)
+        .batch(3)
+        .prefetch(2)
+        for number in range(2)
+    ]
+    if state is not None:
+        shared.restore(state["list"])
+        for reader, place in zip(readers, state["readers"], strict=True):
+            reader.restore(place)
+    return shared, readers
+
+
+def test_workers_that_share_a_list_read_each_row_once_and_resume_exactly(tmp_path: Path) -> None:
+    files = []
+    for part in range(12):
+        files.append(str(tmp_path / f"part-{part:02d}.pb"))
+        with RecordWriter(files[-1], framing=FRAMING) as writer:
+            for number in range(part * 10, part * 10 + 10):
+                writer.write(example(number).SerializeToString())
+    for stop in (1, 5, 9):
+        shared, readers = shared_readers(files)
+        readings = [iter(reader) for reader in readers]
+        seen: list[int] = []
+        for number in range(stop):
+            seen += uids([next(readings[0])])
+            if number % 2:  # the second worker is slow
+                seen += uids([next(readings[1])])
+        # The datasets first, the list last: what it hands out in between goes back when they resume.
+        state = json.loads(json.dumps({"readers": [each.state() for each in readers], "list": shared.state()}))
+        for reading in readings:
+            reading.close()
+        _, again = shared_readers(files, state)
+        for reader in again:
+            seen += uids(reader)
+        assert sorted(seen) == list(range(120)), f"stopped after {stop}"

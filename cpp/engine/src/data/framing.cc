@@ -285,6 +285,10 @@ bool FrameReader::find_flagged(Bytes bytes) {
   if (!scan.header.has_value()) return false;
   unfinished_size_ = scan.header->payload_size;
   if (bytes.size() < scan.needed_bytes) return false;
+  if (!has_seen_one_) {
+    has_seen_one_ = true;
+    first_sort_id_.assign(scan.header->sort_id.begin(), scan.header->sort_id.end());
+  }
   const std::size_t begin = found_end() + scan.header->bytes;
   const auto size = static_cast<std::uint32_t>(scan.header->payload_size);
   found_.push_back({begin, size, scan.header->source_key(), begin + size});

@@ -1,14 +1,15 @@
-"""Whole-file compression as streams: pieces in, bounded pieces out, and the way back.
+"""Whole-file compression as streams: which codec a file has, and its content in bounded pieces.
 
 The five codecs are none, snappy (Hadoop's block codec), zstd, zlib and gzip. A small file that claims to be huge cannot
-take more memory than a few pieces. zstandard is imported here only. What is in the stream, nothing here knows.
+take more memory than a few pieces. zstandard is imported here only. Writing is in ``compressors``. What is in the
+stream, nothing here knows.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, BinaryIO, Literal, NoReturn, Protocol, TypeAlias, cast
+from typing import Any, BinaryIO, Literal, NoReturn, TypeAlias, cast
 
 import cramjam
 
@@ -18,14 +19,13 @@ __all__ = [
     "CODECS",
     "Codec",
     "Compression",
-    "Compressor",
     "HEAD_BYTES",
     "PIECE_BYTES",
     "check_compression",
     "codec_of_head",
     "codec_of_name",
-    "compressor",
     "decompressed",
+    "import_zstandard",
     "resolve_codec",
 ]
 
@@ -48,7 +48,6 @@ _READ_BYTES = 1 << 18
 
 # Snappy turns at most 64 bytes into 3, so a chunk that claims more than this many times its size is a lie.
 _SNAPPY_EXPANSION = 32
-_SNAPPY_BLOCK_BYTES = 1 << 18  # of ours, as Hadoop's default
 _SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; larger ones no reader had room for
 # A zstd block gives at most 128 KiB, so this many of them make a piece.
 _ZSTD_BLOCKS = 16
@@ -122,12 +121,17 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Join small pieces, so that what works on them is not called for every few bytes."""
     waiting: list[bytes] = []
     size = 0
-    for piece in pieces:
-        waiting.append(piece)
-        size += len(piece)
-        if size >= PIECE_BYTES:
-            yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
-            waiting, size = [], 0
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            size += len(piece)
+            if size >= PIECE_BYTES:
+                yield waiting[0] if len(waiting) == 1 else b"".join(waiting)
+                waiting, size = [], 0
+    except RecordCorrupt:
+        if size:
+            yield b"".join(waiting)  # what came before the damage is good
+        raise
     if size:
         yield b"".join(waiting)
 
@@ -225,7 +229,7 @@ def _inflates(head: bytes, codec: Literal["zlib", "gzip"]) -> bool:
 
 def _read_zstd(window: _Window) -> Iterator[bytes]:
     """Frame by frame, a few blocks at a time: a block has a known largest size, so a piece has one too."""
-    zstandard = _zstandard()
+    zstandard = import_zstandard()
     while not window.is_at_end():
         magic = int.from_bytes(window.peek(4), "little")
         if magic & ~15 == _ZSTD_SKIPPABLE:
@@ -271,7 +275,8 @@ def _zstd_parts(window: _Window) -> Iterator[bytes]:
     yield b"".join(parts)
 
 
-def _zstandard() -> Any:
+def import_zstandard() -> Any:
+    """Return the module ``zstandard``, or say how to get it."""
     try:
         import zstandard
     except ImportError as exc:
@@ -340,62 +345,3 @@ _READERS: dict[Codec, Callable[[_Window], Iterator[bytes]]] = {
     "zlib": lambda window: _read_deflate(window, "zlib"),
     "gzip": lambda window: _read_deflate(window, "gzip"),
 }
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-class Compressor(Protocol):
-    """Turns a stream into its compressed form."""
-
-    def compress(self, data: bytes) -> bytes:
-        """Take some bytes; return what is ready."""
-        ...
-
-    def flush(self) -> bytes:
-        """Return the rest; nothing may follow."""
-        ...
-
-
-def compressor(codec: Codec) -> Compressor:
-    """Return a fresh compressor of that codec."""
-    if codec == "none":
-        return _Plain()
-    if codec == "snappy":
-        return _HadoopSnappy()
-    if codec == "zstd":
-        made: Compressor = _zstandard().ZstdCompressor(write_checksum=True).compressobj()
-        return made
-    return zlib.compressobj(wbits=zlib.MAX_WBITS if codec == "zlib" else 16 + zlib.MAX_WBITS)
-
-
-class _Plain:
-    def compress(self, data: bytes) -> bytes:
-        return data
-
-    def flush(self) -> bytes:
-        return b""
-
-
-class _HadoopSnappy:
-    """One chunk per block, blocks of 256 KiB."""
-
-    def __init__(self) -> None:
-        self._waiting = bytearray()
-
-    def compress(self, data: bytes) -> bytes:
-        self._waiting += data
-        whole = len(self._waiting) - len(self._waiting) % _SNAPPY_BLOCK_BYTES
-        blocks = [self._block(begin) for begin in range(0, whole, _SNAPPY_BLOCK_BYTES)]
-        del self._waiting[:whole]
-        return b"".join(blocks)
-
-    def flush(self) -> bytes:
-        rest = self._block(0) if self._waiting else b""
-        self._waiting.clear()
-        return rest
-
-    def _block(self, begin: int) -> bytes:
-        block = bytes(self._waiting[begin : begin + _SNAPPY_BLOCK_BYTES])
-        chunk = bytes(cramjam.snappy.compress_raw(block))
-        return len(block).to_bytes(4, "big") + len(chunk).to_bytes(4, "big") + chunk

@@ -149,6 +149,11 @@ class _Candidate:
     share: float
     """Of the fields seen, how many the message has."""
 
+    @property
+    def density(self) -> float:
+        """Bytes per record that is not empty."""
+        return self.probe.bytes / (self.probe.records - self.probe.empty)
+
 
 # Header layouts by how usual they are: what wins when several read the same records.
 _USUAL = (1, 3, 8, 5, 7, 0, 2, 4, 6)
@@ -168,7 +173,8 @@ def best_kind(fits: list[tuple[int, int, int]]) -> tuple[RecordKind | None, floa
 def _as_records(head: bytes, is_whole: bool) -> Detection:
     if (certain := _as_tfrecord(head, is_whole)) is not None:
         return certain
-    candidates = [made for bits in _USUAL if (made := _try(Framing.from_bits(bits), head, is_whole)) is not None]
+    tried = [made for bits in _USUAL if (made := _try(Framing.from_bits(bits), head, is_whole)) is not None]
+    candidates = [each for each in tried if not each.probe.damage]
     fitting = sorted((each for each in candidates if each.record is not None), key=_rank)
     if fitting:
         return _chosen(fitting)
@@ -176,8 +182,13 @@ def _as_records(head: bytes, is_whole: bool) -> Detection:
     if bare is not None and bare.record is not None and bare.share == 1.0:
         sentence = f"the whole file of {len(head)} bytes is one message that fits {bare.record}"
         return _found(bare, "likely", [sentence])
+    damaged = sorted((each for each in tried if each.share == 1.0 and not each.probe.empty), key=_rank)
+    if damaged:
+        best = damaged[0]
+        sentence = f"{_count(best.probe)} fit {best.record}; then {best.probe.damage}"
+        return _found(best, "possible", [sentence])
     if candidates:
-        chained = min(candidates, key=lambda each: (each.probe.empty, -each.probe.bytes))
+        chained = min(candidates, key=lambda each: (each.probe.empty, each.density))
         sentence = f"sizes chain over {_count(chained.probe)}, but no known message fits"
         return _found(chained, "possible", [sentence])
     return Detection(
@@ -191,24 +202,21 @@ def _as_records(head: bytes, is_whole: bool) -> Detection:
 
 def _as_tfrecord(head: bytes, is_whole: bool) -> Detection | None:
     made = _try(_TFRECORD, head, is_whole)
-    if made is not None:
-        sentences = [f"TFRecord checksums agree over {_count(made.probe)}"]
-        if made.record is not None:
-            sentences.append(f"their fields fit {made.record}")
-        return _found(made, "certain", sentences)
-    probe = _native.probe_framing(_TFRECORD.bits, head, _MOST_RECORDS, is_whole)
-    if not probe.records:
+    if made is None:
         return None
-    # A checksum that agreed is no chance: it is TFRecord, and then damaged.
-    kind, _ = best_kind(probe.fits)
-    sentence = f"TFRecord checksums agree over {_count(probe)}; then {probe.damage}"
-    return Detection(compression="none", framing=_TFRECORD, record=kind, confidence="certain", evidence=(sentence,))
+    # A checksum that agreed is no chance, whatever comes behind it.
+    sentences = [f"TFRecord checksums agree over {_count(made.probe)}"]
+    if made.record is not None:
+        sentences.append(f"their fields fit {made.record}")
+    if made.probe.damage:
+        sentences.append(f"then {made.probe.damage}")
+    return _found(made, "certain", sentences)
 
 
 def _try(framing: Framing, head: bytes, is_whole: bool) -> _Candidate | None:
-    """The framing as an explanation, if it reads the head without damage and finds at least one payload."""
+    """The framing as an explanation, if it finds at least one payload, perhaps before some damage."""
     probe = _native.probe_framing(framing.bits, head, _MOST_RECORDS, is_whole)
-    if probe.damage or probe.records == probe.empty:
+    if probe.records == probe.empty:
         return None
     record, share = best_kind(probe.fits)
     return _Candidate(framing=framing, probe=probe, record=record, share=share)
@@ -220,11 +228,10 @@ def _rank(each: _Candidate) -> tuple[object, ...]:
     Of two that fit, the one that finds more records in the same bytes is right: the other takes every second record for
     a sort id.
     """
-    density = each.probe.bytes / (each.probe.records - each.probe.empty)
     bits = each.framing.bits
     is_named_source = bits == 8 and not each.probe.has_zero_words and not each.probe.has_high_words
     usual = 0 if is_named_source or (bits == 8 and each.record == "example_batch") else 1 + _USUAL.index(bits)
-    return (each.probe.empty > 0, each.probe.has_high_words, -each.share, density, usual)
+    return (each.probe.empty > 0, each.probe.has_high_words, -each.share, each.density, usual)
 
 
 def _chosen(fitting: list[_Candidate]) -> Detection:

@@ -40,7 +40,7 @@ Style: TypeAlias = Literal["json", "pbtxt", "dump"]
 # Text format has no place for unknown fields, so they go into comments that we read again.
 _UNKNOWN_COMMENT = "# unknown fields of "
 _UNKNOWN_LINE = re.compile(r"^# unknown fields of (\S+): (\S*)\s*$", re.MULTILINE)
-_STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[([A-Za-z0-9+/=]+)=key\]")
+_STEP = re.compile(r"(?:^|\.)(\w+)|\[(\d+)\]|\[([A-Za-z0-9+/=]*)=key\]")
 _ROOT = "record"
 
 

@@ -53,8 +53,8 @@ class Framing:
 
     >>> Framing()
     Framing(sort_id=True)
-    >>> Framing(sort_id=False).frame(b"ab").hex(" ", 8)
-    '6162 0200000000000000'
+    >>> Framing(sort_id=False).frame(b"ab").hex()
+    '02000000000000006162'
     >>> Framing(lagrangex_header=True).frame(b"ab", source=914176)[:8].hex()
     '00f30d0000000000'
     """

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from monolith import _native
-from monolith.core.errors import DataError
+from monolith.core.errors import DataError, RecordCorrupt
 from monolith.data.records import codecs, storage
 from monolith.data.records.codecs import Codec, Compression
 from monolith.data.records.framing import Framing
@@ -68,6 +68,7 @@ class RecordReader:
             self._file.close()
             raise
         self._has_ended = False
+        self._damage: RecordCorrupt | None = None
 
     @property
     def offset(self) -> int:
@@ -79,6 +80,11 @@ class RecordReader:
         """Number of records before ``offset``."""
         return self._frames.records
 
+    @property
+    def first_sort_id(self) -> bytes:
+        """The sort id of the first record that was read, where the framing has one."""
+        return self._frames.first_sort_id
+
     def read(self) -> _native.Records | None:
         """Return the next lot, or None at the end.
 
@@ -86,15 +92,14 @@ class RecordReader:
             RecordCorrupt: The file is damaged or the framing is wrong; records before the bad one were given.
         """
         while True:
-            lot = self._frames.take(LOT_RECORDS, LOT_BYTES)
-            if lot is not None or self._has_ended:
+            lot = self._frames.take(LOT_RECORDS, LOT_BYTES, self._damage is not None)
+            if lot is not None:
                 return lot
-            piece = next(self._pieces, None)
-            if piece is None:
-                self._has_ended = True
-                self._frames.finish()
-            else:
-                self._frames.feed(piece)
+            if self._damage is not None:
+                raise self._damage
+            if self._has_ended:
+                return None
+            self._read_on()
 
     def bytes_read(self) -> int:
         """Return how far the file itself was read, for progress."""
@@ -117,6 +122,18 @@ class RecordReader:
         while (lot := self.read()) is not None:
             for index in range(len(lot)):
                 yield lot[index]
+
+    def _read_on(self) -> None:
+        try:
+            piece = next(self._pieces, None)
+        except RecordCorrupt as error:
+            self._damage = error  # raised when the records before it are given out
+            return
+        if piece is None:
+            self._has_ended = True
+            self._frames.finish()
+        else:
+            self._frames.feed(piece)
 
     def _find_codec(self, compression: Compression) -> Codec:
         if compression != "auto":

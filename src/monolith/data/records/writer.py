@@ -13,6 +13,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.data.records import codecs, storage
 from monolith.data.records.codecs import Compression
+from monolith.data.records.compressors import compressor
 from monolith.data.records.framing import Framing
 
 __all__ = ["RecordWriter"]
@@ -39,10 +40,11 @@ class RecordWriter:
     [b'one', b'two']
     """
 
+    _file: storage.NewFile | None = None  # also for a writer whose constructor failed
+
     def __init__(
         self, path: str | os.PathLike[str], *, framing: Framing | None = None, compression: Compression = "auto"
     ) -> None:
-        self._file: storage.NewFile | None = None
         self.path = os.fspath(path)
         """Where the file will be."""
         self.framing = Framing() if framing is None else framing
@@ -51,7 +53,7 @@ class RecordWriter:
         """Records written."""
         compression = codecs.check_compression(compression)
         codec = codecs.codec_of_name(self.path) if compression == "auto" else compression
-        self._compressor = codecs.compressor(codec)
+        self._compressor = compressor(codec)
         self._waiting = bytearray()
         self._file = storage.NewFile(self.path)
 

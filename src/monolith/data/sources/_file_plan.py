@@ -38,8 +38,8 @@ class FilePlan(Protocol):
         """Note that everything in a file was handed out, and that the user came back for more."""
         ...
 
-    def note_empty(self, files: int) -> None:
-        """Take note that so many files in a row had no record.
+    def ended(self, empty_files: int) -> None:
+        """Take note that a file was read to its end, maybe ahead of the user; so many in a row had no record.
 
         Raises:
             DataError: It would go on like this for ever.
@@ -88,9 +88,9 @@ class FixedPlan:
     def done(self, file: str) -> None:
         """Nothing to do: nobody else waits for it."""
 
-    def note_empty(self, files: int) -> None:
+    def ended(self, empty_files: int) -> None:
         """Refuse to go round for ever in files without a record."""
-        if self._repeat is None and files >= len(self._files):
+        if self._repeat is None and empty_files >= len(self._files):
             raise DataError(f"none of the {len(self._files)} files has a record; with repeat=None this would never end")
 
 
@@ -100,19 +100,27 @@ class SharedPlan:
     def __init__(self, work_list: WorkList, worker: str) -> None:
         self._work_list = work_list
         self._worker = worker
+        self._ended = 0
+        self._own: list[str] = []  # claimed in an earlier life, and to be read again
 
     def take(self) -> str | None:
         """Claim the next file."""
-        return self._work_list.claim(self._worker)
+        return self._own.pop(0) if self._own else self._work_list.claim(self._worker)
 
     def position(self) -> dict[str, Any]:
-        """Return nothing of its own: the work list's state is saved apart, once for all workers."""
-        return {"worker": self._worker}
+        """Return how many files had ended. The work list's state is saved apart, once for all workers."""
+        return {"worker": self._worker, "finished": self._ended}
 
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Take up again the files that were open, unless others have them by now; the rest goes back to the list."""
-        self._work_list.requeue(self._worker)
-        return [self._work_list.reclaim(self._worker, file) for file in open_files]
+        """Take up again the files that were open, unless others have them by now.
+
+        The list may be of a later moment than the position: what was claimed in between is read again, in the same
+        order, and nobody else gets it.
+        """
+        self._ended = int(position["finished"])
+        own = self._work_list.take_back(self._worker, self._ended)
+        self._own = [file for file in own if file not in open_files]
+        return [file in own or self._work_list.reclaim(self._worker, file) for file in open_files]
 
     def start(self) -> None:
         """Give back what a worker of this name held in an earlier life."""
@@ -122,5 +130,6 @@ class SharedPlan:
         """Tell the others."""
         self._work_list.done(self._worker, file)
 
-    def note_empty(self, files: int) -> None:
-        """Nothing to do: the list ends."""
+    def ended(self, empty_files: int) -> None:
+        """Count it: positions are taken ahead of the user, and so is this."""
+        self._ended += 1

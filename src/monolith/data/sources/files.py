@@ -292,7 +292,7 @@ class _Lots:
         reader.close()
         self._finished.append(reader.path)
         self._empty_files = 0 if reader.records else self._empty_files + 1
-        self._plan.note_empty(self._empty_files)
+        self._plan.ended(self._empty_files)
         file = self._plan.take()
         if file is not None:
             self._open[self._turn] = self._open_file(file)
@@ -308,7 +308,8 @@ class _Lots:
         except RecordCorrupt as error:
             raise with_remedy(error, self._how.framing, reader.codec, look) from error
         if is_first and lot is not None:
-            check_first_records(lot, self._how.record, self._how.framing, reader.codec, look)
+            how = self._how
+            check_first_records(lot, reader.first_sort_id, how.record, how.framing, reader.codec, look)
         return lot
 
     def _open_file(self, path: str, offset: int = 0, record: int = 0) -> RecordReader:

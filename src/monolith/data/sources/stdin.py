@@ -66,6 +66,7 @@ class StdinSource:
         self._codec: Codec = "none"
         self._frames = _native.FrameReader(self._framing.bits, name)
         self._is_finished = False
+        self._damage: RecordCorrupt | None = None
         self._skip = 0
 
     @property
@@ -80,17 +81,21 @@ class StdinSource:
             RecordCorrupt: The stream is damaged or cut off, or the framing is wrong; the text says which would fit.
             SchemaMismatch: The records are other messages than ``record``.
         """
+        if self._damage is not None:
+            raise self._damage
         is_first = self._frames.offset == 0
         try:
             lot = self._next_lot()
         except RecordCorrupt as error:
             if self._stream.is_interrupted:  # to a codec that looks like a stream cut short
                 return None
-            raise with_remedy(error, self._framing, self._codec, self._look) from error
+            self._damage = with_remedy(error, self._framing, self._codec, self._look)
+            raise self._damage from error
         if lot is None:
             return None
         if is_first:
-            check_first_records(lot, self._record, self._framing, self._codec, self._look)
+            sort_id = self._frames.first_sort_id
+            check_first_records(lot, sort_id, self._record, self._framing, self._codec, self._look)
         return lot
 
     def position(self) -> Position:

@@ -50,6 +50,14 @@ class WorkList(Protocol):
         """Put what a dead worker holds back to the front of the list; return those files."""
         ...
 
+    def take_back(self, worker: str, finished: int) -> list[str]:
+        """Let a worker that resumes hold again what it finished after its first ``finished`` files.
+
+        Returns:
+            All that it holds now, in the order in which it claimed them: to be read before anything else.
+        """
+        ...
+
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
         ...
@@ -66,52 +74,66 @@ class WorkList(Protocol):
 class _Ledger:
     """The bookkeeping itself, without locks."""
 
-    def __init__(self, waiting: Sequence[str], held: Mapping[str, str], done: Sequence[str]) -> None:
+    def __init__(self, waiting: Sequence[str], claimed: Mapping[str, str], done: Sequence[str]) -> None:
         self.waiting = list(waiting)
-        self.held = dict(held)
-        self.finished = list(done)
+        self.claimed = dict(claimed)  # by whom, in the order of the claims; those that are done included
+        self.finished = dict.fromkeys(done)  # in the order in which they were
 
     @classmethod
     def parse(cls, state: object, where: str) -> _Ledger:
         try:
-            waiting, held, done = (state[name] for name in ("waiting", "held", "done"))  # type: ignore[index]
-            files = [*waiting, *held, *done]
-            if not all(isinstance(file, str) for file in [*files, *held.values()]) or len(set(files)) < len(files):
+            waiting, claimed, done = (state[name] for name in ("waiting", "claimed", "done"))  # type: ignore[index]
+            files = [*waiting, *claimed]
+            if not all(isinstance(name, str) for name in [*files, *claimed.values()]) or len(set(files)) < len(files):
                 raise TypeError("names are not text, or a file is there twice")
-            return cls(waiting, held, done)
+            if not set(done) <= set(claimed):
+                raise ValueError("a file is done that nobody claimed")
+            return cls(waiting, claimed, done)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{where} is not the state of a work list ({error!r}); start with the files again"
             ) from error
 
     def as_json(self) -> dict[str, Any]:
-        return {"waiting": list(self.waiting), "held": dict(self.held), "done": list(self.finished)}
+        return {"waiting": list(self.waiting), "claimed": dict(self.claimed), "done": list(self.finished)}
+
+    @property
+    def files(self) -> set[str]:
+        return {*self.waiting, *self.claimed}
+
+    def holders(self) -> list[str]:
+        return list(dict.fromkeys(worker for file, worker in self.claimed.items() if file not in self.finished))
 
     def claim(self, worker: str) -> str | None:
         if not self.waiting:
             return None
         file = self.waiting.pop(0)
-        self.held[file] = worker
+        self.claimed[file] = worker
         return file
+
+    def take_back(self, worker: str, finished: int) -> list[str]:
+        own = [file for file in self.finished if self.claimed[file] == worker]
+        for file in own[finished:]:
+            del self.finished[file]
+        return [file for file, holder in self.claimed.items() if holder == worker and file not in self.finished]
 
     def reclaim(self, worker: str, file: str) -> bool:
         if file in self.waiting:
             self.waiting.remove(file)
-            self.held[file] = worker
-        return self.held.get(file) == worker
+            self.claimed[file] = worker
+        return self.claimed.get(file) == worker and file not in self.finished
 
     def done(self, worker: str, file: str) -> None:
-        holder = self.held.get(file)
-        if holder != worker:
-            whose = f"held by {holder!r}" if holder else "done" if file in self.finished else "waiting"
+        holder = self.claimed.get(file)
+        if holder != worker or file in self.finished:
+            whose = "waiting" if holder is None else "done" if file in self.finished else f"held by {holder!r}"
             raise DataError(f"{worker!r} does not hold {file!r}, which is {whose}; was the worker taken for dead?")
-        del self.held[file]
-        self.finished.append(file)
+        self.finished[file] = None
 
     def requeue(self, worker: str) -> list[str]:
-        files = [file for file, holder in self.held.items() if holder == worker]
+        files = [file for file, holder in self.claimed.items() if holder == worker and file not in self.finished]
         for file in files:
-            del self.held[file]
+            del self.claimed[file]
         self.waiting[:0] = files
         return files
 
@@ -160,6 +182,11 @@ class MemoryWorkList:
         with self._lock:
             return self._ledger.requeue(worker)
 
+    def take_back(self, worker: str, finished: int) -> list[str]:
+        """Let a worker hold again what it finished after its first ``finished`` files; return all that it holds."""
+        with self._lock:
+            return self._ledger.take_back(worker, finished)
+
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
         with self._lock:
@@ -205,7 +232,7 @@ class FolderWorkList:
                 self._write(_Ledger(names, {}, []))
             elif names is not None:
                 ledger = self._read()
-                known = {*ledger.waiting, *ledger.held, *ledger.finished}
+                known = ledger.files
                 if known != set(names):
                     raise ConfigError(
                         f"{self._folder} holds a list of {len(known)} files, {len(known & set(names))} of them among "
@@ -217,7 +244,7 @@ class FolderWorkList:
         with self._changed() as ledger:
             self._stay_alive(worker)
             if not ledger.waiting and self._requeue_dead:
-                for holder in dict.fromkeys(ledger.held.values()):
+                for holder in ledger.holders():
                     if holder != worker and self._is_dead(holder):
                         ledger.requeue(holder)
             return ledger.claim(worker)
@@ -237,6 +264,12 @@ class FolderWorkList:
         """Put what a dead worker holds back to the front of the list; return those files."""
         with self._changed() as ledger:
             return ledger.requeue(worker)
+
+    def take_back(self, worker: str, finished: int) -> list[str]:
+        """Let a worker hold again what it finished after its first ``finished`` files; return all that it holds."""
+        with self._changed() as ledger:
+            self._stay_alive(worker)
+            return ledger.take_back(worker, finished)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""

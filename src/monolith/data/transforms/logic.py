@@ -24,6 +24,13 @@ class Compose(Transform):
         for transform in self.transforms:
             if not isinstance(transform, Transform):
                 raise ConfigError(f"Compose has {transform!r}; give transforms")
+        if self.is_per_batch:
+            for transform in self.transforms:
+                if not (transform.is_per_batch or _is_row_transform(transform)):
+                    raise ConfigError(
+                        f"Compose has {type(transform).__name__} beside a transform of whole batches; "
+                        "put it into the dataset before batch()"
+                    )
 
     @property
     def needs_all_features(self) -> bool:

@@ -109,7 +109,6 @@ class AddAction(RowTransform):
     op: Comparison
     operand: Operand
     action: int
-    operand_filepath: None = None
 
     def __post_init__(self) -> None:
         _check_test(self)
@@ -135,10 +134,15 @@ def _check_test(test: _Test) -> None:
             if isinstance(value, bool) or not isinstance(value, int | float | str | bytes):
                 raise ConfigError(f"{name}.operand has {value!r}; give numbers or texts")
         arguments.set_field(test, "operand", values)
-    if test.operand and test.operand_filepath:
+    path = _operand_file(test)
+    if test.operand and path:
         raise ConfigError(f"{name} has both operand and operand_filepath; give one")
-    if not test.operand and not test.operand_filepath:
-        raise ConfigError(f"{name} has no operand; give operand or operand_filepath")
+    if not test.operand and not path:
+        raise ConfigError(f"{name} has no operand; give at least one value, or operand_filepath where there is one")
+
+
+def _operand_file(test: _Test) -> str | None:
+    return None if isinstance(test, AddAction) else test.operand_filepath
 
 
 def _as_tuple(operand: object) -> tuple[object, ...]:
@@ -148,9 +152,10 @@ def _as_tuple(operand: object) -> tuple[object, ...]:
 
 
 def _given_operands(test: _Test) -> tuple[object, ...]:
-    if test.operand_filepath is None:
+    file = _operand_file(test)
+    if file is None:
         return _as_tuple(test.operand)
-    path = Path(test.operand_filepath)
+    path = Path(file)
     try:
         reals, ints, texts = _native.read_filter_values(path.read_bytes())
     except OSError as exc:

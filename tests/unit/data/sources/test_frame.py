@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
+import subprocess
+import sys
 from typing import Any
 
 import hypothesis.strategies as st
@@ -441,3 +443,12 @@ def test_buffers_are_checked_before_they_are_read() -> None:
         _native.Column("a", "text", "int64", rows=0, value_count=0)
     with pytest.raises(ConfigError, match="2 payloads and 1 offsets"):
         _native.number_records([b"", b""], [1], "x")
+
+
+def test_the_sources_load_no_client_before_they_need_it() -> None:
+    names = ("kafka", "parquet", "frame", "queue", "arrow_columns")
+    imports = ", ".join(f"monolith.data.sources.{name}" for name in names)
+    code = f"import json, sys, {imports}; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert "monolith.data.sources.kafka" in loaded
+    assert not {"torch", "pyarrow", "pandas", "polars", "confluent_kafka", "google.protobuf"} & set(loaded)

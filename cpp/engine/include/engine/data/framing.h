@@ -91,6 +91,8 @@ class FrameReader {
   [[nodiscard]] std::uint64_t offset() const noexcept { return offset_; }
   [[nodiscard]] std::uint64_t records() const noexcept { return record_; }
   [[nodiscard]] const std::string& source() const noexcept { return source_; }
+  // The sort id of the first record that was seen: when it looks like a record itself, the flags are wrong.
+  [[nodiscard]] Bytes first_sort_id() const noexcept { return first_sort_id_; }
 
  private:
   struct Found {
@@ -122,6 +124,8 @@ class FrameReader {
   std::vector<Found> found_;
   std::uint64_t needed_bytes_ = 0;     // of the unfinished record, from its start, as far as known
   std::uint64_t unfinished_size_ = 0;  // its payload, when known
+  std::vector<std::byte> first_sort_id_;
+  bool has_seen_one_ = false;
   bool is_ended_ = false;
 };
 

@@ -31,13 +31,14 @@ class AddLabel : public RowRule {
 
   bool apply(RowView row) override {
     RowInfo& info = row.info();
-    read_line_ints(info.line, line_number::kActions, actions_);
+    double sample_rate = 1.0;
+    read(info.line, sample_rate);
     const std::uint32_t before = info.label_count;
     float* labels = own_labels(row, before + static_cast<std::uint32_t>(tasks_.size()));
     if (before > 0 && labels[0] <= 0) labels[0] = kInvalidLabel;
     const std::uint64_t random = mix(seed_, info.key);
     for (std::size_t i = 0; i < tasks_.size(); ++i) labels[before + i] = label_of(tasks_[i], mix(random, i));
-    set_sample_rate(row, new_sample_rate_);
+    if (static_cast<float>(sample_rate) != new_sample_rate_) set_sample_rate(row, new_sample_rate_);
     return true;
   }
 
@@ -47,6 +48,19 @@ class AddLabel : public RowRule {
     IntMap negative;
     double sample_rate;
   };
+
+  void read(Bytes line, double& sample_rate) {
+    actions_.clear();
+    scan_line(line, [&](const wire::Tag& tag, wire::Reader& reader) {
+      if (tag.field == line_number::kActions) {
+        take_ints(FieldKind::kInt, tag, reader, [&](std::int64_t action) { actions_.push_back(action); });
+        return true;
+      }
+      if (tag.field != line_number::kSampleRate) return false;
+      take_reals(FieldKind::kFloat, tag, reader, [&](double rate) { sample_rate = rate; });
+      return true;
+    });
+  }
 
   [[nodiscard]] bool hits(const IntMap& set) const noexcept {
     return std::any_of(actions_.begin(), actions_.end(), [&](std::int64_t action) { return set.has(action); });
@@ -117,8 +131,8 @@ class MultiLabelRule : public RowRule {
 
   bool apply(RowView row) override {
     RowInfo& info = row.info();
-    const std::optional<std::size_t> head = head_of(info.line);
-    const float value = !head ? kInvalidLabel : config_.use_origin_label ? origin(info) : by_actions(info.line);
+    const std::optional<std::size_t> head = read(info.line);
+    const float value = !head ? kInvalidLabel : config_.use_origin_label ? origin(info) : by_actions();
     float* labels = new_labels(row, config_.task_count);
     if (head) labels[config_.places[*head]] = value;
     return true;
@@ -127,21 +141,42 @@ class MultiLabelRule : public RowRule {
  private:
   static float origin(const RowInfo& info) noexcept { return info.label_count > 0 ? info.labels[0] : kInvalidLabel; }
 
-  std::optional<std::size_t> head_of(Bytes line) const {
-    if (config_.head_field.kind == FieldKind::kText) {
-      std::string_view text;
-      if (!line_text(line, config_.head_field, text)) return std::nullopt;
-      const auto found = text_heads_.find(text);
-      return found == text_heads_.end() ? std::nullopt : std::optional(found->second);
-    }
-    auto value = static_cast<std::int64_t>(config_.head_field.default_value);
-    line_int(line, config_.head_field, value);
-    const auto place = int_heads_.find(value);
+  // The row's head; its actions are in `actions_` then.
+  std::optional<std::size_t> read(Bytes line) {
+    const LineField& field = config_.head_field;
+    auto number = static_cast<std::int64_t>(field.default_value);
+    std::optional<std::string_view> text;
+    actions_.clear();
+    scan_line(line, [&](const wire::Tag& tag, wire::Reader& reader) {
+      if (tag.field == field.number) {
+        if (field.kind != FieldKind::kText) {
+          take_ints(field.kind, tag, reader, [&](std::int64_t value) { number = value; });
+        } else if (tag.wire == wire::kBlock) {
+          text = text_of(reader.block());
+        } else {
+          throw_wrong_wire(tag, "text", reader.at());
+        }
+        return true;
+      }
+      if (tag.field != line_number::kActions) return false;
+      take_ints(FieldKind::kInt, tag, reader, [&](std::int64_t action) { actions_.push_back(action); });
+      return true;
+    });
+    return field.kind == FieldKind::kText ? head_of(text) : head_of(number);
+  }
+
+  std::optional<std::size_t> head_of(const std::optional<std::string_view>& text) const {
+    if (!text) return std::nullopt;
+    const auto found = text_heads_.find(*text);
+    return found == text_heads_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  std::optional<std::size_t> head_of(std::int64_t number) const {
+    const auto place = int_heads_.find(number);
     return place < 0 ? std::nullopt : std::optional(static_cast<std::size_t>(place));
   }
 
-  float by_actions(Bytes line) {
-    read_line_ints(line, line_number::kActions, actions_);
+  float by_actions() {
     if (const auto best = priority_.best(actions_); best.rank != Priority::kUnlisted) actions_.assign(1, best.action);
     const auto hits = [&](const IntMap& set) {
       return std::any_of(actions_.begin(), actions_.end(), [&](std::int64_t action) { return set.has(action); });

@@ -13,10 +13,9 @@ inline float sample_rate_of(RowView row) {
   return static_cast<float>(rate);
 }
 
-// Writes nothing when the row has that rate already: most rows have 1, which is not on the wire.
+// Ask first whether the row has that rate already: most rows have 1, which is not on the wire.
 inline void set_sample_rate(RowView row, float rate) {
   static const LineField& field = find_field(standard_line_fields(), "sample_rate");
-  if (sample_rate_of(row) == rate) return;
   RowInfo& info = row.info();
   info.line = line_set_real(info.line, field, static_cast<double>(rate), row.block.arena());
 }

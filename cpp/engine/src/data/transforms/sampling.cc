@@ -58,7 +58,7 @@ class NegativeSample : public RowRule {
     const bool is_negative = info.label_count > config_.label_index && !is_missing(info.labels[config_.label_index]) &&
                              info.labels[config_.label_index] < config_.threshold;
     if (is_negative && unit(mix(seed_, info.key)) < rate_of(info.line)) return false;
-    if (config_.correct_sample_rate) {
+    if (config_.correct_sample_rate && config_.drop_rate > 0) {
       set_sample_rate(row, static_cast<float>(static_cast<double>(sample_rate_of(row)) * (1 - config_.drop_rate)));
     }
     return true;

@@ -1,0 +1,228 @@
+"""What every source of records must do.
+
+To add a source, add a ``Case`` to ``CASES``: how to prepare its input once, and how to make a fresh, equal source of
+it. Lots are made small, so that a position lies after (nearly) every record.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolith.data.records.framing import Framing
+from monolith.data.records.writer import RecordWriter
+from monolith.data.sources.base import Position, Source
+from monolith.data.sources.files import FileSource
+from monolith.data.sources.stdin import StdinSource
+from monolith.data.sources.work_list import MemoryWorkList
+
+LINE_ID = b"\x2a\x09\x11"  # line_id { uid: ... } of an Instance
+
+
+def record(number: int) -> bytes:
+    return LINE_ID + number.to_bytes(8, "little")
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    prepare: Callable[[Path], Callable[[], Source]]
+    """Write the input under a folder, and return what makes a source of it."""
+    expected: list[bytes]
+    """Its records, in order."""
+    lot_records: int = 1
+    """How large lots are, for sources whose lots the suite can set."""
+
+
+def write_files(folder: Path, files: int, rows: int, suffix: str = "", framing: Framing | None = None) -> list[str]:
+    """Files of ``rows`` records each, numbered on and on."""
+    paths = []
+    for index in range(files):
+        path = folder / f"part-{index}{suffix}"
+        with RecordWriter(path, framing=framing) as writer:
+            for row in range(rows):
+                writer.write(record(index * rows + row))
+        paths.append(str(path))
+    return paths
+
+
+def files(suffix: str = "", framing: Framing | None = None, **options: Any) -> Callable[[Path], Callable[[], Source]]:
+    def prepare(folder: Path) -> Callable[[], Source]:
+        write_files(folder, 3, 5, suffix, framing)
+        return lambda: FileSource(str(folder / "part-*"), record="instance", framing=framing, **options)
+
+    return prepare
+
+
+class Checkpointed(FileSource):
+    """A source with a work list, and both kept together, as a checkpoint does."""
+
+    def __init__(self, shared: MemoryWorkList) -> None:
+        self.shared = shared
+        super().__init__(record="instance", work_list=shared, worker="one")
+
+    def position(self) -> Position:
+        return {"source": super().position(), "list": self.shared.state()}
+
+    def resume(self, position: Position) -> None:
+        self.shared.restore(position["list"])
+        super().resume(position["source"])
+
+
+def shared_files(folder: Path) -> Callable[[], Source]:
+    paths = write_files(folder, 3, 5)
+    return lambda: Checkpointed(MemoryWorkList(paths))
+
+
+def stream(codec_suffix: str) -> Callable[[Path], Callable[[], Source]]:
+    def prepare(folder: Path) -> Callable[[], Source]:
+        (path,) = write_files(folder, 1, 15, codec_suffix)
+        content = Path(path).read_bytes()
+        return lambda: StdinSource(io.BytesIO(content), record="instance")
+
+    return prepare
+
+
+def with_an_empty_file(folder: Path) -> Callable[[], Source]:
+    paths = write_files(folder, 2, 3)
+    (folder / "empty").touch()
+    order = [str(folder / "empty"), paths[0], paths[1]]
+    return lambda: FileSource(order, record="instance", interleave=2)
+
+
+IN_ORDER = [record(number) for number in range(15)]
+
+
+def interleaved(lot: int, slots: int, rows: int = 5, count: int = 3) -> list[bytes]:
+    """Round robin by lots, spelled out."""
+    waiting = [list(range(index * rows, index * rows + rows)) for index in range(count)]
+    turn = [waiting.pop(0) for _ in range(slots)]
+    found: list[int] = []
+    at = 0
+    while turn:
+        if turn[at]:
+            found += turn[at][:lot]
+            del turn[at][:lot]
+            at = (at + 1) % len(turn)
+        elif waiting:
+            turn[at] = waiting.pop(0)
+        else:
+            del turn[at]
+            at %= max(len(turn), 1)
+    return [record(number) for number in found]
+
+
+CASES = [
+    Case("files", files(), IN_ORDER),
+    Case("files, large lots", files(), IN_ORDER, lot_records=4096),
+    Case("files without read-ahead", files(read_ahead=0), IN_ORDER),
+    Case("files of snappy", files(".snappy"), IN_ORDER),
+    Case("files of zstd", files(".zst"), IN_ORDER),
+    Case("files of zlib", files(".zz", read_ahead=1), IN_ORDER, lot_records=2),
+    Case("files of gzip", files(".gz"), IN_ORDER, lot_records=3),
+    Case("files of TFRecords", files(".gz", Framing.tfrecord()), IN_ORDER),
+    Case("files with a lagrangex header", files("", Framing(lagrangex_header=True)), IN_ORDER),
+    Case("files interleaved", files(interleave=2), interleaved(1, 2)),
+    Case("files interleaved by lots", files(".zst", interleave=3), interleaved(2, 3), lot_records=2),
+    Case("files interleaved beyond their number", files(interleave=9, read_ahead=0), interleaved(2, 3), lot_records=2),
+    Case("files repeated", files(repeat=2), IN_ORDER * 2),
+    Case("a shard of files", files(shard=(1, 3)), IN_ORDER[5:10]),
+    Case("files of a work list", shared_files, IN_ORDER),
+    Case("files, the first one empty", with_an_empty_file, [record(number) for number in (3, 0, 4, 1, 5, 2)]),
+    Case("a stream", stream(""), IN_ORDER),
+    Case("a stream of zstd", stream(".zst"), IN_ORDER, lot_records=2),
+]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.name)
+def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
+    made: Case = request.param
+    for module in ("records.reader", "sources.stdin"):
+        monkeypatch.setattr(f"monolith.data.{module}.LOT_RECORDS", made.lot_records)
+    return made
+
+
+@pytest.fixture
+def make(case: Case, tmp_path: Path) -> Callable[[], Source]:
+    return case.prepare(tmp_path)
+
+
+def payloads(source: Source) -> list[bytes]:
+    found: list[bytes] = []
+    while (lot := source.read()) is not None:
+        assert len(lot) > 0
+        found += [lot[index] for index in range(len(lot))]
+    return found
+
+
+def test_every_record_comes_once_in_order_and_then_the_end(case: Case, make: Callable[[], Source]) -> None:
+    source = make()
+    assert source.record == "instance"
+    assert payloads(source) == case.expected
+    assert source.read() is None
+    source.close()
+
+
+def test_it_goes_on_after_every_lot_as_if_it_had_not_stopped(case: Case, make: Callable[[], Source]) -> None:
+    source = make()
+    stops = [(0, source.position())]
+    given = 0
+    while (lot := source.read()) is not None:
+        given += len(lot)
+        stops.append((given, source.position()))
+    stops.append((given, source.position()))
+    source.close()
+    for count, position in stops:
+        again = make()
+        again.resume(json.loads(json.dumps(position)))
+        assert payloads(again) == case.expected[count:]
+        again.close()
+
+
+def test_it_can_be_resumed_again_and_again(case: Case, make: Callable[[], Source]) -> None:
+    found: list[bytes] = []
+    position = None
+    while True:
+        source = make()
+        if position is not None:
+            source.resume(position)
+        lot = source.read()
+        position = source.position()
+        source.close()
+        if lot is None:
+            break
+        found += [lot[index] for index in range(len(lot))]
+    assert found == case.expected
+
+
+def test_commits_are_taken_note_of(make: Callable[[], Source]) -> None:
+    source = make()
+    source.read()
+    source.committed(source.position())
+    source.close()
+
+
+def test_it_can_be_closed_at_any_time_and_twice(make: Callable[[], Source]) -> None:
+    source = make()
+    source.close()
+    source.close()
+    other = make()
+    assert other.read() is not None
+    other.close()
+    other.close()
+    assert other.read() is None
+
+
+def test_closing_it_leaves_no_thread_behind(make: Callable[[], Source]) -> None:
+    before = threading.active_count()
+    source = make()
+    source.read()
+    source.close()
+    assert threading.active_count() == before
