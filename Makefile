@@ -13,6 +13,7 @@ BENCH ?= engine
 BENCH_ARGS ?= --quick
 
 VENV := .venv
+COMPAT := .venv-compat
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
@@ -70,6 +71,18 @@ test-python: setup ## Run the Python tests only
 test-sanitizers: setup ## Run the table tests under ASan + UBSan, then under TSan
 	scripts/test_sanitizers.sh address,undefined build/asan
 	scripts/test_sanitizers.sh thread build/tsan
+
+# TensorFlow has an environment of its own; the two interpreters exchange files.
+.PHONY: compat-setup test-compat
+compat-setup: $(COMPAT)/.requirements ## Create .venv-compat with TensorFlow: for test-compat, and a peer of bench data
+
+$(COMPAT)/.requirements: requirements-compat.lock
+	test -x $(COMPAT)/bin/python || $(PYTHON) -m venv $(COMPAT)
+	$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-compat.lock
+	touch $@
+
+test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
+	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 

@@ -80,7 +80,9 @@ def environment_text(line: Line) -> str:
     """Say in one line where the figures are from."""
     env = line["env"]
     parts = [f"{env.get('cpu')} ({env.get('machine')}), {env.get('threads')} threads"]
-    parts += [f"{name} {env[name]}" for name in ("torch", "fbgemm") if env.get(name)]
+    parts += [
+        f"{name} {env[name]}" for name in ("torch", "fbgemm", "protobuf", "pyarrow", "zstandard") if env.get(name)
+    ]
     parts += [f"commit {env.get('commit')}", f"load {env.get('load')} at the time"]
     if env.get("quick"):
         parts.append("**quick run, smaller sizes**")

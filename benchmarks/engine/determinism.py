@@ -9,8 +9,8 @@ import numpy as np
 
 from engine.peers import OurTable, adagrad_spec
 from engine.results import Result, compare, progress
-from engine.timing import interleave
 from engine.workload import Batch, Ids, Sizes, Workload
+from measure.timing import interleave
 from monolith.embedding import NoFilter, SlidingHashFilter
 
 __all__ = ["determinism_cases"]

@@ -13,8 +13,8 @@ import numpy as np
 
 from engine.peers import OurTable
 from engine.results import Result, compare, progress
-from engine.timing import Seconds, seconds_of
 from engine.workload import Sizes, Workload
+from measure.timing import Seconds, seconds_of
 from monolith.embedding import Table
 
 __all__ = ["disk_cases"]

@@ -9,8 +9,8 @@ import numpy as np
 from engine.native import UnorderedMap
 from engine.peers import OurTable, PeerMissing
 from engine.results import Result, compare, progress, skipped
-from engine.timing import seconds_of
 from engine.workload import Sizes, Workload, scatter
+from measure.timing import seconds_of
 
 __all__ = ["insert_cases"]
 

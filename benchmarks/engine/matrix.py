@@ -9,8 +9,8 @@ import numpy as np
 from engine.own import payload_bytes
 from engine.peers import OurTable
 from engine.results import Result, progress
-from engine.timing import interleave
 from engine.workload import Batch, Sizes, Workload, scatter
+from measure.timing import interleave
 from monolith.embedding import Adagrad, Adam, Ftrl, Sgd, SliceSpec, TableSpec
 from monolith.embedding.optimizers import Optimizer
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from engine.native import RandomReads
 from engine.peers import OurTable, PeerMissing
-from engine.process import resident_bytes
 from engine.results import Result, compare, progress, skipped
-from engine.timing import interleave
 from engine.workload import Batch, Sizes, Workload, scatter
+from measure.process import resident_bytes
+from measure.timing import interleave
 from monolith.embedding import Table, set_threads
 
 __all__ = ["LINES_PER_ID", "own_cases", "payload_bytes"]

@@ -8,8 +8,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.process import make_pages_huge
 from engine.workload import Batch, Ids, Rows, Workload, scatter
+from measure.process import make_pages_huge
+from measure.results import PeerMissing
 from monolith.embedding import Adagrad, SliceSpec, Table, TableSpec, set_threads
 
 __all__ = ["Contestant", "FbgemmTable", "OurTable", "PeerMissing", "TorchTable", "adagrad_spec", "check_agreement"]
@@ -18,10 +19,6 @@ LEARNING_RATE = 0.05
 FIRST_SQUARES = 0.1
 EPSILON = 1e-10
 """Ours has none; it only keeps the peers from refusing 0, and changes no digit."""
-
-
-class PeerMissing(Exception):
-    """A peer cannot be had on this machine; the text says why."""
 
 
 class Contestant(Protocol):

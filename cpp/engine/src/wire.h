@@ -38,21 +38,15 @@ class Reader {
   [[nodiscard]] const std::byte* at() const noexcept { return at_; }
 
   std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      if (at_ == end_) throw Malformed{"the message ends inside a number", at_};
-      const auto byte = static_cast<std::uint64_t>(*at_++);
-      if (shift == 63 && byte > 1) break;
-      value |= (byte & 0x7f) << shift;
-      if (byte < 0x80) return value;
-    }
-    throw Malformed{"a number is longer than 64 bits", at_};
+    if (at_ != end_ && *at_ < std::byte{0x80}) [[likely]]
+      return static_cast<std::uint64_t>(*at_++);
+    return long_varint();
   }
 
   Tag tag() {
     const std::uint64_t key = varint();
-    if (key >> 32 != 0 || key >> 3 == 0)
-      throw Malformed{"field number " + std::to_string(key >> 3) + " is not possible", at_};
+    if (key >> 32 != 0 || key >> 3 == 0) [[unlikely]]
+      fail_field(key);
     return {static_cast<std::uint32_t>(key >> 3), static_cast<std::uint32_t>(key & 7)};
   }
 
@@ -115,13 +109,32 @@ class Reader {
   }
 
  private:
-  void need(std::uint64_t bytes) const {
-    const auto left = static_cast<std::uint64_t>(end_ - at_);
-    if (bytes > left) {
-      throw Malformed{"a field needs " + std::to_string(bytes) + " bytes, the message has " + std::to_string(left) +
-                      " left",
-                      at_};
+  // What is rare is kept out of the callers' loops.
+  [[gnu::noinline]] std::uint64_t long_varint() {
+    std::uint64_t value = 0;
+    for (int shift = 0; shift < 64; shift += 7) {
+      if (at_ == end_) throw Malformed{"the message ends inside a number", at_};
+      const auto byte = static_cast<std::uint64_t>(*at_++);
+      if (shift == 63 && byte > 1) break;
+      value |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return value;
     }
+    throw Malformed{"a number is longer than 64 bits", at_};
+  }
+
+  [[noreturn, gnu::noinline, gnu::cold]] void fail_field(std::uint64_t key) const {
+    throw Malformed{"field number " + std::to_string(key >> 3) + " is not possible", at_};
+  }
+
+  [[noreturn, gnu::noinline, gnu::cold]] void fail_short(std::uint64_t bytes) const {
+    throw Malformed{
+        "a field needs " + std::to_string(bytes) + " bytes, the message has " + std::to_string(end_ - at_) + " left",
+        at_};
+  }
+
+  void need(std::uint64_t bytes) const {
+    if (bytes > static_cast<std::uint64_t>(end_ - at_)) [[unlikely]]
+      fail_short(bytes);
   }
 
   const std::byte* at_;

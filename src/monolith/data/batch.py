@@ -275,7 +275,7 @@ def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     view = array.view()
-    view.flags.writeable = False
+    view.setflags(write=False)
     return view
 
 

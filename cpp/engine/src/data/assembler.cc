@@ -13,6 +13,7 @@
 #include "engine/data/quantized.h"
 #include "engine/error.h"
 #include "engine/fid.h"
+#include "varints.h"
 #include "wire.h"
 
 namespace engine::data {
@@ -53,12 +54,6 @@ constexpr std::string_view arm_name(Arm arm) {
       return "byte strings";
   }
   return "?";
-}
-
-std::size_t count_varints(Bytes bytes) {
-  std::size_t count = 0;
-  for (const std::byte byte : bytes) count += (byte & std::byte{0x80}) == std::byte{} ? 1U : 0U;
-  return count;
 }
 
 // Calls `use` with each block of field `field`.
@@ -122,7 +117,7 @@ std::size_t count_values(const Cell& cell) {
     case Arm::kFloat:
       return cell.size / 4;
     case Arm::kInt64:
-      return count_varints(cell.bytes());
+      return varints::count(cell.bytes());
     case Arm::kBytes: {
       std::size_t count = 0;
       for_each_block(cell.bytes(), cell.field, [&count](Bytes) { ++count; });
@@ -145,11 +140,9 @@ std::uint64_t log2_bucket(double value) {
 // Ids of plain values.
 std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::int64_t* out) {
   switch (cell.arm) {
-    case Arm::kInt64: {
-      Reader reader(cell.bytes());
-      while (!reader.done()) *out++ = make_fid_v2(slot, reader.varint());
+    case Arm::kInt64:
+      varints::for_each(cell.bytes(), [&](std::uint64_t value) { *out++ = make_fid_v2(slot, value); });
       return out;
-    }
     case Arm::kFloat:
       for (std::size_t at = 0; at < cell.size; at += 4) {
         *out++ = make_fid_v2(slot, log2_bucket(static_cast<double>(load<float>(cell.data + at))));
@@ -169,16 +162,24 @@ std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::int64_t*
   }
 }
 
-// Copies ids; the cell holds fids.
+// Places behind the last id of an array that copying may write to.
+constexpr std::size_t kSlack = 3;
+
+// Copies ids; the cell holds fids. Up to four are copied without a branch on how many there are, for that cannot be
+// predicted: the places behind them get the last one again, and are written over by what comes next.
 template <bool kConverts>
 std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
-  const std::byte* const end = cell.data + cell.size;
-  if (kConverts && cell.arm == Arm::kFidV1) {
-    for (const std::byte* at = cell.data; at != end; at += 8) *out++ = fid_v1_to_v2(load<std::int64_t>(at));
+  const auto get = [&cell](std::size_t index) {
+    const auto fid = load<std::int64_t>(cell.data + index * 8);
+    return kConverts ? fid_v1_to_v2(fid) : fid;
+  };
+  const std::size_t count = cell.size / 8;
+  if (count - 1 <= kSlack) [[likely]] {
+    for (std::size_t index = 0; index <= kSlack; ++index) out[index] = get(std::min(index, count - 1));
   } else {
-    for (const std::byte* at = cell.data; at != end; at += 8) *out++ = load<std::int64_t>(at);
+    for (std::size_t index = 0; index < count; ++index) out[index] = get(index);
   }
-  return out;
+  return out + count;
 }
 
 std::int64_t* write_ids(const Cell& cell, std::int32_t slot, bool converts, std::int64_t* out) {
@@ -187,7 +188,7 @@ std::int64_t* write_ids(const Cell& cell, std::int32_t slot, bool converts, std:
       return out;
     case Arm::kFidV1:
     case Arm::kFidV2:
-      return converts ? write_fids<true>(cell, out) : write_fids<false>(cell, out);
+      return converts && cell.arm == Arm::kFidV1 ? write_fids<true>(cell, out) : write_fids<false>(cell, out);
     default:
       if (is_lists(cell.arm)) {
         for_each_list(cell, [&](const Cell& list) { out = write_ids(list, slot, converts, out); });
@@ -217,11 +218,10 @@ bool for_each_number(const Cell& cell, Use&& use) {
       if (!kTakesReals) return false;
       for (std::size_t at = 0; at < cell.size; at += 8) use(static_cast<Value>(load<double>(cell.data + at)));
       return true;
-    case Arm::kInt64: {
-      Reader reader(cell.bytes());
-      while (!reader.done()) use(static_cast<Value>(static_cast<std::int64_t>(reader.varint())));
+    case Arm::kInt64:
+      varints::for_each(cell.bytes(),
+                        [&](std::uint64_t value) { use(static_cast<Value>(static_cast<std::int64_t>(value))); });
       return true;
-    }
     case Arm::kFloatLists:
     case Arm::kDoubleLists:
     case Arm::kInt64Lists: {
@@ -272,6 +272,8 @@ class Assembler::Pass {
     }
   }
 
+  static constexpr std::uint32_t kAhead = 8;
+
   // Calls `use(cell, row in the batch)` for each row.
   template <typename Use>
   void for_each_cell(std::uint32_t column, Use&& use) {
@@ -282,7 +284,11 @@ class Assembler::Pass {
         continue;
       }
       const Cell* cells = run.block->column(column) + run.begin;
-      for (std::uint32_t i = 0; i < run.count; ++i) use(cells[i], row++);
+      for (std::uint32_t i = 0; i < run.count; ++i) {
+        // In formats that are written row by row, neighbours in a column lie far apart.
+        if (i + kAhead < run.count) __builtin_prefetch(cells[i + kAhead].data);
+        use(cells[i], row++);
+      }
     }
   }
 
@@ -306,47 +312,83 @@ class Assembler::Pass {
 
   // --- ids ---
 
+  std::span<std::int64_t> take_ids(std::size_t count) { return take<std::int64_t>(count + kSlack).first(count); }
+
   void make_ids() {
-    batch_->ids.resize(config_.sparse.size());
-    const bool has_flat = count_flat();
-    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
-      make_ids_of(place, has_flat && config_.sparse[place].takes_flat_fids);
+    const std::size_t features = config_.sparse.size();
+    batch_->ids.resize(features);
+    flat_roles_.assign(features, FlatRole::kNone);
+    const bool has_flat = has_flat_fids();
+    if (has_flat) make_flat_offsets();
+    for (std::size_t place = 0; place < features; ++place) {
+      if (flat_roles_[place] != FlatRole::kAll) make_ids_of(place);
     }
     if (has_flat) fill_flat();
   }
 
-  void make_ids_of(std::size_t place, bool may_be_flat) {
+  void make_ids_of(std::size_t place) {
     const SparseFeature& feature = config_.sparse[place];
     auto& ids = batch_->ids[place];
+    const bool may_be_flat = flat_roles_[place] == FlatRole::kSome;
     if (!may_be_flat && is_shared(feature.column)) {
       const Cell cell = rows_.cell(0, feature.column);
       check_ids(feature, cell, 0);
       ids.is_shared = true;
       ids.offsets = take<std::int64_t>(2);
-      ids.values = take<std::int64_t>(count_values(cell));
+      ids.values = take_ids(count_values(cell));
       ids.offsets[0] = 0;
       ids.offsets[1] = static_cast<std::int64_t>(ids.values.size());
       write_ids(cell, feature.slot, !config_.keeps_fid_version, ids.values.data());
       return;
     }
     ids.offsets = take<std::int64_t>(count_ + 1);
+    const std::uint32_t* flat = may_be_flat ? flat_counts_[place].data() : nullptr;
+    std::size_t integer_bytes = 0;
+    const std::size_t total = count_ids(feature, flat, ids.offsets, integer_bytes);
+    if (integer_bytes == 0) {
+      ids.values = take_ids(total);
+      write_cells(feature, flat, ids.values.data(), [](std::size_t, std::int64_t*) {});
+      return;
+    }
+    // How many integers there are is known when they have been read; to read them twice would cost more than to copy.
+    auto& scratch = assembler_.scratch_;
+    scratch.resize(std::max(scratch.size(), total + integer_bytes + kSlack));
+    std::int64_t* const begin = scratch.data();
+    std::int64_t* const end = write_cells(
+        feature, flat, begin, [&](std::size_t row, const std::int64_t* out) { ids.offsets[row + 1] = out - begin; });
+    ids.values = take_ids(static_cast<std::size_t>(end - begin));
+    std::copy(begin, end, ids.values.data());
+  }
+
+  // Counts ids row by row and fills the offsets. Cells of integers are not counted, unless there are very many: their
+  // bytes are, which are at least as many.
+  std::size_t count_ids(const SparseFeature& feature, const std::uint32_t* flat, std::span<std::int64_t> offsets,
+                        std::size_t& integer_bytes) {
+    constexpr std::size_t kMostScratchBytes = 1 << 20;
     std::int64_t total = 0;
-    std::int64_t* offset = ids.offsets.data();
-    *offset++ = 0;
-    const std::uint32_t* flat = may_be_flat ? flat_counts_.data() + flat_place_[place] * count_ : nullptr;
+    offsets[0] = 0;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
       if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1) [[likely]] {
         total += cell.size / 8;
       } else if (cell.arm != Arm::kNone) {
         check_ids(feature, cell, row);
-        total += static_cast<std::int64_t>(count_values(cell));
+        if (cell.arm == Arm::kInt64 && integer_bytes + cell.size <= kMostScratchBytes) {
+          integer_bytes += cell.size;
+        } else {
+          total += static_cast<std::int64_t>(count_values(cell));
+        }
       } else if (flat != nullptr) {
         total += flat[row];
       }
-      *offset++ = total;
+      offsets[row + 1] = total;
     });
-    ids.values = take<std::int64_t>(static_cast<std::size_t>(total));
-    std::int64_t* out = ids.values.data();
+    return static_cast<std::size_t>(total);
+  }
+
+  // Writes the ids of all rows, leaves room for the flat ones, and calls `end_row(row, out)` after each.
+  template <typename EndRow>
+  std::int64_t* write_cells(const SparseFeature& feature, const std::uint32_t* flat, std::int64_t* out,
+                            EndRow&& end_row) {
     const bool converts = !config_.keeps_fid_version;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
       if (cell.arm == Arm::kNone) {
@@ -354,7 +396,9 @@ class Assembler::Pass {
       } else {
         out = write_ids(cell, feature.slot, converts, out);
       }
+      end_row(row, out);
     });
+    return out;
   }
 
   void check_ids(const SparseFeature& feature, const Cell& cell, std::size_t row) const {
@@ -374,57 +418,113 @@ class Assembler::Pass {
     return true;
   }
 
-  // How many flat ids each feature takes in each row.
-  bool count_flat() {
-    const auto has = [](const Run& run) {
+  // --- flat ids, of all slots of a row together ---
+
+  [[nodiscard]] bool has_flat_fids() const {
+    return std::any_of(assembler_.runs_.begin(), assembler_.runs_.end(), [](const Run& run) {
       for (std::uint32_t i = 0; i < run.count; ++i) {
         if (!run.block->info(run.begin + i).flat_fids.empty()) return true;
       }
       return false;
+    });
+  }
+
+  [[nodiscard]] bool has_cells(std::uint32_t column) const {
+    return std::any_of(assembler_.runs_.begin(), assembler_.runs_.end(), [column](const Run& run) {
+      if (column >= run.block->columns()) return false;
+      const Cell* cells = run.block->column(column) + run.begin;
+      return std::any_of(cells, cells + run.count, [](const Cell& cell) { return cell.arm != Arm::kNone; });
+    });
+  }
+
+  // Row by row, the ids of each feature are counted. Where no row has the feature under its name, which is usual, the
+  // counts are its offsets; else they are kept for make_ids_of, as a feature of that name wins over the flat ids.
+  void make_flat_offsets() {
+    struct Taker {
+      std::size_t place;
+      std::int64_t* offsets;
+      std::uint32_t* counts;
+      std::int64_t total;
     };
-    if (!std::any_of(assembler_.runs_.begin(), assembler_.runs_.end(), has)) return false;
-    flat_place_.assign(config_.sparse.size(), 0);
-    std::size_t takers = 0;
-    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
-      if (config_.sparse[place].takes_flat_fids) flat_place_[place] = takers++;
+    std::vector<Taker> takers;
+    const std::size_t features = config_.sparse.size();
+    flat_counts_.resize(features);
+    for (std::size_t place = 0; place < features; ++place) {
+      const SparseFeature& feature = config_.sparse[place];
+      if (!feature.takes_flat_fids) continue;
+      if (has_cells(feature.column)) {
+        flat_roles_[place] = FlatRole::kSome;
+        flat_counts_[place].resize(count_);
+        takers.push_back({place, nullptr, flat_counts_[place].data(), 0});
+      } else {
+        flat_roles_[place] = FlatRole::kAll;
+        auto& ids = batch_->ids[place];
+        ids.offsets = take<std::int64_t>(count_ + 1);
+        ids.offsets[0] = 0;
+        takers.push_back({place, ids.offsets.data() + 1, nullptr, 0});
+      }
     }
-    flat_counts_.assign(takers * count_, 0);
-    for_each_flat(
-        [&](std::size_t place, std::size_t row, std::int64_t) { ++flat_counts_[flat_place_[place] * count_ + row]; });
-    return takers > 0;
+    std::vector<std::uint32_t> counts(features);
+    for_each_row([&](std::size_t row, Bytes fids) {
+      for_each_flat(fids, [&](std::size_t place, std::int64_t) { ++counts[place]; });
+      for (Taker& taker : takers) {
+        const std::uint32_t count = std::exchange(counts[taker.place], 0U);
+        if (taker.offsets != nullptr) [[likely]] {
+          taker.total += count;
+          taker.offsets[row] = taker.total;
+        } else {
+          taker.counts[row] = count;
+        }
+      }
+    });
+    for (const Taker& taker : takers) {
+      if (taker.offsets != nullptr) batch_->ids[taker.place].values = take_ids(static_cast<std::size_t>(taker.total));
+    }
   }
 
   void fill_flat() {
-    std::vector<std::int64_t*> cursor(config_.sparse.size(), nullptr);
+    const std::size_t features = config_.sparse.size();
+    std::vector<std::int64_t*> cursors(features, nullptr);
+    std::vector<std::size_t> mixed;
+    for (std::size_t place = 0; place < features; ++place) {
+      cursors[place] = batch_->ids[place].values.data();
+      if (flat_roles_[place] == FlatRole::kSome) mixed.push_back(place);
+    }
     const bool converts = !config_.keeps_fid_version;
-    std::size_t current = count_;
-    for_each_flat([&](std::size_t place, std::size_t row, std::int64_t fid) {
-      if (row != current) {
-        current = row;
-        for (std::size_t other = 0; other < cursor.size(); ++other) {
-          const auto& ids = batch_->ids[other];
-          if (config_.sparse[other].takes_flat_fids) cursor[other] = ids.values.data() + ids.offsets[row];
-        }
+    if (mixed.empty()) {
+      for_each_row([&](std::size_t, Bytes fids) {
+        for_each_flat(
+            fids, [&](std::size_t place, std::int64_t fid) { *cursors[place]++ = converts ? fid_v1_to_v2(fid) : fid; });
+      });
+      return;
+    }
+    for_each_row([&](std::size_t row, Bytes fids) {
+      for (const std::size_t place : mixed) {
+        const auto& ids = batch_->ids[place];
+        const bool is_named = rows_.cell(row, config_.sparse[place].column).arm != Arm::kNone;
+        cursors[place] = is_named ? nullptr : ids.values.data() + ids.offsets[row];
       }
-      // A feature of that name wins over the flat ids.
-      if (rows_.cell(row, config_.sparse[place].column).arm != Arm::kNone) return;
-      *cursor[place]++ = converts ? fid_v1_to_v2(fid) : fid;
+      for_each_flat(fids, [&](std::size_t place, std::int64_t fid) {
+        if (cursors[place] != nullptr) *cursors[place]++ = converts ? fid_v1_to_v2(fid) : fid;
+      });
     });
   }
 
   template <typename Use>
-  void for_each_flat(Use&& use) {
+  void for_each_row(Use&& use) {
     std::size_t row = 0;
-    const auto& places = assembler_.sparse_of_slot_;
     for (const Run& run : assembler_.runs_) {
-      for (std::uint32_t i = 0; i < run.count; ++i, ++row) {
-        const Bytes fids = run.block->info(run.begin + i).flat_fids;
-        for (std::size_t at = 0; at < fids.size(); at += 8) {
-          const auto fid = load<std::int64_t>(fids.data() + at);
-          const std::int32_t place = places[slot_v1(fid)];
-          if (place >= 0) use(static_cast<std::size_t>(place), row, fid);
-        }
-      }
+      for (std::uint32_t i = 0; i < run.count; ++i) use(row++, run.block->info(run.begin + i).flat_fids);
+    }
+  }
+
+  template <typename Use>
+  void for_each_flat(Bytes fids, Use&& use) const {
+    const std::int32_t* places = assembler_.sparse_of_slot_.data();
+    for (std::size_t at = 0; at < fids.size(); at += 8) {
+      const auto fid = load<std::int64_t>(fids.data() + at);
+      const std::int32_t place = places[slot_v1(fid)];
+      if (place >= 0) use(static_cast<std::size_t>(place), fid);
     }
   }
 
@@ -697,8 +797,10 @@ class Assembler::Pass {
   std::shared_ptr<BatchData> batch_;
   std::size_t used_ = 0;
   std::size_t room_ = 0;
-  std::vector<std::size_t> flat_place_;
-  std::vector<std::uint32_t> flat_counts_;
+  // Which ids of a feature are flat ones.
+  enum class FlatRole : std::uint8_t { kNone, kSome, kAll };
+  std::vector<FlatRole> flat_roles_;
+  std::vector<std::vector<std::uint32_t>> flat_counts_;  // of features with some, by row
   std::vector<std::int64_t> actions_;
   std::vector<std::vector<std::string_view>> extra_texts_;
   std::vector<std::uint32_t> extra_counts_;

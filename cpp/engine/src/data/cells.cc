@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "varints.h"
+
 namespace engine::data {
 
 namespace {
@@ -189,6 +191,19 @@ constexpr std::uint32_t kFloatValue = 13;
 constexpr std::uint32_t kDoubleValue = 14;
 constexpr std::uint32_t kBytesValue = 15;
 
+constexpr std::uint32_t kDoubleField = 4;  // up to here arms are lists of numbers of one width
+
+// What is in field 1 of the message that is the only field of `feature`, where both are in the common form and short.
+// Empty when they are not; then a closer look is needed.
+Bytes short_list(Bytes feature) {
+  constexpr std::size_t kHeads = 4;
+  if (feature.size() <= kHeads || feature.size() > 0x7f) return {};
+  const auto byte = [feature](std::size_t at) { return static_cast<std::size_t>(feature[at]); };
+  const bool is_common = (byte(0) & 7) == kBlock && byte(0) < 0x80 && byte(0) >= 8 && byte(1) == feature.size() - 2 &&
+                         byte(2) == (1 << 3 | kBlock) && byte(3) == feature.size() - kHeads;
+  return is_common ? feature.subspan(kHeads) : Bytes{};
+}
+
 bool is_message_arm(std::uint32_t field) {
   return field < kExampleArms.size() && kExampleArms[field].arm != Arm::kNone;
 }
@@ -289,6 +304,7 @@ Cell read_example_feature_slow(Bytes feature, Arena& arena) {
 }  // namespace
 
 void check_varints(Bytes values) {
+  if (varints::are_plain(values)) return;
   std::size_t length = 0;  // bytes of a number that has not ended
   for (const std::byte byte : values) {
     if (length == 9 && byte > std::byte{1}) throw Malformed{"a number is longer than 64 bits", &byte};
@@ -303,6 +319,13 @@ Bytes packed_fixed(Bytes message, std::uint32_t field, std::uint32_t width, Aren
 
 Cell read_example_feature(Bytes feature, Arena& arena) {
   if (feature.empty()) return {};
+  // Nearly every feature is one short list of numbers, packed: [arm][length] [1][length] numbers.
+  if (const Bytes values = short_list(feature); !values.empty()) {
+    const auto field = static_cast<std::uint32_t>(feature[0]) >> 3;
+    const ArmOfField& kind = kExampleArms[field];
+    if (field <= kDoubleField && values.size() % kind.spelling.width == 0) return make_cell(values, kind.arm);
+    if (kind.arm == Arm::kInt64 && varints::are_plain(values)) return make_cell(values, kind.arm);
+  }
   Reader reader(feature);
   const Tag tag = reader.tag();
   if (tag.wire == kBlock && is_message_arm(tag.field)) {
@@ -383,6 +406,11 @@ Cell read_tf_feature(Bytes feature, Arena& arena) {
   constexpr std::array<ArmOfField, 4> kArms{{{}, {Arm::kBytes, {}}, {Arm::kFloat, kFloats}, {Arm::kInt64, kVarints}}};
   const auto is_arm = [](const Tag& tag) { return tag.wire == kBlock && tag.field >= 1 && tag.field <= 3; };
   if (feature.empty()) return {};
+  if (const Bytes values = short_list(feature); !values.empty()) {
+    const auto field = static_cast<std::uint32_t>(feature[0]) >> 3;
+    if (field == 3 && varints::are_plain(values)) return make_cell(values, Arm::kInt64);
+    if (field == 2 && values.size() % 4 == 0) return make_cell(values, Arm::kFloat);
+  }
   Reader reader(feature);
   const Tag tag = reader.tag();
   if (is_arm(tag)) {

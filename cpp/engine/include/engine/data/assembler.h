@@ -103,6 +103,7 @@ class Assembler {
   AssemblerConfig config_;
   std::vector<std::int32_t> sparse_of_slot_;  // v1 slot -> place among the sparse features
   std::vector<Run> runs_;
+  std::vector<std::int64_t> scratch_;  // ids whose number is not known before
 };
 
 }  // namespace engine::data
