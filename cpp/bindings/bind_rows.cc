@@ -91,7 +91,7 @@ void make_assembler(Assembler* self, const std::vector<SparseTuple>& sparse, con
   new (self) Assembler(std::move(config));
 }
 
-// --- arrays of a batch: views, each of which keeps the batch alive ---
+// --- arrays of a batch: views, each of which keeps the batch alive. They refuse to be written, unless asked for so ---
 
 using Batch = std::shared_ptr<BatchData>;
 
@@ -100,38 +100,31 @@ nb::capsule keep(const Batch& batch) {
 }
 
 template <typename T>
-NewVector<T> view(const Batch& batch, std::span<T> values) {
-  return NewVector<T>(values.data(), {values.size()}, keep(batch));
+nb::object view(const Batch& batch, std::span<T> values, bool writable) {
+  if (writable) return nb::cast(NewVector<T>(values.data(), {values.size()}, keep(batch)));
+  return nb::cast(NewVector<const T>(values.data(), {values.size()}, keep(batch)));
 }
 
 template <typename T>
-NewMatrix<T> view(const Batch& batch, std::span<T> values, std::size_t columns) {
-  return NewMatrix<T>(values.data(), {columns == 0 ? 0 : values.size() / columns, columns}, keep(batch));
+nb::object view(const Batch& batch, std::span<T> values, std::size_t columns, bool writable) {
+  const std::size_t rows = batch->rows;
+  if (writable) return nb::cast(NewMatrix<T>(values.data(), {rows, columns}, keep(batch)));
+  return nb::cast(NewMatrix<const T>(values.data(), {rows, columns}, keep(batch)));
 }
 
-nb::tuple view(const Batch& batch, const BatchData::RaggedIds& ids) {
-  return nb::make_tuple(view(batch, ids.values), view(batch, ids.offsets), ids.is_shared);
-}
-
-nb::tuple view(const Batch& batch, const BatchData::Texts& texts) {
-  const std::span<std::uint8_t> bytes{reinterpret_cast<std::uint8_t*>(texts.bytes.data()), texts.bytes.size()};
-  return nb::make_tuple(view(batch, bytes), view(batch, texts.offsets));
-}
-
-template <typename Items>
-auto& at(Items& items, std::size_t place) {
-  if (place >= items.size()) throw nb::index_error();
-  return items[place];
+nb::tuple view(const Batch& batch, const BatchData::RaggedIds& ids, bool writable) {
+  return nb::make_tuple(view(batch, ids.values, writable), view(batch, ids.offsets, writable), ids.is_shared);
 }
 
 // A matrix of numbers, or (bytes, offsets): whichever the place holds.
-nb::object any_view(const Batch& batch, std::span<float> reals, std::span<std::int64_t> integers,
-                    const BatchData::Texts& texts) {
-  const std::size_t rows = batch->rows;
-  const auto width = [rows](std::size_t size) { return rows == 0 ? 0 : size / rows; };
-  if (reals.data() != nullptr) return nb::cast(view(batch, reals, width(reals.size())));
-  if (integers.data() != nullptr) return nb::cast(view(batch, integers, width(integers.size())));
-  return view(batch, texts);
+nb::object view(const Batch& batch, const std::vector<BatchData::Field>& fields, std::size_t place, bool writable) {
+  if (place >= fields.size()) throw nb::index_error();
+  const BatchData::Field& field = fields[place];
+  if (field.reals.data() != nullptr) return view(batch, field.reals, field.width, writable);
+  if (field.integers.data() != nullptr) return view(batch, field.integers, field.width, writable);
+  const std::span<std::uint8_t> bytes{reinterpret_cast<std::uint8_t*>(field.texts.bytes.data()),
+                                      field.texts.bytes.size()};
+  return nb::make_tuple(view(batch, bytes, false), view(batch, field.texts.offsets, false));
 }
 
 }  // namespace
@@ -207,31 +200,54 @@ void bind_rows(nb::module_& m) {
   nb::class_<BatchData>(m, "BatchData", "The arrays of one batch.")
       .def_ro("rows", &BatchData::rows)
       .def(
-          "ids", [](const Batch& batch, std::size_t place) { return view(batch, at(batch->ids, place)); }, "place"_a,
-          nb::sig("def ids(self, place: int) -> tuple[numpy.typing.NDArray[numpy.int64], "
+          "ids",
+          [](const Batch& batch, std::size_t place, bool writable) {
+            if (place >= batch->ids.size()) throw nb::index_error();
+            return view(batch, batch->ids[place], writable);
+          },
+          "place"_a, "writable"_a = false,
+          nb::sig("def ids(self, place: int, writable: bool = False) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.int64], bool]"))
       .def(
           "dense",
-          [](const Batch& batch, std::size_t place) {
-            return any_view(batch, at(batch->reals, place), batch->integers[place], batch->texts[place]);
+          [](const Batch& batch, std::size_t place, bool writable) {
+            return view(batch, batch->dense, place, writable);
           },
-          "place"_a, nb::sig("def dense(self, place: int) -> typing.Any"))
+          "place"_a, "writable"_a = false, nb::sig("def dense(self, place: int, writable: bool = False) -> typing.Any"))
       .def(
           "extra",
-          [](const Batch& batch, std::size_t place) {
-            return any_view(batch, at(batch->extra_reals, place), batch->extra_integers[place],
-                            batch->extra_texts[place]);
+          [](const Batch& batch, std::size_t place, bool writable) {
+            return view(batch, batch->extras, place, writable);
           },
-          "place"_a, nb::sig("def extra(self, place: int) -> typing.Any"))
-      .def("label", [](const Batch& batch) { return view(batch, batch->labels, batch->heads); })
-      .def("label_mask", [](const Batch& batch) { return view(batch, batch->label_mask, batch->heads); })
-      .def("weight", [](const Batch& batch) { return view(batch, batch->weights); })
-      .def("sample_rate", [](const Batch& batch) { return view(batch, batch->sample_rates); })
-      .def("event_time_s", [](const Batch& batch) { return view(batch, batch->times_s); })
-      .def("uid", [](const Batch& batch) { return view(batch, batch->uids); })
+          "place"_a, "writable"_a = false, nb::sig("def extra(self, place: int, writable: bool = False) -> typing.Any"))
       .def(
-          "actions", [](const Batch& batch) { return view(batch, batch->actions); },
-          nb::sig("def actions(self) -> tuple[numpy.typing.NDArray[numpy.int64], "
+          "label", [](const Batch& batch, bool writable) { return view(batch, batch->labels, batch->heads, writable); },
+          "writable"_a = false,
+          nb::sig("def label(self, writable: bool = False) -> numpy.typing.NDArray[numpy.float32]"))
+      .def(
+          "label_mask",
+          [](const Batch& batch, bool writable) { return view(batch, batch->label_mask, batch->heads, writable); },
+          "writable"_a = false,
+          nb::sig("def label_mask(self, writable: bool = False) -> numpy.typing.NDArray[numpy.bool_]"))
+      .def(
+          "weight", [](const Batch& batch, bool writable) { return view(batch, batch->weights, writable); },
+          "writable"_a = false,
+          nb::sig("def weight(self, writable: bool = False) -> numpy.typing.NDArray[numpy.float32]"))
+      .def(
+          "sample_rate", [](const Batch& batch, bool writable) { return view(batch, batch->sample_rates, writable); },
+          "writable"_a = false,
+          nb::sig("def sample_rate(self, writable: bool = False) -> numpy.typing.NDArray[numpy.float32]"))
+      .def(
+          "event_time_s", [](const Batch& batch, bool writable) { return view(batch, batch->times_s, writable); },
+          "writable"_a = false,
+          nb::sig("def event_time_s(self, writable: bool = False) -> numpy.typing.NDArray[numpy.int64]"))
+      .def(
+          "uid", [](const Batch& batch, bool writable) { return view(batch, batch->uids, writable); },
+          "writable"_a = false, nb::sig("def uid(self, writable: bool = False) -> numpy.typing.NDArray[numpy.int64]"))
+      .def(
+          "actions", [](const Batch& batch, bool writable) { return view(batch, batch->actions, writable); },
+          "writable"_a = false,
+          nb::sig("def actions(self, writable: bool = False) -> tuple[numpy.typing.NDArray[numpy.int64], "
                   "numpy.typing.NDArray[numpy.int64], bool]"));
 
   nb::class_<Assembler>(m, "Assembler", "Turns rows into a batch.")

@@ -7,7 +7,7 @@ tensors; torch is imported only by that. Nothing here knows where batches come f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -153,6 +153,9 @@ class Batch:
     extras: Mapping[str, Array]
     """(size, width) per extra field of LineId: int64 or float32, or Texts."""
 
+    _writable: Callable[[], Batch] | None = field(default=None, repr=False)
+    """Gives the same arrays without their protection: a tensor cannot be read-only."""
+
     def __getitem__(self, name: str) -> Any:
         for group in (self.ids, self.dense, self.extras):
             if name in group:
@@ -173,9 +176,9 @@ class Batch:
         import torch
 
         def tensor(array: Array) -> Array:
-            return torch.from_numpy(_writable(array)) if isinstance(array, np.ndarray) else array
+            return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
-        return self._mapped(tensor)
+        return (self if self._writable is None else self._writable())._mapped(tensor)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
         """Return the batch with all its arrays as tensors on ``device``."""
@@ -198,6 +201,7 @@ class Batch:
             dense={name: change(array) for name, array in self.dense.items()},
             extras={name: change(array) for name, array in self.extras.items()},
             actions=ragged(self.actions),
+            _writable=None,
             **arrays,
         )
 
@@ -265,43 +269,29 @@ def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
     return array.reshape(len(array), -1)
 
 
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The native array that a read-only view shows: a tensor cannot be read-only."""
-    if array.flags.writeable:
-        return array
-    base = array.base
-    return base if isinstance(base, np.ndarray) and base.shape == array.shape else array.copy()
-
-
-def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    view = array.view()
-    view.setflags(write=False)
-    return view
-
-
-def _ragged(parts: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], bool]) -> Ragged:
-    values, offsets, shared = parts
-    return Ragged(_read_only(values), _read_only(offsets), shared)
-
-
 def _numbers_or_texts(value: Any) -> Array:
-    return Texts(_read_only(value[0]), _read_only(value[1])) if isinstance(value, tuple) else _read_only(value)
+    return Texts(*value) if isinstance(value, tuple) else value
 
 
 def batch_of(
     data: _native.BatchData, sparse: Mapping[str, int], dense: Mapping[str, int], extras: Mapping[str, int]
 ) -> Batch:
     """Make a batch of native arrays; the mappings say at which place each name is."""
-    return Batch(
-        size=data.rows,
-        ids=_Lazy(sparse, lambda place: _ragged(data.ids(place))),
-        dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place))),
-        label=_read_only(data.label()),
-        label_mask=_read_only(data.label_mask()),
-        weight=_read_only(data.weight()),
-        sample_rate=_read_only(data.sample_rate()),
-        event_time_s=_read_only(data.event_time_s()),
-        uid=_read_only(data.uid()),
-        actions=_ragged(data.actions()),
-        extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place))),
-    )
+
+    def make(writable: bool) -> Batch:
+        return Batch(
+            size=data.rows,
+            ids=_Lazy(sparse, lambda place: Ragged(*data.ids(place, writable))),
+            dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place, writable))),
+            label=data.label(writable),
+            label_mask=data.label_mask(writable),
+            weight=data.weight(writable),
+            sample_rate=data.sample_rate(writable),
+            event_time_s=data.event_time_s(writable),
+            uid=data.uid(writable),
+            actions=Ragged(*data.actions(writable)),
+            extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place, writable))),
+            _writable=None if writable else lambda: make(True),
+        )
+
+    return make(False)

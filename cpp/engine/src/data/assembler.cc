@@ -532,20 +532,19 @@ class Assembler::Pass {
 
   void make_dense() {
     const std::size_t features = config_.dense.size();
-    batch_->reals.resize(features);
-    batch_->integers.resize(features);
-    batch_->texts.resize(features);
+    batch_->dense.resize(features);
     for (std::size_t place = 0; place < features; ++place) {
       const DenseFeature& feature = config_.dense[place];
+      batch_->dense[place].width = feature.width;
       switch (feature.kind) {
         case DenseKind::kFloat:
-          batch_->reals[place] = make_numbers<float>(feature);
+          batch_->dense[place].reals = make_numbers<float>(feature);
           break;
         case DenseKind::kInt64:
-          batch_->integers[place] = make_numbers<std::int64_t>(feature);
+          batch_->dense[place].integers = make_numbers<std::int64_t>(feature);
           break;
         case DenseKind::kText:
-          batch_->texts[place] = make_texts(feature);
+          batch_->dense[place].texts = make_texts(feature);
           break;
       }
     }
@@ -675,32 +674,31 @@ class Assembler::Pass {
       if (config_.extras[place].field.kind != FieldKind::kText) continue;
       std::size_t bytes = 0;
       for (const std::string_view text : extra_texts_[place]) bytes += text.size();
-      batch_->extra_texts[place] = copy_texts(extra_texts_[place], bytes);
+      batch_->extras[place].texts = copy_texts(extra_texts_[place], bytes);
     }
   }
 
   void prepare_extras() {
     const std::size_t extras = config_.extras.size();
-    batch_->extra_reals.resize(extras);
-    batch_->extra_integers.resize(extras);
-    batch_->extra_texts.resize(extras);
+    batch_->extras.resize(extras);
     extra_texts_.resize(extras);
     extra_counts_.assign(extras, 0);
     for (std::size_t place = 0; place < extras; ++place) {
       const auto& [field, width] = config_.extras[place];
+      batch_->extras[place].width = width;
       switch (field.kind) {
         case FieldKind::kText:
           extra_texts_[place].assign(count_ * width, {});
           break;
         case FieldKind::kFloat:
         case FieldKind::kDouble:
-          batch_->extra_reals[place] = take<float>(count_ * width);
-          std::fill(batch_->extra_reals[place].begin(), batch_->extra_reals[place].end(),
+          batch_->extras[place].reals = take<float>(count_ * width);
+          std::fill(batch_->extras[place].reals.begin(), batch_->extras[place].reals.end(),
                     static_cast<float>(field.default_value));
           break;
         default:
-          batch_->extra_integers[place] = take<std::int64_t>(count_ * width);
-          std::fill(batch_->extra_integers[place].begin(), batch_->extra_integers[place].end(),
+          batch_->extras[place].integers = take<std::int64_t>(count_ * width);
+          std::fill(batch_->extras[place].integers.begin(), batch_->extras[place].integers.end(),
                     static_cast<std::int64_t>(field.default_value));
       }
     }
@@ -765,19 +763,19 @@ class Assembler::Pass {
         if (tag.wire != wire::kVarint && !(tag.wire == kBlock && field.is_repeated)) return;
         while (!reader.done()) {
           const auto number = static_cast<std::int64_t>(reader.varint());
-          next([&](std::size_t at) { batch_->extra_integers[place][at] = number; });
+          next([&](std::size_t at) { batch_->extras[place].integers[at] = number; });
         }
         return;
       case FieldKind::kFixed64:
         return read_fixed<std::int64_t, std::int64_t>(tag, wire::kFixed64, field, value, next,
-                                                      batch_->extra_integers[place]);
+                                                      batch_->extras[place].integers);
       case FieldKind::kFixed32:
         return read_fixed<std::int32_t, std::int64_t>(tag, wire::kFixed32, field, value, next,
-                                                      batch_->extra_integers[place]);
+                                                      batch_->extras[place].integers);
       case FieldKind::kFloat:
-        return read_fixed<float, float>(tag, wire::kFixed32, field, value, next, batch_->extra_reals[place]);
+        return read_fixed<float, float>(tag, wire::kFixed32, field, value, next, batch_->extras[place].reals);
       case FieldKind::kDouble:
-        return read_fixed<double, float>(tag, wire::kFixed64, field, value, next, batch_->extra_reals[place]);
+        return read_fixed<double, float>(tag, wire::kFixed64, field, value, next, batch_->extras[place].reals);
     }
   }
 

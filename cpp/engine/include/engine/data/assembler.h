@@ -63,15 +63,19 @@ struct BatchData {
     std::span<std::int64_t> offsets;
   };
 
+  // A dense feature or an extra field: rows x width values of one kind; the others are empty.
+  struct Field {
+    std::uint32_t width = 1;
+    std::span<float> reals;
+    std::span<std::int64_t> integers;
+    Texts texts;
+  };
+
   std::uint32_t rows = 0;
   std::uint32_t heads = 0;
-  std::vector<RaggedIds> ids;           // as in the config
-  std::vector<std::span<float>> reals;  // rows x width; by place among the dense features, empty for other kinds
-  std::vector<std::span<std::int64_t>> integers;
-  std::vector<Texts> texts;
-  std::vector<std::span<float>> extra_reals;
-  std::vector<std::span<std::int64_t>> extra_integers;
-  std::vector<Texts> extra_texts;
+  std::vector<RaggedIds> ids;  // as in the config, and so for the next two
+  std::vector<Field> dense;
+  std::vector<Field> extras;
   std::span<float> labels;     // rows x heads
   std::span<bool> label_mask;  // rows x heads
   std::span<float> weights;
