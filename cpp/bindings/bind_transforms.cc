@@ -5,6 +5,7 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
@@ -204,13 +205,13 @@ NegativeRows negative_rows(const std::vector<FeatureTuple>& item_features,
   return rows;
 }
 
-std::shared_ptr<NegativeGen> negative_gen(const NegativeRows& rows, std::uint32_t neg_num,
-                                          const std::optional<FeatureTuple>& channel_feature, std::size_t start_num,
-                                          std::size_t max_item_num, bool throw_origin, bool throw_origin_neg,
-                                          bool cache_only_pos, Ints cache_negative_actions,
-                                          double real_neg_instance_weight, double sampled_neg_instance_weight,
-                                          bool unbias_sampled_neg, double origin_neg_in_pool_proba,
-                                          double neg_sample_decay_factor, double easy_hard_ratio, std::uint64_t seed) {
+std::shared_ptr<RowOp> negative_gen(const NegativeRows& rows, std::uint32_t neg_num,
+                                    const std::optional<FeatureTuple>& channel_feature, std::size_t start_num,
+                                    std::size_t max_item_num, bool throw_origin, bool throw_origin_neg,
+                                    bool cache_only_pos, Ints cache_negative_actions, double real_neg_instance_weight,
+                                    double sampled_neg_instance_weight, bool unbias_sampled_neg,
+                                    double origin_neg_in_pool_proba, double neg_sample_decay_factor,
+                                    double easy_hard_ratio, std::uint64_t seed) {
   NegativeGenConfig config;
   config.rows = rows;
   config.count = neg_num;
@@ -333,7 +334,19 @@ void bind_rules(nb::module_& m) {
   m.def("extract_fid", &extract_fid, "name"_a, "from_column"_a, "to_column"_a, "slot"_a, "method"_a, "scale"_a);
 }
 
+// A mark of an operation's state, released when Python drops it, by whichever thread that is.
+struct StateMark {
+  explicit StateMark(std::shared_ptr<RowOp> of) : op(std::move(of)), id(op->mark()) {}
+  ~StateMark() { op->release(id); }
+  StateMark(const StateMark&) = delete;
+  StateMark& operator=(const StateMark&) = delete;
+
+  std::shared_ptr<RowOp> op;
+  std::uint64_t id;
+};
+
 void bind_ops(nb::module_& m) {
+  nb::class_<StateMark>(m, "StateMark", "Names the state of an operation at one moment.");
   nb::class_<RowOp>(m, "RowOp", "Turns rows into rows.")
       .def("run", &RowOp::run, "rows"_a, nb::call_guard<nb::gil_scoped_release>(), "Change ``rows`` in place.")
       .def_ro("rows_in", &RowOp::rows_in)
@@ -358,21 +371,28 @@ void bind_ops(nb::module_& m) {
             op.restore(buffer.bytes());
           },
           "state"_a, nb::sig("def restore(self, state: bytes | bytearray | memoryview) -> None"))
-      .def("mark", &RowOp::mark, "Name the present state, cheaply. Release the mark when it is no longer needed.")
+      .def(
+          "mark",
+          [](const std::shared_ptr<RowOp>& op) -> std::unique_ptr<StateMark> {
+            if (!op->has_state()) return nullptr;
+            return std::make_unique<StateMark>(op);
+          },
+          nb::sig("def mark(self) -> StateMark | None"),
+          "Name the present state, cheaply; None when there is no state. The mark is let go with the object.")
       .def(
           "state_at",
-          [](const RowOp& op, std::uint64_t mark) {
+          [](const RowOp& op, const StateMark& mark) {
+            if (mark.op.get() != &op) throw engine::ConfigError("the mark is of another operation");
             std::vector<std::byte> state;
             {
               nb::gil_scoped_release unlocked;
-              state = op.state_at(mark);
+              state = op.state_at(mark.id);
             }
             return as_bytes(state);
           },
           "mark"_a, "The state as it was at the mark.")
-      .def("release", &RowOp::release, "mark"_a);
-  nb::class_<NegativeGen, RowOp>(m, "NegativeGenOp", "Adds negatives out of an item pool.")
-      .def_prop_ro("pool", &NegativeGen::pool, nb::rv_policy::reference_internal);
+      .def_prop_ro("has_pool", [](RowOp& op) { return !op.pools().empty(); })
+      .def_prop_ro("pools", &RowOp::pools, nb::rv_policy::reference_internal, "The item pools inside.");
   m.def(
       "rule_op", [](std::vector<RulePtr> rules) { return std::shared_ptr<RowOp>(make_rule_op(std::move(rules))); },
       "rules"_a, "The operation that keeps the rows which every rule keeps.");
@@ -433,7 +453,6 @@ void bind_transforms(nb::module_& m) {
   bind_rules(m);
   bind_pool(m);
   bind_ops(m);
-  m.def("mix", &mix, "seed"_a, "key"_a, "A well-mixed number of the two.");
   m.def(
       "standard_line_fields",
       [] {

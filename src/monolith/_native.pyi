@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, Any
+from typing import Annotated, Any, overload
 
 import numpy
 import numpy.typing
@@ -531,6 +531,9 @@ class ItemPool:
     def restore(self, streams: Sequence[bytes | bytearray | memoryview], source: str = 'item pool') -> None:
         """Replace everything by what the streams hold."""
 
+class StateMark:
+    """Names the state of an operation at one moment."""
+
 class RowOp:
     """Turns rows into rows."""
 
@@ -551,21 +554,17 @@ class RowOp:
 
     def restore(self, state: bytes | bytearray | memoryview) -> None: ...
 
-    def mark(self) -> int:
+    def mark(self) -> StateMark | None:
         """
-        Name the present state, cheaply. Release the mark when it is no longer needed.
+        Name the present state, cheaply; None when there is no state. The mark is let go with the object.
         """
 
-    def state_at(self, mark: int) -> bytes:
+    def state_at(self, mark: StateMark) -> bytes:
         """The state as it was at the mark."""
 
-    def release(self, mark: int) -> None: ...
-
-class NegativeGenOp(RowOp):
-    """Adds negatives out of an item pool."""
-
     @property
-    def pool(self) -> ItemPool: ...
+    def pools(self) -> list[ItemPool]:
+        """The item pools inside."""
 
 def rule_op(rules: Sequence[RowRule]) -> RowOp:
     """The operation that keeps the rows which every rule keeps."""
@@ -580,12 +579,9 @@ class NegativeRows:
 
     def __init__(self, item_features: Sequence[tuple[str, int, int]], index_feature: tuple[str, int, int] | None, positive_actions: Sequence[int], action_priority: Sequence[int], label_index: int, positive_label: float, negative_label: float, negative_action: int | None, exclude_own_item: bool) -> None: ...
 
-def negative_gen(rows: NegativeRows, neg_num: int, channel_feature: tuple[str, int, int] | None, start_num: int, max_item_num: int, throw_origin: bool, throw_origin_neg: bool, cache_only_pos: bool, cache_negative_actions: Sequence[int], real_neg_instance_weight: float, sampled_neg_instance_weight: float, unbias_sampled_neg: bool, origin_neg_in_pool_proba: float, neg_sample_decay_factor: float, easy_hard_ratio: float, seed: int) -> NegativeGenOp: ...
+def negative_gen(rows: NegativeRows, neg_num: int, channel_feature: tuple[str, int, int] | None, start_num: int, max_item_num: int, throw_origin: bool, throw_origin_neg: bool, cache_only_pos: bool, cache_negative_actions: Sequence[int], real_neg_instance_weight: float, sampled_neg_instance_weight: float, unbias_sampled_neg: bool, origin_neg_in_pool_proba: float, neg_sample_decay_factor: float, easy_hard_ratio: float, seed: int) -> RowOp: ...
 
 def in_batch_negatives(rows: NegativeRows, num: int, weight: float, seed: int) -> RowOp: ...
-
-def mix(seed: int, key: int) -> int:
-    """A well-mixed number of the two."""
 
 def standard_line_fields() -> list[tuple[str, int, str, bool, float]]:
     """

@@ -16,6 +16,9 @@ __all__ = [
     "Ints",
     "set_field",
     "ints",
+    "is_whole",
+    "is_name",
+    "is_mapping",
     "whole",
     "number",
     "rate",
@@ -44,6 +47,21 @@ def set_field(owner: object, field: str, value: object) -> None:
 def ints(value: Ints) -> Sequence[int]:
     """Return a field that ``wholes`` or ``fids`` has put into its normal form."""
     return cast("tuple[int, ...]", value)
+
+
+def is_whole(value: object) -> bool:
+    """Say whether it is an ``int``, and not a bool."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_name(value: object) -> bool:
+    """Say whether it is a ``str`` with something in it."""
+    return isinstance(value, str) and value != ""
+
+
+def is_mapping(value: object) -> bool:
+    """Say whether it is a mapping."""
+    return isinstance(value, Mapping)
 
 
 def whole(owner: object, field: str, *, at_least: int = -(1 << 63)) -> int:
@@ -104,7 +122,7 @@ def wholes(owner: object, field: str, *, is_needed: bool = False) -> tuple[int, 
         value = [whole_of(where, part) for part in value.split(",") if part.strip()]
     items = tuple(_items(where, value))
     for item in items:
-        if isinstance(item, bool) or not hasattr(item, "__index__") or int(item) not in _INT64:  # type: ignore[call-overload]
+        if isinstance(item, bool) or not hasattr(item, "__index__") or item.__index__() not in _INT64:
             raise ConfigError(f"{where} has {item!r}; give whole numbers")
     result = tuple(int(item) for item in items)  # type: ignore[call-overload]
     if is_needed and not result:

@@ -10,7 +10,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 from monolith import _native
 from monolith.core.errors import ConfigError
@@ -18,7 +18,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["BuildContext", "FeatureRef", "LineField", "RowTransform", "Transform"]
 
 LineField: TypeAlias = tuple[str, int, str, bool, float]
-"""(name, number, kind, is_repeated, default) of a LineId field; kind is int, fixed64, fixed32, float, double or text."""
+"""(name, number, kind, is_repeated, default) of a LineId field. Kinds: int, fixed64, fixed32, float, double, text."""
 
 FeatureRef: TypeAlias = tuple[str, int, int]
 """(name, column, slot among the flat v1 ids of an Instance or -1) of a feature."""
@@ -58,7 +58,9 @@ class BuildContext:
             if line_field[0] == name:
                 return line_field
         known = ", ".join(line_field[0] for line_field in self.line_fields)
-        raise ConfigError(f"LineId has no field {name!r}; known fields: {known}; add yours to the dataset's line fields")
+        raise ConfigError(
+            f"LineId has no field {name!r}; known fields: {known}; add yours to the dataset's line fields"
+        )
 
     def feature(self, name: str) -> FeatureRef:
         """Return where the feature of that name is found in a row; it gets a column when it has none."""
@@ -73,8 +75,15 @@ class Transform(ABC):
 
     __slots__ = ()
 
-    needs_all_features: ClassVar[bool] | bool = False
-    """Whether rows must carry every feature of the record, not only those that the batch needs."""
+    @property
+    def needs_all_features(self) -> bool:
+        """Whether rows must carry every feature of the record, not only those that the batch needs."""
+        return False
+
+    @property
+    def is_per_batch(self) -> bool:
+        """Whether it works on the rows of one batch together, and so comes after batching."""
+        return False
 
     @abstractmethod
     def build(self, context: BuildContext) -> _native.RowOp:

@@ -1,6 +1,6 @@
 """Which data source a row is from: setting it, and filtering by it.
 
-A data source is known by a key, made of its name: 24 bits of Java's hash, as record headers carry them.
+A row carries the key of its data source; how a name becomes a key is known to ``records.data_source``.
 """
 
 from __future__ import annotations
@@ -10,23 +10,11 @@ from dataclasses import dataclass, field
 
 from monolith import _native
 from monolith.core.errors import ConfigError
+from monolith.data.records.data_source import data_source_key
 from monolith.data.transforms import _arguments as arguments
 from monolith.data.transforms.base import BuildContext, RowTransform
 
-__all__ = ["FilterBySource", "SetDataSource", "source_key"]
-
-
-def source_key(name: str) -> int:
-    """Return the key of a data source: Java's ``hashCode`` of the name, shifted left by 8 bits, 32 bits of it.
-
-    >>> source_key("pc"), source_key("mobile"), source_key("cloud")
-    (914176, 1250992640, 2782803200)
-    """
-    units = memoryview(name.encode("utf-16-le")).cast("H")
-    value = 0
-    for unit in units:
-        value = (31 * value + unit) & 0xFFFFFFFF
-    return (value << 8) & 0xFFFFFFFF
+__all__ = ["FilterBySource", "SetDataSource"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,13 +25,13 @@ class FilterBySource(RowTransform):
 
     def __post_init__(self) -> None:
         names = (self.names,) if isinstance(self.names, str) else tuple(self.names)
-        if not names or not all(isinstance(name, str) and name for name in names):
+        if not names or not all(arguments.is_name(name) for name in names):
             raise ConfigError(f"FilterBySource.names is {self.names!r}; give at least one name")
         arguments.set_field(self, "names", names)
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
-        return _native.filter_by_source([source_key(name) for name in self.names])
+        return _native.filter_by_source([data_source_key(name) for name in self.names])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,10 +48,10 @@ class SetDataSource(RowTransform):
         if not self.name and not self.by_chnid:
             raise ConfigError("SetDataSource has neither name nor by_chnid; give one")
         for chnid, name in self.by_chnid.items():
-            if not isinstance(chnid, int) or not isinstance(name, str) or not name:
+            if not arguments.is_whole(chnid) or not arguments.is_name(name):
                 raise ConfigError(f"SetDataSource.by_chnid has {chnid!r}: {name!r}; give whole numbers and names")
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
-        keys = [source_key(name) for name in self.by_chnid.values()]
-        return _native.set_source(list(self.by_chnid), keys, source_key(self.name))
+        keys = [data_source_key(name) for name in self.by_chnid.values()]
+        return _native.set_source(list(self.by_chnid), keys, data_source_key(self.name) if self.name else 0)

@@ -21,8 +21,8 @@ Extraction: TypeAlias = Literal["hash", "int", "int64_hash", "log2", "ln", "rati
 class SwitchSlot(RowTransform):
     """Give the ids of features another slot, in place or in a copy named ``<name>_<suffix>``.
 
-    Ids keep their signature: 54 bits of a v1 id, 48 of a v2 id. v1 ids stay v1 when the slot is below 1024 and become v2
-    when it is not. Lists of lists keep their shape.
+    Ids keep their signature: 54 bits of a v1 id, 48 of a v2 id. v1 ids stay v1 when the slot is below 1024 and become
+    v2 when it is not. Lists of lists keep their shape.
     """
 
     slots: Mapping[str, int | tuple[bool, int]]
@@ -31,14 +31,16 @@ class SwitchSlot(RowTransform):
 
     def __post_init__(self) -> None:
         arguments.text(self, "suffix")
-        if not isinstance(self.slots, Mapping) or not self.slots:
+        if not arguments.is_mapping(self.slots) or not self.slots:
             raise ConfigError(f"SwitchSlot.slots is {self.slots!r}; give a mapping of feature to slot")
         normal: dict[str, tuple[bool, int]] = {}
         for name, given in self.slots.items():
             in_place, slot = given if isinstance(given, tuple) else (False, given)
-            if not isinstance(name, str) or not isinstance(in_place, bool):
-                raise ConfigError(f"SwitchSlot.slots has {name!r}: {given!r}; give a name and a slot or (in place?, slot)")
-            if isinstance(slot, bool) or not isinstance(slot, int) or not 0 <= slot < fid.V2_SLOTS:
+            if not arguments.is_name(name) or in_place not in (True, False):
+                raise ConfigError(
+                    f"SwitchSlot.slots has {name!r}: {given!r}; give a name and a slot or (in place?, slot)"
+                )
+            if not arguments.is_whole(slot) or not 0 <= slot < fid.V2_SLOTS:
                 raise ConfigError(f"SwitchSlot.slots has {name!r}: {given!r}; slots are 0 to {fid.V2_SLOTS - 1}")
             normal[name] = (in_place, slot)
         arguments.set_field(self, "slots", normal)

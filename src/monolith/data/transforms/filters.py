@@ -48,7 +48,7 @@ class FilterByFids(RowTransform):
                 raise ConfigError(f"FilterByFids.select_slots has {slot}; slots are 0 to {fid.V2_SLOTS - 1}")
 
     @property
-    def needs_all_features(self) -> bool:  # type: ignore[override]
+    def needs_all_features(self) -> bool:
         """True when ids or slots are asked for."""
         return bool(self.filter_fids or self.has_fids or self.select_fids or self.select_slots)
 

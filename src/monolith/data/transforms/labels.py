@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, cast, get_args
 
 from monolith import _native
 from monolith.core.errors import ConfigError
@@ -125,7 +125,7 @@ class ScatterLabel(RowTransform):
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
-        places = dict(self.config)  # type: ignore[arg-type]
+        places = cast("dict[int, int]", self.config)
         return _native.scatter_label(list(places), list(places.values()))
 
 
@@ -134,8 +134,8 @@ class MultiLabelGen(RowTransform):
     """Make one label per head; the head that the row belongs to gets the value, all others are missing.
 
     The value is ``pos_label`` when the row's best action is in ``pos_actions``, ``neg_label`` when it is in
-    ``neg_actions`` or these are empty, else missing. The best action is the one that comes first in ``action_priority``;
-    when that is empty or lists none of them, any action in ``pos_actions`` makes the row positive.
+    ``neg_actions`` or these are empty, else missing. The best action is the one that comes first in
+    ``action_priority``; when that is empty or lists none of them, any action in ``pos_actions`` makes the row positive.
     """
 
     head_to_index: str | Mapping[str, int] | Mapping[int, int]
@@ -168,7 +168,7 @@ class MultiLabelGen(RowTransform):
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
         field = context.line_field(self.head_field)
-        places = dict(self.head_to_index)  # type: ignore[arg-type]
+        places = cast("dict[int | str, int]", self.head_to_index)
         heads, is_text = list(places), field[2] == "text"
         where = f"MultiLabelGen.head_to_index of the field {self.head_field!r}"
         ints = [] if is_text else [arguments.whole_of(where, str(head)) for head in heads]
@@ -287,13 +287,15 @@ def _set_places(owner: object, field: str, key: type[int] | None) -> None:
     where = f"{type(owner).__name__}.{field}"
     places: dict[int | str, int] = {}
     if isinstance(value, str):
-        pairs = [(head, arguments.whole_of(where, place)) for head, place in arguments.split_pairs(where, value, range(2, 3))]
+        pairs = [
+            (head, arguments.whole_of(where, place)) for head, place in arguments.split_pairs(where, value, range(2, 3))
+        ]
     elif isinstance(value, Mapping):
         pairs = list(value.items())
     else:
         raise ConfigError(f"{where} is {value!r}; give a mapping or the text head:place,...")
     for head, place in pairs:
-        if not isinstance(place, int) or not 0 <= place < 1024:
+        if not arguments.is_whole(place) or not 0 <= place < 1024:
             raise ConfigError(f"{where} has the place {place!r}; places are 0 to 1023")
         name = arguments.whole_of(where, str(head)) if key is int else head
         if name in places:

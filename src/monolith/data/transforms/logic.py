@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from monolith import _native
@@ -26,9 +26,20 @@ class Compose(Transform):
                 raise ConfigError(f"Compose has {transform!r}; give transforms")
 
     @property
-    def needs_all_features(self) -> bool:  # type: ignore[override]
+    def needs_all_features(self) -> bool:
         """True when any of the transforms needs them."""
         return any(transform.needs_all_features for transform in self.transforms)
+
+    @property
+    def is_per_batch(self) -> bool:
+        """True when any of the transforms works on the rows of one batch."""
+        return any(transform.is_per_batch for transform in self.transforms)
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.transforms)
+
+    def __len__(self) -> int:
+        return len(self.transforms)
 
     @property
     def is_row_transform(self) -> bool:
@@ -64,7 +75,8 @@ class Compose(Transform):
 class LogicalOr(RowTransform):
     """Keep rows that ``x`` or ``y`` keeps, once.
 
-    Both are always asked, as in the original: what an ``AddLabel`` inside changes is changed whichever side keeps the row.
+    Both are always asked, as in the original: what an ``AddLabel`` inside changes is changed whichever side keeps the
+    row.
     """
 
     x: Transform
@@ -72,14 +84,14 @@ class LogicalOr(RowTransform):
 
     def __post_init__(self) -> None:
         for side in (self.x, self.y):
-            if not isinstance(side, Transform) or not _is_row_transform(side):
+            if not _is_row_transform(side):
                 raise ConfigError(
                     f"LogicalOr has {side!r}; its sides must look at one row at a time "
                     "(filters, labels, or Compose and LogicalOr of such)"
                 )
 
     @property
-    def needs_all_features(self) -> bool:  # type: ignore[override]
+    def needs_all_features(self) -> bool:
         """True when either side needs them."""
         return bool(self.x.needs_all_features or self.y.needs_all_features)
 
@@ -88,7 +100,7 @@ class LogicalOr(RowTransform):
         return _native.any_rule([_rule_of(self.x, context.at(0)), _rule_of(self.y, context.at(1))])
 
 
-def _is_row_transform(transform: Transform) -> bool:
+def _is_row_transform(transform: object) -> bool:
     return transform.is_row_transform if isinstance(transform, Compose) else isinstance(transform, RowTransform)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from monolith import _native
 from monolith.core.errors import ConfigError
@@ -55,7 +55,10 @@ class SpecialStrategy(RowTransform):
             value = arguments.number_of(where, rate)
             if not 0 <= value <= 1:
                 raise ConfigError(f"{where} has the rate {value}; rates are 0 to 1")
-            rates[arguments.whole_of(where, strategy)] = (value, arguments.number_of(where, label[0]) if label else None)
+            rates[arguments.whole_of(where, strategy)] = (
+                value,
+                arguments.number_of(where, label[0]) if label else None,
+            )
         return rates
 
 
@@ -67,9 +70,9 @@ class NegativeSample(RowTransform):
     probabilities (the original rounds to 1/1000), and any action may have one.
 
     The original leaves LineId.sample_rate alone, and so does this unless told otherwise. The correction
-    ``logit - ln(sample_rate)`` holds when every row, positive or negative, carries the share of negatives that was kept:
-    ``correct_sample_rate=True`` multiplies the rate of every row that stays by ``1 - drop_rate``. With rates per action
-    that share is not known, so the two exclude each other.
+    ``logit - ln(sample_rate)`` holds when every row, positive or negative, carries the share of negatives that was
+    kept: ``correct_sample_rate=True`` multiplies the rate of every row that stays by ``1 - drop_rate``. With rates per
+    action that share is not known, so the two exclude each other.
     """
 
     drop_rate: float
@@ -99,7 +102,7 @@ class NegativeSample(RowTransform):
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
-        rates = dict(self.per_action_drop_rate)  # type: ignore[arg-type]
+        rates = cast("dict[int, float]", self.per_action_drop_rate)
         return _native.negative_sample(
             drop_rate=self.drop_rate,
             label_index=self.label_index,
@@ -132,8 +135,8 @@ class ActionWeight:
 class InstanceReweight(Transform):
     """Repeat, drop and relabel rows by their actions, and undo what was emitted earlier for the same impression.
 
-    Of a set of actions A: ``rank(A)`` is the place of the best listed one (from 1), 1000 when none is listed, 2000 when A
-    is empty; ``copies(A)`` combines the weights of the best listed action and of all unlisted ones (1 when none has a
+    Of a set of actions A: ``rank(A)`` is the place of the best listed one (from 1), 1000 when none is listed, 2000 when
+    A is empty; ``copies(A)`` combines the weights of the best listed action and of all unlisted ones (1 when none has a
     weight, 0 when A is empty); ``label(A)`` is the best listed action's label. With P = pre_actions (what was emitted
     before) and C = actions:
 
@@ -149,8 +152,8 @@ class InstanceReweight(Transform):
     action_priority: arguments.Ints
     """Best first."""
     reweight: str | Sequence[ActionWeight]
-    """Weights, or the text ``action:weight:label,...``; the label may be empty, and ``others`` stands for every action of
-    ``action_priority`` without an entry."""
+    """Weights, or the text ``action:weight:label,...``; the label may be empty, and ``others`` stands for every action
+    of ``action_priority`` without an entry."""
     method: Literal["multiply", "add"] = "multiply"
     """How the weights of several actions combine."""
 
@@ -200,8 +203,8 @@ def _rates_of(where: str, value: str | Mapping[int, float]) -> dict[int, float]:
     else:
         rates = dict(value)
     for action, rate in rates.items():
-        if isinstance(action, bool) or not isinstance(action, int):
+        if not arguments.is_whole(action):
             raise ConfigError(f"{where} has the action {action!r}; give whole numbers")
-        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate <= 1:
+        if not 0 <= rate <= 1:
             raise ConfigError(f"{where} has the rate {rate!r} of action {action}; rates are 0 to 1")
     return rates

@@ -11,8 +11,8 @@ any all diff                   lists of integers or texts: some value is an oper
                                value, no value is an operand
 =============================  =======================================================================
 
-Integers are exact in 64 bits. Fields of kind fixed64 and fixed32 (``uid``, ``item_id``) are unsigned and ordered so; all
-other integers are signed. Floats are compared in the field's own precision, texts byte by byte.
+Integers are exact in 64 bits. Fields of kind fixed64 and fixed32 (``uid``, ``item_id``) are unsigned and ordered so;
+all other integers are signed. Floats are compared in the field's own precision, texts byte by byte.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@
 
 namespace engine::data {
 
+class ItemPool;
+
 // One row of a block, as rules see it.
 struct RowView {
   Block& block;
@@ -30,8 +32,8 @@ class RowRule {
 // Turns rows into rows: drops, copies, generates. Exclusive. New rows live in blocks of their own.
 //
 // Most operations remember nothing between runs. Those that do (an item pool) give their state as bytes. A reader that
-// runs ahead of training needs the state of an earlier moment: it takes a mark after each lot, asks for the state at the
-// mark of the oldest row still in flight, and releases marks that it no longer needs. A mark is cheap; what changes
+// runs ahead of training needs the state of an earlier moment: it takes a mark after each lot, asks for the state at
+// the mark of the oldest row still in flight, and releases marks that it no longer needs. A mark is cheap; what changes
 // after the oldest live mark is kept in an undo log.
 class RowOp {
  public:
@@ -45,7 +47,10 @@ class RowOp {
   [[nodiscard]] virtual std::uint64_t mark() { return 0; }
   // Throws ConfigError when the mark was released.
   [[nodiscard]] virtual std::vector<std::byte> state_at(std::uint64_t) const { return {}; }
+  // Concurrent: a mark may be let go by any thread, also while the operation runs.
   virtual void release(std::uint64_t) {}
+  // The item pools inside, to be saved with checkpoints. They live as long as the operation.
+  [[nodiscard]] virtual std::vector<ItemPool*> pools() { return {}; }
 
   std::uint64_t rows_in = 0;
   std::uint64_t rows_out = 0;

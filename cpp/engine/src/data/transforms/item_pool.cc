@@ -143,16 +143,20 @@ const PooledItem& ItemPool::sample(std::int64_t channel, std::size_t position) {
 // --- marks ---
 
 void ItemPool::log(Change change) {
+  drop_released();
   if (!marks_.empty()) log_.push_back(std::move(change));
 }
 
 std::uint64_t ItemPool::mark() {
+  drop_released();
   marks_.emplace(++last_mark_, log_begin_ + log_.size());
   return last_mark_;
 }
 
-void ItemPool::release(std::uint64_t mark) {
-  if (marks_.erase(mark) == 0) return;
+void ItemPool::drop_released() {
+  const auto released = released_.take();
+  if (released.empty()) return;
+  for (const std::uint64_t mark : released) marks_.erase(mark);
   const std::uint64_t needed = marks_.empty() ? log_begin_ + log_.size() : marks_.begin()->second;
   log_.erase(log_.begin(), log_.begin() + static_cast<std::ptrdiff_t>(needed - log_begin_));
   log_begin_ = needed;

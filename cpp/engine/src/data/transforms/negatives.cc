@@ -13,7 +13,7 @@
 #include "data/transforms/labels_in_rows.h"
 #include "data/transforms/new_rows.h"
 #include "data/transforms/row_fault.h"
-#include "engine/error.h"
+#include "engine/data/transforms/item_pool.h"
 #include "engine/fid.h"
 
 namespace engine::data {
@@ -167,7 +167,7 @@ class Negatives {
   std::vector<std::int64_t> actions_;
 };
 
-class PoolNegatives : public NegativeGen {
+class PoolNegatives : public RowOp {
  public:
   PoolNegatives(const NegativeGenConfig& config, std::uint64_t seed)
       : config_(config),
@@ -176,7 +176,7 @@ class PoolNegatives : public NegativeGen {
         seed_(seed),
         pool_(names_of(config.rows.item_features), config.max_items) {}
 
-  ItemPool& pool() noexcept override { return pool_; }
+  std::vector<ItemPool*> pools() override { return {&pool_}; }
   bool has_state() const override { return true; }
   std::vector<std::byte> state() const override { return pool_.state(); }
   void restore(Bytes state) override { pool_.restore({state}, "item pool"); }
@@ -373,7 +373,7 @@ class InBatchNegatives : public RowOp {
 
 }  // namespace
 
-std::unique_ptr<NegativeGen> make_negative_gen(const NegativeGenConfig& config, std::uint64_t seed) {
+std::unique_ptr<RowOp> make_negative_gen(const NegativeGenConfig& config, std::uint64_t seed) {
   return std::make_unique<PoolNegatives>(config, seed);
 }
 

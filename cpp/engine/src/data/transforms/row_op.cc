@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/transforms/row_fault.h"
+#include "engine/data/transforms/released_marks.h"
 #include "engine/error.h"
 #include "wire.h"
 
@@ -77,6 +78,7 @@ class SequenceOp : public RowOp {
   explicit SequenceOp(std::vector<std::shared_ptr<RowOp>> ops) : ops_(std::move(ops)) {}
 
   void run(Rows& rows) override {
+    drop_released();
     rows_in += rows.size();
     for (const auto& op : ops_) op->run(rows);
     rows_out += rows.size();
@@ -111,6 +113,7 @@ class SequenceOp : public RowOp {
   }
 
   std::uint64_t mark() override {
+    drop_released();
     std::vector<std::uint64_t> marks;
     marks.reserve(ops_.size());
     for (const auto& op : ops_) marks.push_back(op->mark());
@@ -124,14 +127,27 @@ class SequenceOp : public RowOp {
     return joined([&](const RowOp& op, std::size_t i) { return op.state_at(found->second[i]); });
   }
 
-  void release(std::uint64_t mark) override {
-    const auto found = marks_.find(mark);
-    if (found == marks_.end()) return;
-    for (std::size_t i = 0; i < ops_.size(); ++i) ops_[i]->release(found->second[i]);
-    marks_.erase(found);
+  void release(std::uint64_t mark) override { released_.add(mark); }
+
+  std::vector<ItemPool*> pools() override {
+    std::vector<ItemPool*> all;
+    for (const auto& op : ops_) {
+      const auto own = op->pools();
+      all.insert(all.end(), own.begin(), own.end());
+    }
+    return all;
   }
 
  private:
+  void drop_released() {
+    for (const std::uint64_t mark : released_.take()) {
+      const auto found = marks_.find(mark);
+      if (found == marks_.end()) continue;
+      for (std::size_t i = 0; i < ops_.size(); ++i) ops_[i]->release(found->second[i]);
+      marks_.erase(found);
+    }
+  }
+
   template <typename Get>
   std::vector<std::byte> joined(Get&& get) const {
     std::vector<std::byte> all;
@@ -150,6 +166,7 @@ class SequenceOp : public RowOp {
   std::vector<std::shared_ptr<RowOp>> ops_;
   std::map<std::uint64_t, std::vector<std::uint64_t>> marks_;
   std::uint64_t last_mark_ = 0;
+  ReleasedMarks released_;
 };
 
 }  // namespace

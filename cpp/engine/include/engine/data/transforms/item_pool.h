@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/data/row.h"
+#include "engine/data/transforms/released_marks.h"
 
 namespace engine::data {
 
@@ -67,7 +68,8 @@ class ItemPool {
 
   [[nodiscard]] std::uint64_t mark();
   [[nodiscard]] std::vector<std::byte> state_at(std::uint64_t mark) const;
-  void release(std::uint64_t mark);
+  // Concurrent; takes effect with the next change or mark.
+  void release(std::uint64_t mark) { released_.add(mark); }
   // Changes that are kept for live marks.
   [[nodiscard]] std::size_t log_size() const noexcept { return log_.size(); }
 
@@ -87,6 +89,7 @@ class ItemPool {
   };
 
   void log(Change change);
+  void drop_released();
   static void undo(Channels& channels, const Change& change);
   [[nodiscard]] std::vector<std::byte> encode(const Channels& channels, std::uint32_t shard,
                                               std::uint32_t shards) const;
@@ -102,6 +105,7 @@ class ItemPool {
   std::uint64_t log_begin_ = 0;                   // the number of log_.front()
   std::map<std::uint64_t, std::uint64_t> marks_;  // mark -> number of the first change after it
   std::uint64_t last_mark_ = 0;
+  ReleasedMarks released_;
 };
 
 }  // namespace engine::data

@@ -8,7 +8,6 @@
 
 #include "engine/data/row_op.h"
 #include "engine/data/transforms/features.h"
-#include "engine/data/transforms/item_pool.h"
 
 namespace engine::data {
 
@@ -44,14 +43,8 @@ struct NegativeGenConfig {
   double easy_share = 0.0;
 };
 
-class NegativeGen : public RowOp {
- public:
-  ~NegativeGen() override = default;
-  [[nodiscard]] virtual ItemPool& pool() noexcept = 0;
-};
-
 // Negatives out of the pool come before the positive that they belong to. The operation's state is the pool.
-[[nodiscard]] std::unique_ptr<NegativeGen> make_negative_gen(const NegativeGenConfig& config, std::uint64_t seed);
+[[nodiscard]] std::unique_ptr<RowOp> make_negative_gen(const NegativeGenConfig& config, std::uint64_t seed);
 
 // Negatives out of the other rows of the same lot, `count` per positive, with the given weight. They follow the
 // positive that they belong to.
