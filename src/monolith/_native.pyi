@@ -4,7 +4,7 @@ The native engine. Private: use the public faces in monolith.embedding.
 
 from collections.abc import Mapping, Sequence
 import enum
-from typing import Annotated, Any, overload
+from typing import Annotated, Any
 
 import numpy
 import numpy.typing
@@ -561,6 +561,9 @@ class RowOp:
 
     def state_at(self, mark: StateMark) -> bytes:
         """The state as it was at the mark."""
+
+    @property
+    def has_pool(self) -> bool: ...
 
     @property
     def pools(self) -> list[ItemPool]:

@@ -648,11 +648,12 @@ class Assembler::Pass {
   }
 
   void read_extra(std::size_t place, std::size_t row, const Tag& tag, Bytes value) {
-    const auto& [field, width] = config_.extras[place];
+    const LineField& field = config_.extras[place].field;
+    const std::size_t width = config_.extras[place].width;
     std::uint32_t& count = extra_counts_[place];
-    const auto next = [&, wide = width](auto&& put) {
+    const auto next = [&](auto&& put) {
       const std::size_t at = field.is_repeated ? count++ : 0;
-      if (at < wide) put(row * wide + at);
+      if (at < width) put(row * width + at);
     };
     Reader reader(value);
     switch (field.kind) {

@@ -167,7 +167,8 @@ Bytes line_set_text(Bytes line, const LineField& field, std::string_view value, 
 
 Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena) {
   if (!is_integer(field.kind)) throw ConfigError("LineId field '" + field.name + "' does not hold integers");
-  // The value joins the last packed block, so that the result is what a protobuf library would write.
+  // The value joins the packed block that the field ends with, so that the result is what a protobuf library would
+  // write. Behind an unpacked value it stands alone: in an earlier block it would not come last.
   const std::byte* block_begin = nullptr;  // the tag
   Bytes block;
   bool is_unpacked = field.number == line_number::kSpecialStrategies;  // the one field declared without packing
@@ -178,7 +179,7 @@ Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena
       block_begin = tag_begin;
       block = reader.block();
     } else {
-      is_unpacked |= tag.field == field.number;
+      if (tag.field == field.number) is_unpacked = true, block_begin = nullptr;
       reader.skip(tag);
     }
   }
