@@ -19,11 +19,10 @@ SliceConfig slice(std::uint32_t dim, std::string kind, std::map<std::string, dou
 const std::vector<DumpSchema>& schemas() {
   static const std::vector<DumpSchema> all = [] {
     const SliceConfig sgd = slice(3, "sgd", {});
-    const SliceConfig adagrad =
-        slice(2, "adagrad", {{"initial_accumulator_value", 0.5}, {"weight_decay_factor", 0}});
-    const SliceConfig adam = slice(
-        4, "adam",
-        {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay_factor", 0}, {"use_nesterov", 0}, {"epsilon", 0.01}});
+    const SliceConfig adagrad = slice(2, "adagrad", {{"initial_accumulator_value", 0.5}, {"weight_decay_factor", 0}});
+    const SliceConfig adam =
+        slice(4, "adam",
+              {{"beta1", 0.9}, {"beta2", 0.99}, {"weight_decay_factor", 0}, {"use_nesterov", 0}, {"epsilon", 0.01}});
     const SliceConfig softmax = slice(1, "batch_softmax", {});
     const SliceConfig average = slice(2, "moving_average", {{"momentum", 0.9}});
     const std::vector<std::vector<SliceConfig>> tables{

@@ -10,8 +10,9 @@ namespace {
 
 using namespace engine::data;
 
-constexpr std::array<std::string_view, 16> kOps{"gt",   "ge",  "eq",  "lt",   "le",         "neq",      "between", "in",
-                                                "not-in", "any", "all", "diff", "startswith", "endswith", "",        "no"};
+constexpr std::array<std::string_view, 16> kOps{"gt",         "ge",       "eq",     "lt",  "le",  "neq",
+                                                "between",    "in",       "not-in", "any", "all", "diff",
+                                                "startswith", "endswith", "",       "no"};
 constexpr std::array<FieldKind, 6> kKinds{FieldKind::kInt,   FieldKind::kFixed64, FieldKind::kFixed32,
                                           FieldKind::kFloat, FieldKind::kDouble,  FieldKind::kText};
 

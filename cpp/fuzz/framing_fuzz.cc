@@ -125,8 +125,7 @@ void run(fuzz::Bytes bytes) {
       std::size_t before = 0;
       for (std::size_t i = 0; i <= lot; ++i) before += whole.lots[i].size();
       const std::uint64_t end = whole.ends[lot];
-      const Read later =
-          read_stream(framing, stream.subspan(static_cast<std::size_t>(end)), limits, 0, end, before);
+      const Read later = read_stream(framing, stream.subspan(static_cast<std::size_t>(end)), limits, 0, end, before);
       fuzz::expect(later.error == whole.error, "the error is another one after resuming");
       fuzz::expect(later.lots.size() == whole.lots.size() - lot - 1, "lots are missing after resuming");
       fuzz::expect(std::equal(later.payloads.begin(), later.payloads.end(),

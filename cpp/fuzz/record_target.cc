@@ -77,9 +77,9 @@ ParserConfig make_parser_config(RecordKind kind, const Options& options, const C
 
 AssemblerConfig make_sparse_config(const Columns& columns, const Options& options) {
   AssemblerConfig config;
-  for (const auto& [name, slot, takes_flat_fids] : {std::tuple{"a", 7, false}, std::tuple{"b", 32767, true},
-                                                    std::tuple{"slot_3", 3, true}, std::tuple{"fc_slot_9", 9, true},
-                                                    std::tuple{"d", 11, false}, std::tuple{"t", 700, true}}) {
+  for (const auto& [name, slot, takes_flat_fids] :
+       {std::tuple{"a", 7, false}, std::tuple{"b", 32767, true}, std::tuple{"slot_3", 3, true},
+        std::tuple{"fc_slot_9", 9, true}, std::tuple{"d", 11, false}, std::tuple{"t", 700, true}}) {
     config.sparse.push_back({name, columns.find(name), slot, takes_flat_fids});
   }
   for (const LineField& field : standard_line_fields()) config.extras.push_back({field, field.is_repeated ? 2U : 1U});
@@ -139,8 +139,7 @@ void expect_equal(const BatchData& a, const BatchData& b) {
     }
   }
   expect(is_equal(a.labels, b.labels) && is_equal(a.label_mask, b.label_mask), "other labels come back");
-  expect(std::equal(a.weights.begin(), a.weights.end(), b.weights.begin(), b.weights.end()),
-         "other weights come back");
+  expect(std::equal(a.weights.begin(), a.weights.end(), b.weights.begin(), b.weights.end()), "other weights come back");
   expect(is_equal(a.uids, b.uids) && is_equal(a.times_s, b.times_s) && is_equal(a.sample_rates, b.sample_rates),
          "other line fields come back");
   expect(is_equal(a.actions.values, b.actions.values), "other actions come back");

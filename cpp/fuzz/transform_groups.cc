@@ -115,7 +115,8 @@ void add_sampling(Ops& ops) {
 
 void add_negatives(Ops& ops, const Columns& columns) {
   NegativeRows rows;
-  rows.item_features = {{"a", columns.find("a"), 7}, {"t", columns.find("t"), -1}, {"slot_3", columns.find("slot_3"), 3}};
+  rows.item_features = {
+      {"a", columns.find("a"), 7}, {"t", columns.find("t"), -1}, {"slot_3", columns.find("slot_3"), 3}};
   rows.positive_actions = {1};
   rows.action_priority = {1, 2};
   rows.negative_action = -1;
