@@ -28,7 +28,8 @@ if [[ ${#targets[@]} -eq 0 ]]; then
   exit 2
 fi
 if [[ ${1:?usage: fuzz.sh minute | SECONDS [TARGET]} == minute ]]; then
-  seconds=$((60 * jobs / ${#targets[@]}))
+  rounds=$(((${#targets[@]} + jobs - 1) / jobs))
+  seconds=$((60 / rounds))
 else
   seconds=$1
 fi
@@ -43,7 +44,7 @@ cmake --build "$build" --target "${targets[@]/%/_fuzz}"
 
 # --- run
 # A pool keeps memory on purpose, so leaks are not looked for; a short quarantine leaves the memory limit to the parser.
-export ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=16:malloc_context_size=10:allocator_may_return_null=0"
+export ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=16:malloc_context_size=4:allocator_may_return_null=0"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
 mkdir -p "$artifacts"
 results=$(mktemp -d)

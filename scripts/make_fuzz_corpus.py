@@ -186,10 +186,67 @@ def tf_examples(rng: random.Random) -> list[Any]:
 def record_inputs(messages: list[Any]) -> list[bytes]:
     """Return one input per message, with changing options, and one with several records."""
     payloads = [message.SerializeToString() for message in messages]
-    single = [bytes([1 + 2 * place, (1 << place % 7) - 1]) + pieces([payload]) for place, payload in enumerate(payloads)]
+    single = [
+        bytes([1 + 2 * place, (1 << place % 7) - 1]) + pieces([payload]) for place, payload in enumerate(payloads)
+    ]
     several = bytes([0x55, 0x3F]) + pieces([*payloads[:4], b"\xff"])
     # Concatenated messages repeat fields, which protobuf merges.
     return [*single, several, bytes([1, 0]) + pieces([payloads[0] + payloads[-1]])]
+
+
+# --- what asks for much more than it is -------------------------------------------------------------------------------
+
+
+def hostile_batches() -> list[bytes]:
+    """Return batches whose rows share much, and batches that claim to have many."""
+    made = []
+    line = LineId(cid="c" * 500, actions=[1, 2]).SerializeToString()
+    for size in (1 << 16, 1 << 21, 2**31 - 1, -1):
+        batch = ExampleBatch(batch_size=size)
+        batch.named_feature_list.add(name="__LABEL__", type=1).feature.add().float_list.value.extend([1] * 300)
+        for _ in range(2):
+            batch.named_feature_list.add(name="__LINE_ID__", type=1).feature.add().bytes_list.value.append(line)
+        made.append(bytes([1, 0]) + pieces([batch.SerializeToString()]))
+    return made
+
+
+def hostile_row_major() -> list[bytes]:
+    """Return a batch of empty rows that share long features, one of them in many unpacked pieces."""
+    batch = ExampleBatchRowMajor()
+    line = LineId(cid="c" * 500).SerializeToString()
+    batch.shared_feature.add(name="__LINE_ID__").feature.bytes_list.value.append(line)
+    shared = b"".join(b"\x09" + struct.pack("<Q", place) for place in range(100))
+    arm = b"\x12" + bytes([len(shared) & 0x7F | 0x80, len(shared) >> 7]) + shared
+    named = b"\x0a\x01a\x12" + bytes([len(arm) & 0x7F | 0x80, len(arm) >> 7]) + arm
+    feature = b"\x0a" + bytes([len(named) & 0x7F | 0x80, len(named) >> 7]) + named
+    rows = b"\x1a\x05\xa2\x06\x02\x18\x05" * 500  # each with a LineId of its own
+    return [bytes([1, 0]) + pieces([batch.SerializeToString() + feature + rows])]
+
+
+def hostile_tf_examples() -> list[bytes]:
+    """Return a record with many values of one LineId field, and one that names a field twice."""
+    example = TfExample()
+    example.features.feature["__ACTIONS__"].int64_list.value.extend(range(1000))
+    once = example.SerializeToString()
+    return [bytes([1, 63]) + pieces([once]), bytes([1, 0]) + pieces([once + once])]
+
+
+def hostile_lines() -> list[bytes]:
+    """Return LineIds that mix packed and unpacked values, and one whose length is a lie."""
+    word = struct.pack("<Q", 3)
+    return [
+        b"\x03" + word + line
+        for line in (b"\x32\x01\x01\x30\x02", b"\x30\x02\x32\x01\x01", b"\x32\xff\xff\xff\xff\x0f")
+    ]
+
+
+def hostile_frames() -> list[bytes]:
+    """Return sizes that no record has."""
+    sizes = (2**30, 2**30 + 1, 0xFEFEFEFE, 2**64 - 1)
+    return [bytes([bits, 3, 3, 3]) + struct.pack("<QQ", size, size) for size in sizes for bits in (0, 1, 4)]
+
+
+# --- streams and states ------------------------------------------------------------------------------------------------
 
 
 def framing_inputs(payloads: list[bytes]) -> list[bytes]:
@@ -258,10 +315,9 @@ def filter_values() -> list[bytes]:
     values[1].int64_list.value.extend([1, -1, 2**40])
     values[2].bytes_list.value.extend([b"a", b"ab", b""])
     word = struct.pack("<q", 1)
-    return [
-        bytes([op, kind + many]) + word + values[arm].SerializeToString()
-        for op, kind, many, arm in ((0, 3, 0, 0), (2, 4, 0, 0), (7, 0, 0, 1), (9, 1, 128, 1), (10, 5, 128, 2), (12, 5, 0, 2))
-    ]
+    # The operation, the kind of the value (128 more: a list of them), the arm.
+    choices = ((0, 3, 0), (2, 4, 0), (7, 0, 1), (9, 129, 1), (10, 133, 2), (12, 5, 2))
+    return [bytes([op, kind]) + word + values[arm].SerializeToString() for op, kind, arm in choices]
 
 
 def write(target: str, inputs: Iterable[bytes]) -> None:
@@ -279,18 +335,19 @@ def main() -> None:
     rng = random.Random(1)
     write("instance", record_inputs(instances(rng)))
     write("example", record_inputs(examples(rng)))
-    write("example_batch", record_inputs(example_batches(rng)))
-    write("example_batch_row_major", record_inputs(row_major_batches(rng)))
-    write("tf_example", record_inputs(tf_examples(rng)))
+    write("example_batch", [*record_inputs(example_batches(rng)), *hostile_batches()])
+    write("example_batch_row_major", [*record_inputs(row_major_batches(rng)), *hostile_row_major()])
+    write("tf_example", [*record_inputs(tf_examples(rng)), *hostile_tf_examples()])
     payloads = [examples(rng)[0].SerializeToString(), b"", instances(rng)[1].SerializeToString()]
     streams = framing_inputs(payloads)
-    write("framing", streams)
+    write("framing", [*streams, *hostile_frames()])
     messages = [example_batches(rng)[1], row_major_batches(rng)[0], tf_examples(rng)[0]]
     write("framing_probe", [bytes([9]) + stream[4:] for stream in streams[1:20:3]])
     for number, message in enumerate(messages):
         (CORPUS / "framing_probe" / f"seed-message-{number}").write_bytes(b"\x01" + message.SerializeToString())
     write("tfrecord", [b"\x00" + streams[16][4:], b"\x01\x20\x01" + pieces(payloads), b"\x03\x03\x80" + pieces([b"x"])])
-    write("line_id", [bytes([n]) + struct.pack("<Q", n * 77) + line_id(rng).SerializeToString() for n in range(21)])
+    lines = [bytes([n]) + struct.pack("<Q", n * 77) + line_id(rng).SerializeToString() for n in range(21)]
+    write("line_id", [*lines, *hostile_lines()])
     write("entry_dump", entries())
     write("item_pool", item_pools(rng))
     write("filter_values", filter_values())
