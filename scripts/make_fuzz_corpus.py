@@ -106,7 +106,9 @@ def examples(rng: random.Random) -> list[Any]:
         made.append(example)
     reserved = Example()
     reserved.named_feature.add(name="__LABEL__").feature.float_list.value.extend([1, -3.4028234663852886e38])
-    reserved.named_feature.add(name="__LINE_ID__").feature.bytes_list.value.append(line_id(rng).SerializeToString())
+    reserved.named_feature.add(name="__LINE_ID__").feature.bytes_list.value.append(
+        line_id(rng).SerializeToString(deterministic=True)
+    )
     reserved.named_feature.add(name="instance_weight").feature.float_list.value.append(0)
     made.append(reserved)
     return made
@@ -126,7 +128,7 @@ def example_batches(rng: random.Random) -> list[Any]:
             fill(column.feature.add(), arm, random.Random(2))
         lines = batch.named_feature_list.add(name="__LINE_ID__")
         for _ in range(2):
-            lines.feature.add().bytes_list.value.append(line_id(rng).SerializeToString())
+            lines.feature.add().bytes_list.value.append(line_id(rng).SerializeToString(deterministic=True))
         made.append(batch)
     return made
 
@@ -179,13 +181,13 @@ def tf_examples(rng: random.Random) -> list[Any]:
         features["__SAMPLE_RATE__"].float_list.value.append(0.5)
         features["__DEVICE_TYPE__"].bytes_list.value.append(b"ab")
         made.append(example)
-    made[-1].features.feature["__LINE_ID__"].bytes_list.value.append(line_id(rng).SerializeToString())
+    made[-1].features.feature["__LINE_ID__"].bytes_list.value.append(line_id(rng).SerializeToString(deterministic=True))
     return made
 
 
 def record_inputs(messages: list[Any]) -> list[bytes]:
     """Return one input per message, with changing options, and one with several records."""
-    payloads = [message.SerializeToString() for message in messages]
+    payloads = [message.SerializeToString(deterministic=True) for message in messages]
     single = [
         bytes([1 + 2 * place, (1 << place % 7) - 1]) + pieces([payload]) for place, payload in enumerate(payloads)
     ]
@@ -200,34 +202,34 @@ def record_inputs(messages: list[Any]) -> list[bytes]:
 def hostile_batches() -> list[bytes]:
     """Return batches whose rows share much, and batches that claim to have many."""
     made = []
-    line = LineId(cid="c" * 500, actions=[1, 2]).SerializeToString()
+    line = LineId(cid="c" * 500, actions=[1, 2]).SerializeToString(deterministic=True)
     for size in (1 << 16, 1 << 21, 2**31 - 1, -1):
         batch = ExampleBatch(batch_size=size)
         batch.named_feature_list.add(name="__LABEL__", type=1).feature.add().float_list.value.extend([1] * 300)
         for _ in range(2):
             batch.named_feature_list.add(name="__LINE_ID__", type=1).feature.add().bytes_list.value.append(line)
-        made.append(bytes([1, 0]) + pieces([batch.SerializeToString()]))
+        made.append(bytes([1, 0]) + pieces([batch.SerializeToString(deterministic=True)]))
     return made
 
 
 def hostile_row_major() -> list[bytes]:
     """Return a batch of empty rows that share long features, one of them in many unpacked pieces."""
     batch = ExampleBatchRowMajor()
-    line = LineId(cid="c" * 500).SerializeToString()
+    line = LineId(cid="c" * 500).SerializeToString(deterministic=True)
     batch.shared_feature.add(name="__LINE_ID__").feature.bytes_list.value.append(line)
     shared = b"".join(b"\x09" + struct.pack("<Q", place) for place in range(100))
     arm = b"\x12" + bytes([len(shared) & 0x7F | 0x80, len(shared) >> 7]) + shared
     named = b"\x0a\x01a\x12" + bytes([len(arm) & 0x7F | 0x80, len(arm) >> 7]) + arm
     feature = b"\x0a" + bytes([len(named) & 0x7F | 0x80, len(named) >> 7]) + named
     rows = b"\x1a\x05\xa2\x06\x02\x18\x05" * 500  # each with a LineId of its own
-    return [bytes([1, 0]) + pieces([batch.SerializeToString() + feature + rows])]
+    return [bytes([1, 0]) + pieces([batch.SerializeToString(deterministic=True) + feature + rows])]
 
 
 def hostile_tf_examples() -> list[bytes]:
     """Return a record with many values of one LineId field, and one that names a field twice."""
     example = TfExample()
     example.features.feature["__ACTIONS__"].int64_list.value.extend(range(1000))
-    once = example.SerializeToString()
+    once = example.SerializeToString(deterministic=True)
     return [bytes([1, 63]) + pieces([once]), bytes([1, 0]) + pieces([once + once])]
 
 
@@ -246,7 +248,7 @@ def hostile_frames() -> list[bytes]:
     return [bytes([bits, 3, 3, 3]) + struct.pack("<QQ", size, size) for size in sizes for bits in (0, 1, 4)]
 
 
-# --- streams and states ------------------------------------------------------------------------------------------------
+# --- streams and states -----------------------------------------------------------------------------------------------
 
 
 def framing_inputs(payloads: list[bytes]) -> list[bytes]:
@@ -297,7 +299,7 @@ def item_pools(rng: random.Random) -> list[bytes]:
             data.fids.extend([7 << 54 | item])
             fill(data.feature_columns.add(name="a").feature, "fid_v2_list", rng)
             fill(data.feature_columns.add(name="t").feature, "bytes_list", rng)
-        channels.append(cache.SerializeToString())
+        channels.append(cache.SerializeToString(deterministic=True))
     word = struct.pack("<Q", 0x1234567890AB)
     raw = b"".join(Framing.tfrecord().frame(channel) for channel in channels)
     return [
@@ -317,7 +319,7 @@ def filter_values() -> list[bytes]:
     word = struct.pack("<q", 1)
     # The operation, the kind of the value (128 more: a list of them), the arm.
     choices = ((0, 3, 0), (2, 4, 0), (7, 0, 1), (9, 129, 1), (10, 133, 2), (12, 5, 2))
-    return [bytes([op, kind]) + word + values[arm].SerializeToString() for op, kind, arm in choices]
+    return [bytes([op, kind]) + word + values[arm].SerializeToString(deterministic=True) for op, kind, arm in choices]
 
 
 def write(target: str, inputs: Iterable[bytes]) -> None:
@@ -338,15 +340,23 @@ def main() -> None:
     write("example_batch", [*record_inputs(example_batches(rng)), *hostile_batches()])
     write("example_batch_row_major", [*record_inputs(row_major_batches(rng)), *hostile_row_major()])
     write("tf_example", [*record_inputs(tf_examples(rng)), *hostile_tf_examples()])
-    payloads = [examples(rng)[0].SerializeToString(), b"", instances(rng)[1].SerializeToString()]
+    payloads = [
+        examples(rng)[0].SerializeToString(deterministic=True),
+        b"",
+        instances(rng)[1].SerializeToString(deterministic=True),
+    ]
     streams = framing_inputs(payloads)
     write("framing", [*streams, *hostile_frames()])
     messages = [example_batches(rng)[1], row_major_batches(rng)[0], tf_examples(rng)[0]]
     write("framing_probe", [bytes([9]) + stream[4:] for stream in streams[1:20:3]])
     for number, message in enumerate(messages):
-        (CORPUS / "framing_probe" / f"seed-message-{number}").write_bytes(b"\x01" + message.SerializeToString())
+        (CORPUS / "framing_probe" / f"seed-message-{number}").write_bytes(
+            b"\x01" + message.SerializeToString(deterministic=True)
+        )
     write("tfrecord", [b"\x00" + streams[16][4:], b"\x01\x20\x01" + pieces(payloads), b"\x03\x03\x80" + pieces([b"x"])])
-    lines = [bytes([n]) + struct.pack("<Q", n * 77) + line_id(rng).SerializeToString() for n in range(21)]
+    lines = [
+        bytes([n]) + struct.pack("<Q", n * 77) + line_id(rng).SerializeToString(deterministic=True) for n in range(21)
+    ]
     write("line_id", [*lines, *hostile_lines()])
     write("entry_dump", entries())
     write("item_pool", item_pools(rng))
