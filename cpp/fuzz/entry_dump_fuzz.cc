@@ -90,6 +90,6 @@ void run(fuzz::Bytes bytes) {
   fuzz::expect(is_equal(batch, copy), "other rows come back");
 }
 
-const fuzz::Target target("entry_dump", run);
+const fuzz::Target target("entry_dump", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace

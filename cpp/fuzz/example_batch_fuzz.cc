@@ -5,6 +5,6 @@ namespace {
 
 void run(fuzz::Bytes bytes) { fuzz::run_records(engine::data::RecordKind::kExampleBatch, bytes); }
 
-const fuzz::Target target("example_batch", run);
+const fuzz::Target target("example_batch", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace

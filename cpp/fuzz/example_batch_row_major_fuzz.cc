@@ -5,6 +5,6 @@ namespace {
 
 void run(fuzz::Bytes bytes) { fuzz::run_records(engine::data::RecordKind::kExampleBatchRowMajor, bytes); }
 
-const fuzz::Target target("example_batch_row_major", run);
+const fuzz::Target target("example_batch_row_major", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace

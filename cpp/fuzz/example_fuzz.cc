@@ -5,6 +5,6 @@ namespace {
 
 void run(fuzz::Bytes bytes) { fuzz::run_records(engine::data::RecordKind::kExample, bytes); }
 
-const fuzz::Target target("example", run);
+const fuzz::Target target("example", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace

@@ -47,6 +47,6 @@ void run(fuzz::Bytes bytes) {
   });
 }
 
-const fuzz::Target target("filter_values", run);
+const fuzz::Target target("filter_values", run, fuzz::Layout::kMessage, 10);
 
 }  // namespace

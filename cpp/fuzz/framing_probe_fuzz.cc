@@ -47,6 +47,6 @@ void run(fuzz::Bytes bytes) {
   }
 }
 
-const fuzz::Target target("framing_probe", run);
+const fuzz::Target target("framing_probe", run, fuzz::Layout::kMessage, 1);
 
 }  // namespace

@@ -5,6 +5,6 @@ namespace {
 
 void run(fuzz::Bytes bytes) { fuzz::run_records(engine::data::RecordKind::kInstance, bytes); }
 
-const fuzz::Target target("instance", run);
+const fuzz::Target target("instance", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace

@@ -99,6 +99,6 @@ void run(fuzz::Bytes bytes) {
   run_sequence(parts, word);
 }
 
-const fuzz::Target target("item_pool", run);
+const fuzz::Target target("item_pool", run, fuzz::Layout::kPieces, 10);
 
 }  // namespace

@@ -144,6 +144,6 @@ void run(fuzz::Bytes bytes) {
   edit(line, chosen, word, arena);
 }
 
-const fuzz::Target target("line_id", run);
+const fuzz::Target target("line_id", run, fuzz::Layout::kMessage, 9);
 
 }  // namespace

@@ -9,7 +9,8 @@
 
 namespace fuzz {
 
-Target::Target(std::string target_name, Run target_run) : name(std::move(target_name)), run(target_run) {
+Target::Target(std::string target_name, Run target_run, Layout target_layout, std::size_t target_options)
+    : name(std::move(target_name)), run(target_run), layout(target_layout), options(target_options) {
   all().push_back(this);
 }
 

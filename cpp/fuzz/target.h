@@ -14,15 +14,25 @@ namespace fuzz {
 
 using engine::data::Bytes;
 
+// What follows the options of an input.
+enum class Layout : std::uint8_t {
+  kBytes,
+  kMessage,  // a protobuf message
+  kPieces,   // messages, each with its length before it: see Input::piece
+};
+
 // A named entry point; each target file has one. The fuzzer runs the only one that is linked, the replay each by name.
 struct Target {
   using Run = void (*)(Bytes);
 
-  Target(std::string target_name, Run target_run);
+  Target(std::string target_name, Run target_run, Layout target_layout = Layout::kBytes,
+         std::size_t target_options = 0);
   [[nodiscard]] static std::vector<const Target*>& all();
 
   std::string name;
   Run run;
+  Layout layout;
+  std::size_t options;  // bytes before what the layout tells
 };
 
 // The bytes that the fuzzer gives: options first, then pieces. Used up, it goes on with zeros.

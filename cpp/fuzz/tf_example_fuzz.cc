@@ -5,6 +5,6 @@ namespace {
 
 void run(fuzz::Bytes bytes) { fuzz::run_records(engine::data::RecordKind::kTfExample, bytes); }
 
-const fuzz::Target target("tf_example", run);
+const fuzz::Target target("tf_example", run, fuzz::Layout::kPieces, 2);
 
 }  // namespace
