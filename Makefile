@@ -2,6 +2,7 @@
 #
 #   make test PYTEST_ARGS="-k fid -x"     pass arguments to pytest
 #   make bench BENCH=engine BENCH_ARGS="--case line_share"
+#   make fuzz FUZZ_SECONDS=600 FUZZ_TARGET=instance
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -11,6 +12,8 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 BENCH ?= engine
 BENCH_ARGS ?= --quick
+FUZZ_SECONDS ?= 600
+FUZZ_TARGET ?=
 
 VENV := .venv
 COMPAT := .venv-compat
@@ -21,7 +24,7 @@ export PATH := $(BIN):$(PATH)
 
 # What the editable install depends on. Python files are not in it: they are read from src/ as they are.
 CPP_FILES := $(sort $(shell find cpp -name '*.cc' -o -name '*.h' 2>/dev/null))
-NATIVE_FILES := $(filter-out cpp/engine/tests/%,$(CPP_FILES))
+NATIVE_FILES := $(filter-out cpp/engine/tests/% cpp/fuzz/%,$(CPP_FILES))
 # Rewritten only when a file came or went; a removed file is in no other prerequisite.
 FILE_LIST := build/.native-files
 $(shell mkdir -p build; echo '$(NATIVE_FILES)' | cmp -s - $(FILE_LIST) || echo '$(NATIVE_FILES)' > $(FILE_LIST))
@@ -83,6 +86,18 @@ $(COMPAT)/.requirements: requirements-compat.lock
 
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
+
+# --- fuzzing ----------------------------------------------------------------------------------------------------------
+
+.PHONY: fuzz fuzz-minute fuzz-corpus
+fuzz-minute: $(VENV)/.requirements ## Fuzz every native parser under ASan + UBSan, a minute in all; needs clang 14
+	scripts/fuzz.sh minute
+
+fuzz: $(VENV)/.requirements ## Fuzz for longer: make fuzz FUZZ_SECONDS=600 FUZZ_TARGET=instance
+	scripts/fuzz.sh $(FUZZ_SECONDS) $(FUZZ_TARGET)
+
+fuzz-corpus: setup ## Rewrite the first inputs of the fuzz targets
+	$(BIN)/python scripts/make_fuzz_corpus.py
 
 # --- checks -----------------------------------------------------------------------------------------------------------
 

@@ -1,23 +1,40 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that pip cannot provide, when they are missing and this user may install them.
-# Prints nothing when all is there. Never fails: what cannot be installed is named, and the build goes on without it.
+# Prints nothing when all is there.
+#
+#   install_system_packages.sh         what builds and tests need. Never fails: what cannot be installed is named, and
+#                                      the build goes on without it.
+#   install_system_packages.sh fuzz    what fuzzing needs. Fails when it cannot be had: there is no fuzzing without.
 set -u
 
+install() {
+  if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
+    echo "not installed: $* (needs root and apt-get)" >&2
+    return 1
+  fi
+  echo "installing Debian packages: $*" >&2
+  export DEBIAN_FRONTEND=noninteractive
+  if ! { apt-get install -y -qq "$@" || { apt-get update -qq && apt-get install -y -qq "$@"; }; } >/dev/null 2>&1; then
+    echo "could not install: $*" >&2
+    return 1
+  fi
+}
+
 missing=()
+if [[ ${1:-} == fuzz ]]; then
+  command -v clang++-14 >/dev/null || missing+=(clang-14)
+  runtime=$(ls /usr/lib/llvm-14/lib/clang/*/lib/linux/libclang_rt.fuzzer-*.a 2>/dev/null)
+  [[ -n $runtime ]] || missing+=(libclang-rt-14-dev)
+  [[ ${#missing[@]} -gt 0 ]] || exit 0
+  install "${missing[@]}" && exit 0
+  echo "fuzzing needs clang 14 with its libFuzzer; as root: apt-get install ${missing[*]}" >&2
+  exit 1
+fi
+
 command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 found_header=$(ls /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h 2>/dev/null)
 [[ -n $found_header ]] || missing+=(libgtest-dev)
 [[ ${#missing[@]} -gt 0 ]] || exit 0
-
-if [[ $(id -u) -ne 0 ]] || ! command -v apt-get >/dev/null; then
-  echo "not installed: ${missing[*]} (needs root and apt-get); without libgtest-dev the C++ tests are skipped" >&2
-  exit 0
-fi
-echo "installing Debian packages: ${missing[*]}" >&2
-export DEBIAN_FRONTEND=noninteractive
-if ! { apt-get install -y -qq "${missing[@]}" || { apt-get update -qq && apt-get install -y -qq "${missing[@]}"; }; } \
-    >/dev/null 2>&1; then
-  echo "could not install: ${missing[*]}; going on without (C++ tests need libgtest-dev)" >&2
-fi
+install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped" >&2
 exit 0

@@ -13,6 +13,7 @@
 #include "engine/data/quantized.h"
 #include "engine/error.h"
 #include "engine/fid.h"
+#include "memory_check.h"
 #include "varints.h"
 #include "wire.h"
 
@@ -294,9 +295,10 @@ class Assembler::Pass {
 
   template <typename Value>
   std::span<Value> take(std::size_t count) {
-    const std::size_t bytes = (count * sizeof(Value) + 63) / 64 * 64;
-    if (batch_->buffers.empty() || used_ + bytes > room_) {
-      constexpr std::size_t kPiece = 1 << 18;
+    const std::size_t exact = count * sizeof(Value);
+    const std::size_t bytes = kChecksMemory ? exact : (exact + 63) / 64 * 64;
+    if (batch_->buffers.empty() || used_ + bytes > room_ || kChecksMemory) {
+      constexpr std::size_t kPiece = kChecksMemory ? 1 : 1 << 18;
       batch_->buffers.push_back(Buffer::take(std::max(bytes, kPiece)));
       room_ = batch_->buffers.back()->size();
       used_ = 0;
@@ -622,10 +624,17 @@ class Assembler::Pass {
       check_width(feature, count, row);
       found.resize((row + 1) * feature.width);
     });
-    return copy_texts(found, bytes);
+    return copy_texts(feature.name, found, bytes);
   }
 
-  BatchData::Texts copy_texts(const std::vector<std::string_view>& found, std::size_t bytes) {
+  BatchData::Texts copy_texts(const std::string& name, const std::vector<std::string_view>& found, std::size_t bytes) {
+    // Rows may share one long text; each gets a copy of it.
+    constexpr std::size_t kMostTextBytes = std::size_t{1} << 30;
+    if (bytes > kMostTextBytes) {
+      throw SchemaMismatch("feature '" + name + "': its texts take " + std::to_string(bytes) +
+                           " bytes in one batch, more than the limit of " + std::to_string(kMostTextBytes) +
+                           "; make the batches smaller");
+    }
     BatchData::Texts texts{take<std::byte>(bytes), take<std::int64_t>(found.size() + 1)};
     std::size_t at = 0;
     for (std::size_t i = 0; i < found.size(); ++i) {
@@ -674,7 +683,7 @@ class Assembler::Pass {
       if (config_.extras[place].field.kind != FieldKind::kText) continue;
       std::size_t bytes = 0;
       for (const std::string_view text : extra_texts_[place]) bytes += text.size();
-      batch_->extras[place].texts = copy_texts(extra_texts_[place], bytes);
+      batch_->extras[place].texts = copy_texts(config_.extras[place].field.name, extra_texts_[place], bytes);
     }
   }
 
@@ -746,11 +755,12 @@ class Assembler::Pass {
   }
 
   void read_extra(std::size_t place, std::size_t row, const Tag& tag, Bytes value) {
-    const auto& [field, width] = config_.extras[place];
+    const LineField& field = config_.extras[place].field;
+    const std::size_t width = config_.extras[place].width;
     std::uint32_t& count = extra_counts_[place];
-    const auto next = [&, wide = width](auto&& put) {
+    const auto next = [&](auto&& put) {
       const std::size_t at = field.is_repeated ? count++ : 0;
-      if (at < wide) put(row * wide + at);
+      if (at < width) put(row * width + at);
     };
     Reader reader(value);
     switch (field.kind) {

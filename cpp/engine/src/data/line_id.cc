@@ -16,6 +16,23 @@ bool is_integer(FieldKind kind) noexcept {
   return kind == FieldKind::kInt || kind == FieldKind::kFixed64 || kind == FieldKind::kFixed32;
 }
 
+// How one number of an integer kind lies on the wire.
+std::uint32_t number_wire(FieldKind kind) noexcept {
+  if (kind == FieldKind::kFixed64) return wire::kFixed64;
+  return kind == FieldKind::kFixed32 ? wire::kFixed32 : wire::kVarint;
+}
+
+std::size_t number_bytes(FieldKind kind, std::int64_t value) noexcept {
+  if (kind == FieldKind::kFixed64) return 8;
+  return kind == FieldKind::kFixed32 ? 4 : wire::varint_bytes(static_cast<std::uint64_t>(value));
+}
+
+void write_number(wire::Writer& writer, FieldKind kind, std::int64_t value) noexcept {
+  if (kind == FieldKind::kFixed64) return writer.fixed(value);
+  if (kind == FieldKind::kFixed32) return writer.fixed(static_cast<std::uint32_t>(value));
+  writer.varint(static_cast<std::uint64_t>(value));
+}
+
 // The line without `field`, then the field as `write` spells it.
 template <typename Write>
 Bytes replaced(Bytes line, std::uint32_t number, std::size_t value_bytes, Arena& arena, Write&& write) {
@@ -132,17 +149,8 @@ void line_texts(Bytes line, const LineField& field, std::vector<std::string_view
 
 Bytes line_set_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena) {
   return replaced(line, field.number, kMostNumberBytes, arena, [&](wire::Writer& writer) {
-    switch (field.kind) {
-      case FieldKind::kFixed64:
-        write_tag(writer, field.number, wire::kFixed64);
-        return writer.fixed(value);
-      case FieldKind::kFixed32:
-        write_tag(writer, field.number, wire::kFixed32);
-        return writer.fixed(static_cast<std::uint32_t>(value));
-      default:
-        write_tag(writer, field.number, wire::kVarint);
-        return writer.varint(static_cast<std::uint64_t>(value));
-    }
+    write_tag(writer, field.number, number_wire(field.kind));
+    write_number(writer, field.kind, value);
   });
 }
 
@@ -165,9 +173,11 @@ Bytes line_set_text(Bytes line, const LineField& field, std::string_view value, 
   });
 }
 
-Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena) {
+Bytes line_add_ints(Bytes line, const LineField& field, std::span<const std::int64_t> values, Arena& arena) {
   if (!is_integer(field.kind)) throw ConfigError("LineId field '" + field.name + "' does not hold integers");
-  // The value joins the last packed block, so that the result is what a protobuf library would write.
+  if (values.empty()) return line;
+  // The values join the packed block that the field ends with, so that the result is what a protobuf library would
+  // write. Behind an unpacked value they stand alone: in an earlier block they would not come last.
   const std::byte* block_begin = nullptr;  // the tag
   Bytes block;
   bool is_unpacked = field.number == line_number::kSpecialStrategies;  // the one field declared without packing
@@ -178,41 +188,39 @@ Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena
       block_begin = tag_begin;
       block = reader.block();
     } else {
-      is_unpacked |= tag.field == field.number;
+      if (tag.field == field.number) is_unpacked = true, block_begin = nullptr;
       reader.skip(tag);
     }
   }
-  std::byte number[kMostNumberBytes];
-  wire::Writer number_writer(number);
-  std::uint32_t number_wire = wire::kVarint;
-  if (field.kind == FieldKind::kFixed64) {
-    number_writer.fixed(value);
-    number_wire = wire::kFixed64;
-  } else if (field.kind == FieldKind::kFixed32) {
-    number_writer.fixed(static_cast<std::uint32_t>(value));
-    number_wire = wire::kFixed32;
-  } else {
-    number_writer.varint(static_cast<std::uint64_t>(value));
-  }
-  const auto number_bytes = static_cast<std::size_t>(number_writer.at() - number);
-
-  std::byte* begin = arena.take(line.size() + tag_bytes(field.number) + 2 * kMostNumberBytes, 1);
+  std::size_t packed_bytes = 0;
+  for (const std::int64_t value : values) packed_bytes += number_bytes(field.kind, value);
+  const std::size_t tags = block_begin == nullptr && is_unpacked ? values.size() : 1;
+  std::byte* begin = arena.take(line.size() + tags * tag_bytes(field.number) + kMostNumberBytes + packed_bytes, 1);
   wire::Writer writer(begin);
   if (block_begin != nullptr) {
     const std::byte* block_end = block.data() + block.size();
     writer.bytes(line.data(), static_cast<std::size_t>(block_begin - line.data()));
     write_tag(writer, field.number, wire::kBlock);
-    writer.varint(block.size() + number_bytes);
+    writer.varint(block.size() + packed_bytes);
     writer.bytes(block.data(), block.size());
-    writer.bytes(number, number_bytes);
+    for (const std::int64_t value : values) write_number(writer, field.kind, value);
     writer.bytes(block_end, static_cast<std::size_t>(line.data() + line.size() - block_end));
-  } else {
-    writer.bytes(line.data(), line.size());
-    write_tag(writer, field.number, is_unpacked ? number_wire : wire::kBlock);
-    if (!is_unpacked) writer.varint(number_bytes);
-    writer.bytes(number, number_bytes);
+    return {begin, writer.at()};
+  }
+  writer.bytes(line.data(), line.size());
+  if (!is_unpacked) {
+    write_tag(writer, field.number, wire::kBlock);
+    writer.varint(packed_bytes);
+  }
+  for (const std::int64_t value : values) {
+    if (is_unpacked) write_tag(writer, field.number, number_wire(field.kind));
+    write_number(writer, field.kind, value);
   }
   return {begin, writer.at()};
+}
+
+Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena) {
+  return line_add_ints(line, field, {&value, 1}, arena);
 }
 
 Bytes line_clear(Bytes line, std::uint32_t number, Arena& arena) {

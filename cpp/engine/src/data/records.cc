@@ -8,6 +8,8 @@
 #include <new>
 #include <vector>
 
+#include "memory_check.h"
+
 namespace engine::data {
 
 namespace {
@@ -46,9 +48,11 @@ class Pool {
       if (held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
         free_.push_back({data, capacity});  // within the reserve: cannot throw
         held_ += capacity;
+        forbid(data, capacity);
         return;
       }
     }
+    allow(data, capacity);
     ::operator delete(data, std::align_val_t{kAlignment});
   }
 
@@ -80,6 +84,8 @@ class Pool {
 std::shared_ptr<Buffer> Buffer::take(std::size_t size) {
   const std::size_t capacity = Pool::rounded(size);
   std::byte* data = Pool::instance().take(capacity);
+  allow(data, size);
+  forbid(data + size, capacity - size);
   return std::shared_ptr<Buffer>(new Buffer(data, size, capacity));
 }
 

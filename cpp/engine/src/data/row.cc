@@ -6,13 +6,14 @@
 #include <utility>
 
 #include "engine/data/row_op.h"
+#include "memory_check.h"
 
 namespace engine::data {
 
 // --- Arena ---
 
 std::byte* Arena::take(std::size_t size, std::size_t alignment) {
-  constexpr std::size_t kPiece = 64 << 10;
+  constexpr std::size_t kPiece = kChecksMemory ? 1 : 64 << 10;
   std::size_t begin = (used_ + alignment - 1) / alignment * alignment;
   if (pieces_.empty() || begin + size > pieces_.back()->size()) {
     pieces_.push_back(Buffer::take(std::max(size, kPiece)));

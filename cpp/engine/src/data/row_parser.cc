@@ -6,6 +6,8 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
+#include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -77,7 +79,11 @@ struct RowParser::Scratch {
   std::vector<std::uint32_t> packed_fields;  // LineId's repeated integers
   std::vector<Cell> cells;
   std::vector<float> labels;
-  std::vector<float> weights;
+  std::vector<std::pair<std::uint32_t, Cell>> shared_cells;  // by column, of a row-major batch
+  std::vector<std::byte> merged;                             // of a feature that comes in several pieces
+  std::vector<std::byte> merged_line;                        // of the row that is being read
+  std::vector<Cell> line_field_cells;                        // of tf.Example, by place among the line fields
+  std::vector<std::int64_t> integers;
   Cell line_cell;  // of the row that is being read
   Cell weight_cell;
   std::vector<Cell> label_cells;  // of each label feature, and of each row when columns are read
@@ -86,8 +92,10 @@ struct RowParser::Scratch {
 // Fills one block. Lives for one call.
 class RowParser::RecordReader {
  public:
-  RecordReader(const ParserConfig& config, Columns& columns, Scratch& scratch, Block& block)
-      : config_(config), columns_(columns), scratch_(scratch), block_(block) {}
+  // `copy_room` is how many bytes may be copied for rows that share what they have.
+  RecordReader(const ParserConfig& config, Columns& columns, Scratch& scratch, Block& block,
+               std::size_t copy_room = std::numeric_limits<std::size_t>::max())
+      : config_(config), columns_(columns), scratch_(scratch), block_(block), copy_room_(copy_room) {}
 
   void read(std::uint32_t row, Bytes record) {
     switch (config_.kind) {
@@ -100,12 +108,34 @@ class RowParser::RecordReader {
     }
   }
 
-  // `shared` are the features of a row-major batch that every row has; the row's own come later, and so count.
-  void read_example(std::uint32_t row, Bytes record, const std::vector<Bytes>& shared = {}) {
+  // Reads the features of a row-major batch that every row has. Once: they may be as many as the rows.
+  void read_shared(const std::vector<Bytes>& features) {
+    auto& shared = scratch_.shared_cells;
+    shared.clear();
+    shared_features_ = features.size();
+    std::size_t position = 0;
+    for (const Bytes feature : features) {
+      const Named named = read_named(feature);
+      const std::uint32_t column = target(as_text(named.name), position++);
+      if (column == Columns::kUnwanted) continue;
+      const Cell cell = read_example_feature(named.feature, block_.arena());
+      if (cell.arm != Arm::kNone) shared.emplace_back(column, cell);
+    }
+    // Of a name that comes again the last counts.
+    std::reverse(shared.begin(), shared.end());
+    std::stable_sort(shared.begin(), shared.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    const auto is_double = [](const auto& a, const auto& b) { return a.first == b.first; };
+    shared.erase(std::unique(shared.begin(), shared.end(), is_double), shared.end());
+  }
+
+  // A row's own features come after those that it shares, and so count.
+  void read_example(std::uint32_t row, Bytes record) {
     begin_row();
     RowInfo& info = block_.info(row);
-    std::size_t position = 0;
-    for (const Bytes feature : shared) read_named_feature(row, feature, position++);
+    std::size_t position = shared_features_;
+    if (shared_features_ > 0) {
+      for (const auto& [column, cell] : scratch_.shared_cells) set(row, column, cell);
+    }
     Reader reader(record);
     while (!reader.done()) {
       const Tag tag = reader.tag();
@@ -143,15 +173,29 @@ class RowParser::RecordReader {
 
   void begin_row() {
     scratch_.labels.clear();
+    scratch_.merged_line.clear();
+    scratch_.line_field_cells.clear();
     scratch_.line_cell = scratch_.weight_cell = {};
     scratch_.label_cells.assign(label_features(), Cell{});
   }
 
   // What reserved features say counts over the record's own fields, wherever it stood.
   void end_row(RowInfo& info) {
-    take_line(info, scratch_.line_cell);
-    take_weight(info, scratch_.weight_cell);
+    for (std::size_t place = 0; place < scratch_.line_field_cells.size(); ++place) {
+      set_line_field(info, config_.line_fields[place], scratch_.line_field_cells[place]);
+    }
+    if (const Bytes line = first_text(scratch_.line_cell); !line.empty()) add_line(info, line);
+    if (const auto& merged = scratch_.merged_line; !merged.empty()) {
+      take_copy_room(merged.size());
+      info.line = block_.arena().copy(merged);
+    }
+    if (const auto weight = first_number(scratch_.weight_cell)) set_weight(info, *weight);
     set_labels(info, 0, 1);
+  }
+
+  void take_copy_room(std::size_t bytes) {
+    if (bytes > copy_room_) throw Malformed{"the rows of the batch share too much to be plausible"};
+    copy_room_ -= bytes;
   }
 
   void read_named_list(Bytes list, std::size_t position) {
@@ -194,8 +238,25 @@ class RowParser::RecordReader {
                           " rows; a column that serves all rows must be of type SHARED",
                       list.data()};
     }
-    for (std::uint32_t row = 0; row < rows && column == kLineColumn; ++row) take_line(block_.info(row), cells[row]);
-    for (std::uint32_t row = 0; row < rows && column == kWeightColumn; ++row) take_weight(block_.info(row), cells[row]);
+    if (column == kLineColumn) set_lines(cells);
+    if (column == kWeightColumn) set_weights(cells);
+  }
+
+  // What rows share is read once. A column that comes again counts where it holds something.
+  void set_lines(const Cell* cells) {
+    Bytes line;
+    for (std::uint32_t row = 0; row < block_.rows(); ++row) {
+      if (row == 0 || cells[row].data != cells[row - 1].data) check_line(line = first_text(cells[row]));
+      if (!line.empty()) block_.info(row).line = line;
+    }
+  }
+
+  void set_weights(const Cell* cells) {
+    std::optional<float> weight;
+    for (std::uint32_t row = 0; row < block_.rows(); ++row) {
+      if (row == 0 || cells[row].data != cells[row - 1].data) weight = first_number(cells[row]);
+      if (weight) set_weight(block_.info(row), *weight);
+    }
   }
 
   // Labels of the record itself, then those of its label features; a feature that was named and is absent is a
@@ -208,6 +269,7 @@ class RowParser::RecordReader {
     }
     const std::size_t count = scratch_.labels.size();
     if (count == 0) return;
+    take_copy_room(count * sizeof(float));
     auto* labels = block_.arena().take_array<float>(count);
     std::copy_n(scratch_.labels.data(), count, labels);
     info.labels = labels;
@@ -222,16 +284,20 @@ class RowParser::RecordReader {
   }
 
   void add_line(RowInfo& info, Bytes line) {
-    check_line(line);
+    if (line.data() != checked_line_.data() || line.size() != checked_line_.size()) check_line(line);
+    checked_line_ = line;
     if (info.line.empty()) {
       info.line = line;
       return;
     }
-    // A message field that comes again is merged, which is to say concatenated.
-    std::byte* merged = block_.arena().take(info.line.size() + line.size(), 1);
-    std::memcpy(merged, info.line.data(), info.line.size());
-    std::memcpy(merged + info.line.size(), line.data(), line.size());
-    info.line = {merged, info.line.size() + line.size()};
+    // A message field that comes again is merged, which is to say concatenated; in the end, and then once.
+    append(scratch_.merged_line, info.line, line);
+  }
+
+  // Joins pieces: `merged` begins with the first of them.
+  static void append(std::vector<std::byte>& merged, Bytes first, Bytes next) {
+    if (merged.empty()) merged.assign(first.begin(), first.end());
+    merged.insert(merged.end(), next.begin(), next.end());
   }
 
   // Everything that reads the LineId later relies on its structure, packed numbers included.
@@ -284,33 +350,40 @@ class RowParser::RecordReader {
     return name;
   }
 
-  void read_named_feature(std::uint32_t row, Bytes message, std::size_t position) {
+  struct Named {
     Bytes name;
     Bytes feature;
+  };
+
+  // A name and a feature: NamedFeature, or an entry of tf.Example's map.
+  Named read_named(Bytes message) {
+    Named named;
     bool has_feature = false;
+    auto& merged = scratch_.merged;
+    merged.clear();
     Reader reader(message);
     while (!reader.done()) {
       const Tag tag = reader.tag();
       if (tag.wire == kBlock && tag.field == 1) {
-        name = reader.block();
+        named.name = reader.block();
       } else if (tag.wire == kBlock && tag.field == 2) {
-        const Bytes again = reader.block();
-        feature = has_feature ? merge(feature, again) : again;
+        const Bytes feature = reader.block();
+        if (has_feature) append(merged, named.feature, feature);
+        if (!has_feature) named.feature = feature;
         has_feature = true;
       } else {
         reader.skip(tag);
       }
     }
-    const std::uint32_t column = target(as_text(name), position);
-    if (column == Columns::kUnwanted) return;
-    put(row, column, read_example_feature(feature, block_.arena()));
+    if (!merged.empty()) named.feature = block_.arena().copy(merged);
+    return named;
   }
 
-  Bytes merge(Bytes first, Bytes second) {
-    std::byte* merged = block_.arena().take(first.size() + second.size(), 1);
-    if (!first.empty()) std::memcpy(merged, first.data(), first.size());
-    if (!second.empty()) std::memcpy(merged + first.size(), second.data(), second.size());
-    return {merged, first.size() + second.size()};
+  void read_named_feature(std::uint32_t row, Bytes message, std::size_t position) {
+    const Named named = read_named(message);
+    const std::uint32_t column = target(as_text(named.name), position);
+    if (column == Columns::kUnwanted) return;
+    put(row, column, read_example_feature(named.feature, block_.arena()));
   }
 
   // A name that comes twice in a row: the later one counts, unless it holds nothing.
@@ -330,14 +403,23 @@ class RowParser::RecordReader {
     }
   }
 
-  void take_line(RowInfo& info, const Cell& cell) {
-    if (const Bytes line = first_text(cell); !line.empty()) add_line(info, line);
+  static std::optional<float> first_number(const Cell& cell) {
+    switch (cell.arm) {
+      case Arm::kNone:
+        return std::nullopt;
+      case Arm::kFloat:
+        return load<float>(cell.data);
+      case Arm::kDouble:
+        return static_cast<float>(load<double>(cell.data));
+      case Arm::kInt64:
+        return static_cast<float>(static_cast<std::int64_t>(Reader(cell.bytes()).varint()));
+      default:
+        throw_no_numbers(cell);
+    }
   }
 
-  void take_weight(RowInfo& info, const Cell& cell) {
-    scratch_.weights.clear();
-    append_numbers(cell, scratch_.weights);
-    if (!scratch_.weights.empty()) set_weight(info, scratch_.weights.front());
+  [[noreturn]] static void throw_no_numbers(const Cell& cell) {
+    throw Malformed{"a label or weight must be a list of numbers", cell.data};
   }
 
   static void append_numbers(const Cell& cell, std::vector<float>& out) {
@@ -358,7 +440,7 @@ class RowParser::RecordReader {
         return;
       }
       default:
-        throw Malformed{"a label or weight must be a list of numbers", cell.data};
+        throw_no_numbers(cell);
     }
   }
 
@@ -454,69 +536,38 @@ class RowParser::RecordReader {
   }
 
   void read_map_entry(std::uint32_t row, Bytes entry, std::size_t position) {
-    Bytes name;
-    Bytes feature;
-    bool has_feature = false;
-    Reader reader(entry);
-    while (!reader.done()) {
-      const Tag tag = reader.tag();
-      if (tag.wire == kBlock && tag.field == 1) {
-        name = reader.block();
-      } else if (tag.wire == kBlock && tag.field == 2) {
-        const Bytes again = reader.block();
-        feature = has_feature ? merge(feature, again) : again;
-        has_feature = true;
-      } else {
-        reader.skip(tag);
-      }
-    }
-    const std::uint32_t column = target(as_text(name), position);
+    const Named named = read_named(entry);
+    const std::uint32_t column = target(as_text(named.name), position);
     if (column == Columns::kUnwanted) return;
-    const Cell cell = read_tf_feature(feature, block_.arena());
-    if (column == kLineFieldColumn) return set_line_field(row, as_text(name), cell);
-    set(row, column, cell);  // in a map the last value of a key counts, empty or not
+    const Cell cell = read_tf_feature(named.feature, block_.arena());
+    // In a map the last value of a key counts, empty or not.
+    if (column != kLineFieldColumn) return set(row, column, cell);
+    scratch_.line_field_cells.resize(config_.line_fields.size());
+    scratch_.line_field_cells[find_line_field(as_text(named.name))] = cell;
   }
 
-  void set_line_field(std::uint32_t row, std::string_view name, const Cell& cell) {
-    std::string lower(name.substr(2, name.size() - 4));
-    for (char& letter : lower) letter = static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
-    const LineField& field = find_field(config_.line_fields, lower);
-    RowInfo& info = block_.info(row);
+  void set_line_field(RowInfo& info, const LineField& field, const Cell& cell) {
+    const bool is_real = field.kind == FieldKind::kFloat || field.kind == FieldKind::kDouble;
+    const bool is_text = field.kind == FieldKind::kText;
     Arena& arena = block_.arena();
-    std::vector<float> reals;
-    switch (cell.arm) {
-      case Arm::kNone:
-        return;
-      case Arm::kInt64: {
-        Reader reader(cell.bytes());
-        while (!reader.done()) {
-          const auto value = static_cast<std::int64_t>(reader.varint());
-          if (field.kind == FieldKind::kText) break;
-          if (field.kind == FieldKind::kFloat || field.kind == FieldKind::kDouble) {
-            info.line = line_set_real(info.line, field, static_cast<double>(value), arena);
-          } else {
-            info.line = field.is_repeated ? line_add_int(info.line, field, value, arena)
-                                          : line_set_int(info.line, field, value, arena);
-          }
-        }
-        break;
+    if (cell.arm == Arm::kNone) return;
+    if (cell.arm == Arm::kInt64 && !is_text) {
+      auto& values = scratch_.integers;
+      values.clear();
+      for (Reader reader(cell.bytes()); !reader.done();) values.push_back(static_cast<std::int64_t>(reader.varint()));
+      if (is_real) {
+        info.line = line_set_real(info.line, field, static_cast<double>(values.back()), arena);
+      } else if (field.is_repeated) {
+        info.line = line_add_ints(info.line, field, values, arena);
+      } else {
+        info.line = line_set_int(info.line, field, values.back(), arena);
       }
-      case Arm::kFloat:
-        append_numbers(cell, reals);
-        if (field.kind == FieldKind::kFloat || field.kind == FieldKind::kDouble) {
-          info.line = line_set_real(info.line, field, reals.front(), arena);
-          return;
-        }
-        break;
-      default:
-        break;
-    }
-    const Bytes text = first_text(cell);
-    if (field.kind == FieldKind::kText && cell.arm == Arm::kBytes) {
-      info.line = line_set_text(info.line, field, as_text(text), arena);
-    } else if (cell.arm != Arm::kInt64 || field.kind == FieldKind::kText) {
-      throw Malformed{"feature '" + std::string(name) + "' is of another type than the LineId field " + lower,
-                      cell.data};
+    } else if (cell.arm == Arm::kFloat && is_real) {
+      info.line = line_set_real(info.line, field, load<float>(cell.data), arena);
+    } else if (cell.arm == Arm::kBytes && is_text) {
+      info.line = line_set_text(info.line, field, as_text(first_text(cell)), arena);
+    } else {
+      throw Malformed{"the feature of LineId field '" + field.name + "' is of another type than the field", cell.data};
     }
   }
 
@@ -565,18 +616,22 @@ class RowParser::RecordReader {
     if (const auto alias = config_.aliases.find(std::string(name)); alias != config_.aliases.end()) {
       return alias->second;
     }
-    if (config_.kind == RecordKind::kTfExample && is_line_field(name)) return kLineFieldColumn;
+    const bool is_tf = config_.kind == RecordKind::kTfExample;
+    if (is_tf && find_line_field(name) < config_.line_fields.size()) return kLineFieldColumn;
     if (config_.keep_all && columns_.size() < kMostNames) return columns_.want(name);
     return Columns::kUnwanted;
   }
 
-  bool is_line_field(std::string_view name) const {
-    if (name.size() <= 4 || !name.starts_with("__") || !name.ends_with("__")) return false;
+  // The place among the line fields of the one that __NAME__ names, or their number.
+  std::size_t find_line_field(std::string_view name) const {
+    const auto& fields = config_.line_fields;
+    if (name.size() <= 4 || !name.starts_with("__") || !name.ends_with("__")) return fields.size();
     const std::string_view inner = name.substr(2, name.size() - 4);
-    return std::any_of(config_.line_fields.begin(), config_.line_fields.end(), [inner](const LineField& field) {
+    const auto found = std::find_if(fields.begin(), fields.end(), [inner](const LineField& field) {
       return std::equal(inner.begin(), inner.end(), field.name.begin(), field.name.end(),
                         [](char one, char other) { return std::tolower(static_cast<unsigned char>(one)) == other; });
     });
+    return static_cast<std::size_t>(found - fields.begin());
   }
 
   static constexpr std::size_t kMostNames = 1 << 16;
@@ -586,6 +641,9 @@ class RowParser::RecordReader {
   Columns& columns_;
   Scratch& scratch_;
   Block& block_;
+  std::size_t copy_room_;
+  std::size_t shared_features_ = 0;
+  Bytes checked_line_;
 };
 
 RowParser::RowParser(ParserConfig config, std::shared_ptr<Columns> columns)
@@ -616,13 +674,18 @@ namespace {
 // Rows and columns that a batch claims, held against its bytes: a few bytes must not ask for gigabytes.
 void check_size(std::uint64_t rows, std::size_t columns, std::size_t bytes) {
   constexpr std::uint64_t kMostRows = 1 << 22;
+  constexpr std::uint64_t kFreeRows = 1 << 16;
   constexpr std::uint64_t kFreeCells = 1 << 22;
   const std::uint64_t cells = rows * std::max<std::uint64_t>(columns, 1);
-  if (rows > kMostRows || (cells > kFreeCells && cells > std::uint64_t{8} * bytes)) {
+  if (rows > std::min(kMostRows, std::max<std::uint64_t>(kFreeRows, bytes)) ||
+      cells > std::max(kFreeCells, std::uint64_t{8} * bytes)) {
     throw Malformed{"a batch of " + std::to_string(rows) + " rows in " + std::to_string(bytes) +
                     " bytes is not plausible"};
   }
 }
+
+// What may be copied for rows that share it: labels, and LineIds that are put together.
+std::size_t copy_room(std::size_t bytes) { return std::max<std::size_t>(std::size_t{16} << 20, 8 * bytes); }
 
 // Features of a column, without reading them.
 std::uint64_t count_features(Bytes list) {
@@ -642,7 +705,7 @@ struct BatchShape {
 };
 
 // Columns of an ExampleBatch and its size; the size stands behind the columns.
-BatchShape scan_batch(Bytes record, std::vector<Bytes>& lists) {
+BatchShape scan_batch(Bytes record, std::size_t columns, std::vector<Bytes>& lists) {
   BatchShape shape;
   std::int64_t batch_size = 0;
   lists.clear();
@@ -665,7 +728,7 @@ BatchShape scan_batch(Bytes record, std::vector<Bytes>& lists) {
   if (batch_size == 0) {
     for (const Bytes list : lists) shape.rows = std::max(shape.rows, count_features(list));
   }
-  check_size(shape.rows, lists.size(), record.size());
+  check_size(shape.rows, columns + lists.size(), record.size());
   return shape;
 }
 
@@ -694,12 +757,15 @@ Rows RowParser::parse(std::shared_ptr<const Records> records) {
     if (const auto header = records->entries[index].source_key; header != 0) info.source_key = header;
   };
 
+  // Columns that the stream itself brought about count as its claim, those of the schema do not.
+  const auto claimed_columns = [&] { return config_.keep_all ? std::size_t{columns_->size()} : 0; };
+
   if (config_.kind == RecordKind::kExampleBatch) {
     for (std::size_t index = 0; index < count; ++index) {
       try {
-        const BatchShape shape = scan_batch((*records)[index], scratch_->feature_lists);
+        const BatchShape shape = scan_batch((*records)[index], claimed_columns(), scratch_->feature_lists);
         auto block = new_block(static_cast<std::uint32_t>(shape.rows));
-        RecordReader reader(config_, *columns_, *scratch_, *block);
+        RecordReader reader(config_, *columns_, *scratch_, *block, copy_room((*records)[index].size()));
         reader.read_batch(scratch_->feature_lists);
         for (std::uint32_t row = 0; row < block->rows(); ++row) {
           block->info(row).source_key = shape.source_key;
@@ -731,11 +797,12 @@ Rows RowParser::parse(std::shared_ptr<const Records> records) {
             reader.skip(tag);
           }
         }
-        check_size(examples.size(), columns_->size() + shared.size(), (*records)[index].size());
+        check_size(examples.size(), claimed_columns() + shared.size(), (*records)[index].size());
         auto block = new_block(static_cast<std::uint32_t>(examples.size()));
-        RecordReader row_reader(config_, *columns_, *scratch_, *block);
+        RecordReader row_reader(config_, *columns_, *scratch_, *block, copy_room((*records)[index].size()));
+        row_reader.read_shared(shared);
         for (std::uint32_t row = 0; row < block->rows(); ++row) {
-          row_reader.read_example(row, examples[row], shared);
+          row_reader.read_example(row, examples[row]);
           finish(block->info(row), index);
         }
         add_block(rows, std::move(block));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -68,7 +69,10 @@ void line_texts(Bytes line, const LineField& field, std::vector<std::string_view
 [[nodiscard]] Bytes line_set_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena);
 [[nodiscard]] Bytes line_set_real(Bytes line, const LineField& field, double value, Arena& arena);
 [[nodiscard]] Bytes line_set_text(Bytes line, const LineField& field, std::string_view value, Arena& arena);
-// Appends one value to a repeated integer field.
+// Appends values to a repeated integer field, in one copy of the line.
+[[nodiscard]] Bytes line_add_ints(Bytes line, const LineField& field, std::span<const std::int64_t> values,
+                                  Arena& arena);
+// Appends one value.
 [[nodiscard]] Bytes line_add_int(Bytes line, const LineField& field, std::int64_t value, Arena& arena);
 // Without any occurrence of the field.
 [[nodiscard]] Bytes line_clear(Bytes line, std::uint32_t number, Arena& arena);
