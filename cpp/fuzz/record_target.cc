@@ -115,8 +115,8 @@ void check_batch(const BatchData& batch, const Rows& rows) {
   expect(batch.labels.size() == count * batch.heads && batch.label_mask.size() == batch.labels.size(),
          "labels do not fit the rows");
   for (const float weight : batch.weights) expect(weight >= 0, "a weight is negative");
-  for (const auto& texts : batch.texts) {
-    if (!texts.offsets.empty()) expect(std::is_sorted(texts.offsets.begin(), texts.offsets.end()), "offsets shrink");
+  for (const auto& field : batch.dense) {
+    expect(std::is_sorted(field.texts.offsets.begin(), field.texts.offsets.end()), "offsets shrink");
   }
 }
 
