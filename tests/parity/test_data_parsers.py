@@ -71,10 +71,9 @@ def test_the_sample_instance() -> None:  # [14]
 def test_concat_of_slots() -> None:  # [15]
     schema = Schema(sparse=["slot_0", "slot_1", "fidv2"])
     batch = parse(sample_instance(), "instance", schema)
-    lists = [batch[name] for name in ("slot_0", "slot_1", "fidv2")]
-    values, offsets = ragged.concat([(each.values, each.offsets) for each in lists])
-    assert offsets.tolist() == [0, 1, 2, 12]
-    assert values.tolist() == [0, 1 << 48 | 1, *(100 << 48 | number for number in range(10))]
+    joined = ragged.concat([batch[name] for name in ("slot_0", "slot_1", "fidv2")])
+    assert joined.offsets.tolist() == [0, 1, 2, 12]
+    assert joined.values.tolist() == [0, 1 << 48 | 1, *(100 << 48 | number for number in range(10))]
 
 
 def test_rows_of_values() -> None:  # [32]

@@ -34,6 +34,7 @@ from monolith.data.transforms import (
     UseFieldAsLabel,
     parse_transform_config,
 )
+from monolith.data.batch import Ragged
 from monolith.data.transforms.ragged import concat, gen_fid_mask, map_id, row_ids
 
 # The names that the original's tests use and the open LineId lacks.
@@ -235,13 +236,13 @@ def test_vector_11_texts(op: str, operand: Any, other: str) -> None:
 
 
 def test_vector_15_concatenated_features() -> None:
-    joined = concat([([1 << 54], [0, 1]), ([2 << 54], [0, 1]), (list(range(10)), [0, 10])])
+    joined = concat([Ragged.from_lists([row]) for row in ([1 << 54], [2 << 54], list(range(10)))])
     assert joined.offsets.tolist() == [0, 1, 2, 12]
 
 
 def test_vector_22_map_id_and_fid_mask() -> None:
     assert map_id([123, 456, 789, 912], {123: 0, 456: 1, 789: 2}).tolist() == [0, 1, 2, -1]
-    assert gen_fid_mask([1, 2, 3, 3, 4, 5, 6], [0, 3, 4, 4, 7], 3).tolist() == [1, 1, 0, 0]
+    assert gen_fid_mask(Ragged.from_lists([[1, 2, 3], [3], [], [4, 5, 6]]), 3).tolist() == [1, 1, 0, 0]
 
 
 def test_vector_32_rows_of_values() -> None:

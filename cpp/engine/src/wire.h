@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace engine::wire {
 
@@ -176,5 +177,22 @@ class Writer {
  private:
   std::byte* at_;
 };
+
+// --- appending to a string, for messages whose size is not known beforehand ---
+
+inline void put_varint(std::string& out, std::uint64_t value) {
+  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
+  out.push_back(static_cast<char>(value));
+}
+
+inline void put_tag(std::string& out, std::uint32_t field, std::uint32_t wire) {
+  put_varint(out, std::uint64_t{field} << 3 | wire);
+}
+
+inline void put_block(std::string& out, std::uint32_t field, std::string_view bytes) {
+  put_tag(out, field, kBlock);
+  put_varint(out, bytes.size());
+  out.append(bytes);
+}
 
 }  // namespace engine::wire

@@ -17,21 +17,9 @@ namespace {
 using wire::kBlock;
 using wire::kFixed32;
 using wire::kVarint;
-
-void put_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-  out.push_back(static_cast<char>(value));
-}
-
-void put_tag(std::string& out, std::uint32_t field, std::uint32_t wire) {
-  put_varint(out, std::uint64_t{field} << 3 | wire);
-}
-
-void put_block(std::string& out, std::uint32_t field, std::string_view bytes) {
-  put_tag(out, field, kBlock);
-  put_varint(out, bytes.size());
-  out.append(bytes);
-}
+using wire::put_block;
+using wire::put_tag;
+using wire::put_varint;
 
 void put_float(std::string& out, std::uint32_t field, float value) {
   put_tag(out, field, kFixed32);

@@ -21,9 +21,9 @@ import numpy as np
 
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch
+from monolith.data.records.line_id import LineIdFields
 
 __all__ = [
-    "STANDARD_LINE_FIELDS",
     "Choice",
     "ColumnType",
     "Columns",
@@ -41,23 +41,6 @@ Columns: TypeAlias = Mapping[str, ColumnType] | Sequence[str] | None
 
 LineField: TypeAlias = tuple[str, int, str, bool, float]
 """A field of LineId: name, number, kind (int, fixed64, fixed32, float, double, text), whether repeated, default."""
-
-STANDARD_LINE_FIELDS: tuple[LineField, ...] = (
-    ("uid", 2, "fixed64", False, 0),
-    ("req_time", 3, "int", False, 0),
-    ("item_id", 4, "fixed64", False, 0),
-    ("actions", 6, "int", True, 0),
-    ("chnid", 19, "int", False, 0),
-    ("pre_actions", 23, "int", True, 0),
-    ("sample_rate", 27, "float", False, 1),
-    ("special_strategies", 39, "int", True, 0),
-    ("device_type", 41, "text", False, 0),
-    ("cid", 48, "text", False, 0),
-    ("user_id", 49, "text", False, 0),
-    ("is_draw", 87, "int", False, 0),
-    ("rank", 145, "int", False, 0),
-    ("data_source_name", 235, "text", False, 0),
-)
 """The fields that every LineId has."""
 
 _LABEL, _WEIGHT, _LINE_ID = "__LABEL__", "instance_weight", "__LINE_ID__"
@@ -153,7 +136,7 @@ class TableColumns:
         if isinstance(columns, Mapping):
             self._types = {name: _checked_type(name, kind) for name, kind in columns.items()}
         self._names: list[str] | None = None if columns is None else names
-        fields = STANDARD_LINE_FIELDS if line_fields is None else line_fields
+        fields = LineIdFields.standard().native() if line_fields is None else line_fields
         for field in fields:
             if field[2] not in _TAKEN_BY_FIELD:
                 known = ", ".join(_TAKEN_BY_FIELD)

@@ -6,14 +6,15 @@ rows. Nothing here reads data.
 
 from __future__ import annotations
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from monolith import _native
+from monolith.core import fid
 from monolith.core.errors import ConfigError
+from monolith.data.slot_names import slot_of_name
 
 __all__ = ["BuildContext", "FeatureRef", "LineField", "RowTransform", "Transform"]
 
@@ -23,8 +24,6 @@ LineField: TypeAlias = tuple[str, int, str, bool, float]
 FeatureRef: TypeAlias = tuple[str, int, int]
 """(name, column, slot among the flat v1 ids of an Instance or -1) of a feature."""
 
-_SLOT_NAME = re.compile(r"(?:fc_)?slot_([0-9]+)")
-_V1_SLOTS = 1 << 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +63,8 @@ class BuildContext:
 
     def feature(self, name: str) -> FeatureRef:
         """Return where the feature of that name is found in a row; it gets a column when it has none."""
-        flat_slot = self.slots.get(name, -1)
-        if match := _SLOT_NAME.fullmatch(name):
-            flat_slot = int(match[1])
-        return name, self.columns.want(name), flat_slot if flat_slot < _V1_SLOTS else -1
+        slot = self.slots.get(name, slot_of_name(name))
+        return name, self.columns.want(name), slot if slot is not None and slot < fid.V1_SLOTS else -1
 
 
 class Transform(ABC):

@@ -19,7 +19,8 @@ from hypothesis import given
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, SchemaMismatch
-from monolith.data.sources.arrow_columns import STANDARD_LINE_FIELDS, load_pyarrow
+from monolith.data.records.line_id import LineIdFields
+from monolith.data.sources.arrow_columns import load_pyarrow
 from monolith.data.sources.frame import FrameSource
 
 ARMS = ("fid_v1_list", "fid_v2_list", "float_list", "double_list", "int64_list", "bytes_list")
@@ -46,7 +47,7 @@ def message_classes() -> dict[str, Any]:
     message("Column", ("name", 1, "string", False), ("feature", 2, "Feature", True), ("type", 3, "int32", False))
     message("Batch", ("column", 1, "Column", True), ("batch_size", 3, "int32", False))
     spelled = {"int": "int64", "fixed64": "fixed64", "float": "float", "text": "string"}
-    message("LineId", *[(name, number, spelled[kind], many) for name, number, kind, many, _ in STANDARD_LINE_FIELDS])
+    message("LineId", *[(name, number, spelled[kind], many) for name, number, kind, many, _ in LineIdFields.standard().native()])
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
@@ -195,7 +196,7 @@ def test_a_line_id_is_assembled_from_its_columns() -> None:
 
 
 def test_a_line_id_can_have_fields_of_the_user() -> None:
-    fields = [*STANDARD_LINE_FIELDS, ("did", 11, "text", False, 0.0), ("vids", 163, "fixed32", True, 0.0)]
+    fields = [*LineIdFields.standard().native(), ("did", 11, "text", False, 0.0), ("vids", 163, "fixed32", True, 0.0)]
     frame = {"__DID__": ["d"], "__VIDS__": [[1, -1, 2**32 - 1]], "__UID__": [1]}
     [(arm, [line])] = read_all(FrameSource(frame, line_fields=fields))["__LINE_ID__"]
     assert arm == "bytes_list"

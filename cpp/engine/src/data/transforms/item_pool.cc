@@ -17,25 +17,17 @@ namespace engine::data {
 
 namespace {
 
+using wire::put_block;
+using wire::put_varint;
+
 // A channel is written in pieces of about this size, so that no record comes near the largest that readers take.
 constexpr std::size_t kPieceBytes = std::size_t{64} << 20;
-
-void put_varint(std::string& out, std::uint64_t value) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<char>(value | 0x80));
-  out.push_back(static_cast<char>(value));
-}
 
 // proto3: zero is not on the wire.
 void put_int(std::string& out, std::uint32_t field, std::int64_t value) {
   if (value == 0) return;
   put_varint(out, std::uint64_t{field} << 3 | wire::kVarint);
   put_varint(out, static_cast<std::uint64_t>(value));
-}
-
-void put_block(std::string& out, std::uint32_t field, std::string_view bytes) {
-  put_varint(out, std::uint64_t{field} << 3 | wire::kBlock);
-  put_varint(out, bytes.size());
-  out.append(bytes);
 }
 
 std::string item_message(const PooledItem& item, const std::vector<std::string>& names) {
