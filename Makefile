@@ -71,7 +71,7 @@ test-cpp: setup ## Run the C++ tests only
 test-python: setup ## Run the Python tests only
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-sanitizers: setup ## Run the table tests under ASan + UBSan, then under TSan
+test-sanitizers: setup ## Run the tests of native code under ASan + UBSan, then under TSan
 	scripts/test_sanitizers.sh address,undefined build/asan
 	scripts/test_sanitizers.sh thread build/tsan
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds engine, module and tests with sanitizers, and runs the C++ tests and the table tests of Python under them.
+# Builds engine, module and tests with sanitizers, and runs the C++ tests and the Python tests of native code under them.
 #
 #   test_sanitizers.sh address,undefined build/asan
 #   test_sanitizers.sh thread            build/tsan
@@ -18,8 +18,9 @@ export PATH="$root/.venv/bin:$PATH"
 
 targets=(_native engine_tests)
 suites=()
-for suite in tests/unit/embedding tests/conformance tests/parity; do
-  [[ ! -d $suite ]] || suites+=("$suite")
+for suite in tests/unit/embedding tests/unit/data/test_{dataset,native_parser}.py tests/unit/data/transforms \
+  tests/conformance tests/parity; do
+  [[ ! -e $suite ]] || suites+=("$suite")
 done
 
 cmake -S . -B "$build" -G Ninja -DMONOLITH_SANITIZE="$sanitizers" -DPython_EXECUTABLE="$python" \

@@ -14,12 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from monolith.data.records.framing import Framing
+from monolith.data.records.messages import ExampleBatch, LineId
 from monolith.data.records.writer import RecordWriter
-from monolith.data.sources.base import Position, Source
+from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.files import FileSource
+from monolith.data.sources.frame import FrameSource
+from monolith.data.sources.parquet import ParquetSource
+from monolith.data.sources.queue import QueueSource
 from monolith.data.sources.stdin import StdinSource
 from monolith.data.sources.work_list import MemoryWorkList
 
@@ -35,10 +41,12 @@ class Case:
     name: str
     prepare: Callable[[Path], Callable[[], Source]]
     """Write the input under a folder, and return what makes a source of it."""
-    expected: list[bytes]
-    """Its records, in order."""
+    expected: list[Any]
+    """Its records, in order, as ``show`` shows them."""
     lot_records: int = 1
     """How large lots are, for sources whose lots the suite can set."""
+    record: RecordKind = "instance"
+    show: Callable[[bytes], Any] = bytes
 
 
 def write_files(folder: Path, files: int, rows: int, suffix: str = "", framing: Framing | None = None) -> list[str]:
@@ -97,6 +105,35 @@ def with_an_empty_file(folder: Path) -> Callable[[], Source]:
     return lambda: FileSource(order, record="instance", interleave=2)
 
 
+TABLE = {"__UID__": list(range(15)), "price": [number / 2 for number in range(15)]}
+
+
+def frame(**options: Any) -> Callable[[Path], Callable[[], Source]]:
+    return lambda folder: lambda: FrameSource(TABLE, batch_rows=2, **options)
+
+
+def parquet(folder: Path) -> Callable[[], Source]:
+    path = folder / "rows.parquet"
+    pyarrow.parquet.write_table(pyarrow.table(TABLE), path, row_group_size=4)
+    return lambda: ParquetSource([str(path)], batch_rows=2)
+
+
+def queue(_: Path) -> Callable[[], Source]:
+    def make() -> Source:
+        source = QueueSource("instance")
+        source.put([record(number) for number in range(15)])
+        source.end()
+        return source
+
+    return make
+
+
+def uids(payload: bytes) -> list[int]:
+    [lines] = [column for column in ExampleBatch.FromString(payload).named_feature_list if column.name == "__LINE_ID__"]
+    return [LineId.FromString(feature.bytes_list.value[0]).uid for feature in lines.feature]
+
+
+IN_PAIRS = [[number, number + 1] for number in range(0, 14, 2)] + [[14]]
 IN_ORDER = [record(number) for number in range(15)]
 
 
@@ -137,6 +174,9 @@ CASES = [
     Case("files of a work list", shared_files, IN_ORDER),
     Case("files, the first one empty", with_an_empty_file, [record(number) for number in (3, 0, 4, 1, 5, 2)]),
     Case("a stream", stream(""), IN_ORDER),
+    Case("a queue", queue, IN_ORDER),
+    Case("a data frame", frame(), IN_PAIRS, record="example_batch", show=uids),
+    Case("a Parquet file", parquet, IN_PAIRS, record="example_batch", show=uids),
     Case("a stream of zstd", stream(".zst"), IN_ORDER, lot_records=2),
 ]
 
@@ -144,8 +184,8 @@ CASES = [
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
     made: Case = request.param
-    for module in ("records.reader", "sources.stdin"):
-        monkeypatch.setattr(f"monolith.data.{module}.LOT_RECORDS", made.lot_records)
+    for name in ("records.reader.LOT_RECORDS", "sources.stdin.LOT_RECORDS", "sources.queue.LOT_RECORDS"):
+        monkeypatch.setattr(f"monolith.data.{name}", made.lot_records)
     return made
 
 
@@ -154,18 +194,18 @@ def make(case: Case, tmp_path: Path) -> Callable[[], Source]:
     return case.prepare(tmp_path)
 
 
-def payloads(source: Source) -> list[bytes]:
-    found: list[bytes] = []
+def payloads(source: Source, case: Case) -> list[Any]:
+    found: list[Any] = []
     while (lot := source.read()) is not None:
         assert len(lot) > 0
-        found += [lot[index] for index in range(len(lot))]
+        found += [case.show(lot[index]) for index in range(len(lot))]
     return found
 
 
 def test_every_record_comes_once_in_order_and_then_the_end(case: Case, make: Callable[[], Source]) -> None:
     source = make()
-    assert source.record == "instance"
-    assert payloads(source) == case.expected
+    assert source.record == case.record
+    assert payloads(source, case) == case.expected
     assert source.read() is None
     source.close()
 
@@ -182,12 +222,12 @@ def test_it_goes_on_after_every_lot_as_if_it_had_not_stopped(case: Case, make: C
     for count, position in stops:
         again = make()
         again.resume(json.loads(json.dumps(position)))
-        assert payloads(again) == case.expected[count:]
+        assert payloads(again, case) == case.expected[count:]
         again.close()
 
 
 def test_it_can_be_resumed_again_and_again(case: Case, make: Callable[[], Source]) -> None:
-    found: list[bytes] = []
+    found: list[Any] = []
     position = None
     while True:
         source = make()
@@ -198,7 +238,7 @@ def test_it_can_be_resumed_again_and_again(case: Case, make: Callable[[], Source
         source.close()
         if lot is None:
             break
-        found += [lot[index] for index in range(len(lot))]
+        found += [case.show(lot[index]) for index in range(len(lot))]
     assert found == case.expected
 
 

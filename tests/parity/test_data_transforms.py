@@ -11,6 +11,7 @@ import pytest
 
 from monolith import _native
 from monolith.core import fid
+from monolith.data.batch import Ragged
 from monolith.data.records.line_id import LineIdFields
 from monolith.data.records.messages import FilterValues, with_line_id
 from monolith.data.transforms import (
@@ -34,7 +35,6 @@ from monolith.data.transforms import (
     UseFieldAsLabel,
     parse_transform_config,
 )
-from monolith.data.batch import Ragged
 from monolith.data.transforms.ragged import concat, gen_fid_mask, map_id, row_ids
 
 # The names that the original's tests use and the open LineId lacks.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 import subprocess
 import sys
@@ -11,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from monolith.core import errors
+from monolith.data import Batch, Dataset, DenseFeature, Schema, SparseFeature, transforms
+from monolith.data.transforms import Transform
 from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.embedding.admission import FILTERS
 from monolith.embedding.compressors import COMPRESSORS
@@ -65,6 +68,29 @@ def test_every_part_and_its_settings_are_in_the_reference(family: dict[str, type
         assert re.search(rf"`{part.__name__}\W", text), part
         for field in dataclasses.fields(part):  # type: ignore[arg-type]
             assert re.search(rf"\b{field.name}\b", text), f"{part.__name__}.{field.name}"
+
+
+def test_every_transform_and_its_settings_are_in_the_reference() -> None:
+    text = (REFERENCE / "transforms.md").read_text()
+    for name in transforms.__all__:
+        made = getattr(transforms, name)
+        if not (isinstance(made, type) and issubclass(made, Transform)) or inspect.isabstract(made):
+            continue
+        assert re.search(rf"`{name}\W", text), name
+        for field in dataclasses.fields(made):  # type: ignore[arg-type]
+            assert re.search(rf"\b{field.name}\b", text), f"{name}.{field.name}"
+
+
+def test_every_method_of_a_dataset_is_in_the_guide() -> None:
+    text = (ROOT / "docs" / "guide" / "data.md").read_text()
+    assert [name for name in vars(Dataset) if not name.startswith("_") and f"{name}" not in text] == []
+
+
+@pytest.mark.parametrize("owner", [Schema, SparseFeature, DenseFeature, Batch], ids=lambda owner: owner.__name__)
+def test_every_field_of_schema_and_batch_is_in_the_guide(owner: type) -> None:
+    text = (ROOT / "docs" / "guide" / "data.md").read_text()
+    names = [field.name for field in dataclasses.fields(owner) if not field.name.startswith("_")]  # type: ignore[arg-type]
+    assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
 def test_links_lead_somewhere() -> None:

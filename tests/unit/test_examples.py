@@ -12,7 +12,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
-PAGES = ["README.md", "docs/guide/tables.md", "docs/reference/optimizers.md"]
+PAGES = [
+    "README.md",
+    "docs/guide/tables.md",
+    "docs/guide/data.md",
+    "docs/reference/optimizers.md",
+    "docs/reference/transforms.md",
+]
 
 
 def run(program: Path, folder: Path) -> str:

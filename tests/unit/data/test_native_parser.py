@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.core.errors import DataError, SchemaMismatch
@@ -41,7 +41,6 @@ def assert_equal(ours: Batch, theirs: Batch) -> None:
 
 
 @pytest.mark.parametrize("record", RECORDS)
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_native_parser_agrees_with_protobuf(record: Any, data: st.DataObject) -> None:
     payloads = [each.SerializeToString() for each in data.draw(st.lists(BY_RECORD[record], min_size=1, max_size=3))]
@@ -49,7 +48,6 @@ def test_the_native_parser_agrees_with_protobuf(record: Any, data: st.DataObject
 
 
 @pytest.mark.parametrize("record", ["instance", "example", "tf_example"])
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_messages_that_are_put_together_are_merged_as_protobuf_merges_them(record: Any, data: st.DataObject) -> None:
     # Concatenated messages repeat fields, split packed ones and come out of order: all legal.
@@ -59,7 +57,6 @@ def test_messages_that_are_put_together_are_merged_as_protobuf_merges_them(recor
 
 
 @pytest.mark.parametrize("record", RECORDS)
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_dense_features_agree_with_protobuf_or_both_refuse(record: Any, data: st.DataObject) -> None:
     schema = Schema(
@@ -76,7 +73,6 @@ def test_dense_features_agree_with_protobuf_or_both_refuse(record: Any, data: st
 
 
 @pytest.mark.parametrize("record", RECORDS)
-@settings(max_examples=100, deadline=None)
 @given(data=st.data())
 def test_a_damaged_record_is_read_or_refused_and_never_more(record: Any, data: st.DataObject) -> None:
     payload = bytearray(data.draw(BY_RECORD[record]).SerializeToString())

@@ -15,7 +15,7 @@ from monolith.data.sources.base import Position, RecordKind
 
 __all__ = ["QueueSource"]
 
-_LOT_RECORDS = 4096
+LOT_RECORDS = 4096
 
 
 class QueueSource:
@@ -92,7 +92,7 @@ class QueueSource:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
             if self._is_closed or not self._waiting:
                 return None
-            count = min(len(self._waiting), _LOT_RECORDS)
+            count = min(len(self._waiting), LOT_RECORDS)
             payloads = [self._waiting.popleft() for _ in range(count)]
             first = self._next
             self._next += count

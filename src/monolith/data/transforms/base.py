@@ -25,7 +25,6 @@ FeatureRef: TypeAlias = tuple[str, int, int]
 """(name, column, slot among the flat v1 ids of an Instance or -1) of a feature."""
 
 
-
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
     """What a transform needs to know of the pipeline that it becomes part of.

@@ -47,7 +47,10 @@ def message_classes() -> dict[str, Any]:
     message("Column", ("name", 1, "string", False), ("feature", 2, "Feature", True), ("type", 3, "int32", False))
     message("Batch", ("column", 1, "Column", True), ("batch_size", 3, "int32", False))
     spelled = {"int": "int64", "fixed64": "fixed64", "float": "float", "text": "string"}
-    message("LineId", *[(name, number, spelled[kind], many) for name, number, kind, many, _ in LineIdFields.standard().native()])
+    message(
+        "LineId",
+        *[(name, number, spelled[kind], many) for name, number, kind, many, _ in LineIdFields.standard().native()],
+    )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {
