@@ -139,6 +139,7 @@ class _InMemory:
     """Lots of records that are there already, as a source."""
 
     record = "example_batch"
+    is_ordered = True
 
     def __init__(self, lots: Sequence[_native.Records]) -> None:
         self._lots = iter(lots)

@@ -274,24 +274,24 @@ def _numbers_or_texts(value: Any) -> Array:
 
 
 def batch_of(
-    data: _native.BatchData, sparse: Mapping[str, int], dense: Mapping[str, int], extras: Mapping[str, int]
+    data: _native.BatchData,
+    sparse: Mapping[str, int],
+    dense: Mapping[str, int],
+    extras: Mapping[str, int],
+    writable: bool = False,
 ) -> Batch:
     """Make a batch of native arrays; the mappings say at which place each name is."""
-
-    def make(writable: bool) -> Batch:
-        return Batch(
-            size=data.rows,
-            ids=_Lazy(sparse, lambda place: Ragged(*data.ids(place, writable))),
-            dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place, writable))),
-            label=data.label(writable),
-            label_mask=data.label_mask(writable),
-            weight=data.weight(writable),
-            sample_rate=data.sample_rate(writable),
-            event_time_s=data.event_time_s(writable),
-            uid=data.uid(writable),
-            actions=Ragged(*data.actions(writable)),
-            extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place, writable))),
-            _writable=None if writable else lambda: make(True),
-        )
-
-    return make(False)
+    return Batch(
+        size=data.rows,
+        ids=_Lazy(sparse, lambda place: Ragged(*data.ids(place, writable))),
+        dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place, writable))),
+        label=data.label(writable),
+        label_mask=data.label_mask(writable),
+        weight=data.weight(writable),
+        sample_rate=data.sample_rate(writable),
+        event_time_s=data.event_time_s(writable),
+        uid=data.uid(writable),
+        actions=Ragged(*data.actions(writable)),
+        extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place, writable))),
+        _writable=None if writable else lambda: batch_of(data, sparse, dense, extras, writable=True),
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import monolith as mt
+from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
 from monolith.data import Batch, Dataset, DenseFeature, Framing, RecordWriter, Schema, SparseFeature
 from monolith.data.records.messages import Example, ExampleBatch
@@ -94,6 +96,21 @@ def test_arrays_outlive_the_batch_and_cannot_be_written(folder: Path) -> None:
     assert values[9] == 1 << 48 | 9
     with pytest.raises(ValueError, match="read-only"):
         values[0] = 0
+
+
+def test_reading_on_needs_no_more_memory(folder: Path) -> None:
+    dataset = open_files(folder).batch(25)
+    gc.disable()  # nothing may wait for it
+    try:
+        held = []
+        for _ in range(30):
+            for batch in dataset:
+                assert batch["user"].values.size
+                assert batch["x"].size
+            held.append(_native.pooled_bytes())
+        assert held[-1] == held[10]
+    finally:
+        gc.enable()
 
 
 def test_torch_tensors_are_views_of_the_same_memory(folder: Path) -> None:
@@ -387,8 +404,6 @@ def _no_threads_are_left() -> Iterator[None]:
 
     before = threading.active_count()
     yield
-    import gc
-
     gc.collect()
     assert threading.active_count() <= before
 

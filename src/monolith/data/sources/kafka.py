@@ -10,8 +10,8 @@ Where a partition begins when the group gives it to this consumer:
 3. in the first assignment of a source that was not resumed: by ``start``;
 4. any other, such as one whose reader has died: where the group has committed, by ``start`` when it has not.
 
-Partitions arrive in no fixed order. A source that is resumed and told what had followed its place reads just that first,
-in the order of then, whoever holds those partitions now; only then does it join the group.
+Partitions arrive in no fixed order. A source that is resumed and told what had followed its place reads just that
+first, in the order of then, whoever holds those partitions now; only then does it join the group.
 """
 
 from __future__ import annotations
