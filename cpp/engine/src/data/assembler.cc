@@ -255,6 +255,7 @@ class Assembler::Pass {
     make_dense();
     make_labels();
     make_line_fields();
+    assembler_.batch_bytes_ = taken_;
     return std::move(batch_);
   }
 
@@ -298,13 +299,17 @@ class Assembler::Pass {
     const std::size_t exact = count * sizeof(Value);
     const std::size_t bytes = kChecksMemory ? exact : (exact + 63) / 64 * 64;
     if (batch_->buffers.empty() || used_ + bytes > room_ || kChecksMemory) {
+      // Batches are much alike: the first buffer is as large as the last batch was, a little more, and mostly is
+      // enough.
       constexpr std::size_t kPiece = kChecksMemory ? 1 : 1 << 18;
-      batch_->buffers.push_back(Buffer::take(std::max(bytes, kPiece)));
+      const std::size_t all = batch_->buffers.empty() && !kChecksMemory ? assembler_.batch_bytes_ * 9 / 8 : 0;
+      batch_->buffers.push_back(Buffer::take(std::max({bytes, kPiece, all})));
       room_ = batch_->buffers.back()->size();
       used_ = 0;
     }
     auto* data = reinterpret_cast<Value*>(batch_->buffers.back()->data() + used_);
     used_ += bytes;
+    taken_ += bytes;
     return {data, count};
   }
 
@@ -321,11 +326,14 @@ class Assembler::Pass {
     batch_->ids.resize(features);
     flat_roles_.assign(features, FlatRole::kNone);
     const bool has_flat = has_flat_fids();
-    if (has_flat) make_flat_offsets();
+    if (has_flat) find_flat_roles();
+    const bool is_filled = has_flat && fill_flat_at_once();
+    if (has_flat && !is_filled) make_flat_offsets();
     for (std::size_t place = 0; place < features; ++place) {
       if (flat_roles_[place] != FlatRole::kAll) make_ids_of(place);
     }
-    if (has_flat) fill_flat();
+    if (has_flat && !is_filled) fill_flat();
+    if (has_flat) learn_flat_rates();
   }
 
   void make_ids_of(std::size_t place) {
@@ -439,6 +447,68 @@ class Assembler::Pass {
     });
   }
 
+  void find_flat_roles() {
+    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
+      const SparseFeature& feature = config_.sparse[place];
+      if (!feature.takes_flat_fids) continue;
+      flat_roles_[place] = has_cells(feature.column) ? FlatRole::kSome : FlatRole::kAll;
+    }
+  }
+
+  // How many ids a feature has in a row is much the same from batch to batch. So room is made for a quarter more than
+  // last time and the ids are put there in one pass; should it not do, they are counted first after all.
+  bool fill_flat_at_once() {
+    const auto& rates = assembler_.flat_rates_;
+    if (rates.empty() || std::find(flat_roles_.begin(), flat_roles_.end(), FlatRole::kSome) != flat_roles_.end()) {
+      return false;
+    }
+    std::size_t most = 0;  // ids of one row
+    for_each_row([&most](std::size_t, Bytes fids) { most = std::max(most, fids.size() / 8); });
+    struct Taker {
+      std::size_t place;
+      std::int64_t* begin;
+      std::int64_t* end;  // behind it there is room for one more row
+      std::int64_t* offsets;
+    };
+    std::vector<Taker> takers;
+    std::vector<std::int64_t*> cursors(config_.sparse.size(), nullptr);
+    for (std::size_t place = 0; place < cursors.size(); ++place) {
+      if (flat_roles_[place] != FlatRole::kAll) continue;
+      const auto room = static_cast<std::size_t>(rates[place] * 1.25 * static_cast<double>(count_)) + 1;
+      auto& ids = batch_->ids[place];
+      ids.offsets = take<std::int64_t>(count_ + 1);
+      ids.offsets[0] = 0;
+      ids.values = take_ids(room + most);
+      cursors[place] = ids.values.data();
+      takers.push_back({place, ids.values.data(), ids.values.data() + room, ids.offsets.data() + 1});
+    }
+    const bool converts = !config_.keeps_fid_version;
+    bool has_room = true;
+    for_each_row([&](std::size_t row, Bytes fids) {
+      if (!has_room) return;
+      for_each_flat(
+          fids, [&](std::size_t place, std::int64_t fid) { *cursors[place]++ = converts ? fid_v1_to_v2(fid) : fid; });
+      for (const Taker& taker : takers) {
+        taker.offsets[row] = cursors[taker.place] - taker.begin;
+        has_room = has_room && cursors[taker.place] <= taker.end;
+      }
+    });
+    if (!has_room) return false;
+    for (const Taker& taker : takers) {
+      auto& ids = batch_->ids[taker.place];
+      ids.values = ids.values.first(static_cast<std::size_t>(cursors[taker.place] - taker.begin));
+    }
+    return true;
+  }
+
+  void learn_flat_rates() {
+    auto& rates = assembler_.flat_rates_;
+    rates.resize(config_.sparse.size());
+    for (std::size_t place = 0; place < rates.size(); ++place) {
+      rates[place] = static_cast<double>(batch_->ids[place].values.size()) / static_cast<double>(count_);
+    }
+  }
+
   // Row by row, the ids of each feature are counted. Where no row has the feature under its name, which is usual, the
   // counts are its offsets; else they are kept for make_ids_of, as a feature of that name wins over the flat ids.
   void make_flat_offsets() {
@@ -452,14 +522,11 @@ class Assembler::Pass {
     const std::size_t features = config_.sparse.size();
     flat_counts_.resize(features);
     for (std::size_t place = 0; place < features; ++place) {
-      const SparseFeature& feature = config_.sparse[place];
-      if (!feature.takes_flat_fids) continue;
-      if (has_cells(feature.column)) {
-        flat_roles_[place] = FlatRole::kSome;
+      if (flat_roles_[place] == FlatRole::kNone) continue;
+      if (flat_roles_[place] == FlatRole::kSome) {
         flat_counts_[place].resize(count_);
         takers.push_back({place, nullptr, flat_counts_[place].data(), 0});
       } else {
-        flat_roles_[place] = FlatRole::kAll;
         auto& ids = batch_->ids[place];
         ids.offsets = take<std::int64_t>(count_ + 1);
         ids.offsets[0] = 0;
@@ -805,6 +872,7 @@ class Assembler::Pass {
   std::shared_ptr<BatchData> batch_;
   std::size_t used_ = 0;
   std::size_t room_ = 0;
+  std::size_t taken_ = 0;
   // Which ids of a feature are flat ones.
   enum class FlatRole : std::uint8_t { kNone, kSome, kAll };
   std::vector<FlatRole> flat_roles_;

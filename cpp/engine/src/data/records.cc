@@ -1,12 +1,16 @@
 // records.cc: the pool that buffers come from.
 #include "engine/data/records.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
 #include <bit>
 #include <cstdlib>
 #include <mutex>
 #include <new>
 #include <vector>
+
+#include "engine/pages.h"
 
 #include "memory_check.h"
 
@@ -39,7 +43,10 @@ class Pool {
         return data;
       }
     }
-    return static_cast<std::byte*>(::operator new(capacity, std::align_val_t{kAlignment}));
+    auto* data = static_cast<std::byte*>(::operator new(capacity, alignment(capacity)));
+    // The arrays of a batch are written side by side, a page each: small pages would not fit the translation cache.
+    if (capacity >= kHugePageBytes) madvise(data, capacity / kHugePageBytes * kHugePageBytes, MADV_HUGEPAGE);
+    return data;
   }
 
   void give_back(std::byte* data, std::size_t capacity) noexcept {
@@ -53,7 +60,7 @@ class Pool {
       }
     }
     allow(data, capacity);
-    ::operator delete(data, std::align_val_t{kAlignment});
+    ::operator delete(data, alignment(capacity));
   }
 
   std::size_t held() noexcept {
@@ -63,7 +70,10 @@ class Pool {
 
  private:
   static constexpr std::size_t kSmallest = 4096;
-  static constexpr std::size_t kAlignment = 64;
+  static std::align_val_t alignment(std::size_t capacity) noexcept {
+    return std::align_val_t{capacity >= kHugePageBytes ? kHugePageBytes : kLineBytes};
+  }
+
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
   static constexpr std::size_t kMostBuffers = 256;
 
