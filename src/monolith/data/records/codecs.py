@@ -51,6 +51,7 @@ _SNAPPY_EXPANSION = 32
 _SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; larger ones no reader had room for
 # A zstd block gives at most 128 KiB, so this many of them make a piece.
 _ZSTD_BLOCKS = 16
+_ZSTD_PIECE_BYTES = _ZSTD_BLOCKS << 17
 _ZSTD_BLOCK_LIMIT = 1 << 17
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # and the 15 numbers after it
@@ -239,7 +240,7 @@ def _read_zstd(window: _Window) -> Iterator[bytes]:
             continue
         if magic != _ZSTD_MAGIC:
             window.fail("no zstd frame begins here; give the right compression, or compression='auto'")
-        machine = zstandard.ZstdDecompressor().decompressobj()
+        machine = zstandard.ZstdDecompressor().decompressobj(write_size=_ZSTD_PIECE_BYTES)
         for part in _zstd_parts(window):
             try:
                 piece = machine.decompress(part)

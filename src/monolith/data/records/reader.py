@@ -5,6 +5,7 @@ Gives lots of serialized messages. Which message, and which files, is decided el
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from types import TracebackType
@@ -15,6 +16,7 @@ from monolith.core.errors import DataError, RecordCorrupt
 from monolith.data.records import codecs, storage
 from monolith.data.records.codecs import Codec, Compression
 from monolith.data.records.framing import Framing
+from monolith.data.records.read_ahead import ReadAhead
 
 __all__ = ["LOT_BYTES", "LOT_RECORDS", "RecordReader", "read_records"]
 
@@ -35,6 +37,7 @@ class RecordReader:
         offset: Where to begin in the uncompressed stream: 0, or what ``offset`` was. A plain file is entered at once;
             a compressed one is decompressed up to there.
         record: The number of the record there, for errors.
+        read_ahead: Pieces (of a few MB at most) that a thread reads and decompresses in advance; 0 for no thread.
 
     Raises:
         OSError: There is no such file, or it cannot be read.
@@ -49,6 +52,7 @@ class RecordReader:
         compression: Compression = "auto",
         offset: int = 0,
         record: int = 0,
+        read_ahead: int = 0,
     ) -> None:
         self.path = os.fspath(path)
         """The file."""
@@ -61,12 +65,15 @@ class RecordReader:
         try:
             self.codec = self._find_codec(compression)
             """How it is compressed."""
-            self._pieces = codecs.decompressed(self._file, self.codec, self.path)
+            self._pieces: Iterator[bytes] = codecs.decompressed(self._file, self.codec, self.path)
             self._frames = _native.FrameReader(self.framing.bits, self._name(), offset, record)
             self._skip(offset)
         except BaseException:
             self._file.close()
             raise
+        self._ahead = ReadAhead(self._pieces, read_ahead) if read_ahead else None
+        self._pieces = self._ahead or self._pieces
+        self._is_closed = False
         self._has_ended = False
         self._damage: RecordCorrupt | None = None
 
@@ -106,8 +113,15 @@ class RecordReader:
         return int(self._file.tell())
 
     def close(self) -> None:
-        """Let go of the file. May be called twice."""
+        """Let go of the file and the thread. May be called twice, and ends a ``read`` that waits in another thread."""
+        self._is_closed = True
+        if self._ahead is not None:
+            self._ahead.close()
         self._file.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError):  # the constructor may have failed early
+            self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -131,7 +145,8 @@ class RecordReader:
             return
         if piece is None:
             self._has_ended = True
-            self._frames.finish()
+            if not self._is_closed:
+                self._frames.finish()
         else:
             self._frames.feed(piece)
 

@@ -17,6 +17,7 @@ from monolith.data.sources.base import RecordKind
 __all__ = ["check_first_records", "with_remedy"]
 
 _LOOK_AT = 16
+_LOOK_AT_BYTES = 1 << 16
 
 
 def with_remedy(error: RecordCorrupt, framing: Framing, codec: Codec, detect: Callable[[], Detection]) -> RecordCorrupt:
@@ -46,8 +47,10 @@ def check_first_records(
         RecordCorrupt: Another framing fits; the text names it.
         SchemaMismatch: The records are another message; the text names it.
     """
-    known, _, misfits = _native.fit_records(lot, _LOOK_AT)[KINDS.index(record)]
-    has_empty = any(not len(lot[index]) for index in range(min(len(lot), _LOOK_AT)))
+    # One long record says as much as many short ones.
+    count = min(_LOOK_AT, max(1, _LOOK_AT_BYTES * len(lot) // max(lot.nbytes, 1)))
+    known, _, misfits = _native.fit_records(lot, count)[KINDS.index(record)]
+    has_empty = any(not len(lot[index]) for index in range(min(len(lot), count)))
     if known and not misfits and not has_empty and not _is_message(sort_id, record):
         return
     found = detect()

@@ -1,14 +1,13 @@
 """Record files as a source: in order or interleaved, sharded or shared, resumed at the exact record.
 
-Puts together which file comes next, the reader of one file, and a thread that reads ahead. Knows neither codecs nor
-framings, and does not parse records.
+Puts together which file comes next and the reader of one file. Knows neither codecs nor framings, and does not parse
+records.
 """
 
 from __future__ import annotations
 
 import functools
 import os
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,6 @@ from monolith.data.records.detect import KINDS, detect
 from monolith.data.records.framing import Framing
 from monolith.data.records.reader import RecordReader
 from monolith.data.sources import patterns
-from monolith.data.sources._channel import Channel
 from monolith.data.sources._explain import check_first_records, with_remedy
 from monolith.data.sources._file_plan import FilePlan, FixedPlan, SharedPlan
 from monolith.data.sources.base import Position, RecordKind
@@ -35,17 +33,7 @@ class _Format:
     record: RecordKind
     framing: Framing
     compression: Compression
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Step:
-    """One lot, or the end, or an error; with where it leaves the source."""
-
-    lot: _native.Records | None
-    position: Position
-    finished: tuple[str, ...]
-    """Files whose last record came before this lot."""
-    error: Exception | None = None
+    read_ahead: int
 
 
 class FileSource:
@@ -69,7 +57,7 @@ class FileSource:
         work_list: Share files with other workers. A file is *done* when all its records were handed out and ``read``
             was called again.
         worker: The name of this worker in ``work_list``.
-        read_ahead: Lots that a thread reads and decompresses in advance; 0 for no thread.
+        read_ahead: Pieces of each open file that a thread reads and decompresses in advance; 0 for no thread.
 
     Raises:
         ConfigError: No file matches, or arguments contradict each other.
@@ -89,21 +77,19 @@ class FileSource:
         worker: str | None = None,
         read_ahead: int = 4,
     ) -> None:
-        self._channel: Channel[_Step] | None = None
-        self._thread: threading.Thread | None = None
         _check_arguments(record, interleave, repeat, read_ahead)
         how = _Format(
             record=record,
             framing=Framing() if framing is None else framing,
             compression=codecs.check_compression(compression),
+            read_ahead=read_ahead,
         )
         self._plan = _make_plan(files, shard, repeat, work_list, worker)
         self._lots = _Lots(self._plan, how, interleave)
         self._record = record
-        self._read_ahead = read_ahead
-        self._last = _Step(lot=None, position=self._lots.position(), finished=())
         self._has_started = False
         self._has_ended = False
+        self._error: Exception | None = None
 
     @property
     def record(self) -> RecordKind:
@@ -123,21 +109,35 @@ class FileSource:
             SchemaMismatch: A file holds other messages than ``record``.
             OSError: A file cannot be read.
         """
-        if not self._has_ended:
-            step = self._next_step()
-            if step is None:  # closed from another thread
+        if self._error is not None:
+            raise self._error
+        if self._has_ended:
+            return None
+        if not self._has_started:
+            self._plan.start()
+            self._has_started = True
+        try:
+            lot = self._lots.next_lot()
+        except Exception as error:
+            if self._is_closed():
                 return None
-            for file in step.finished:
+            self._error = error
+            raise
+        finally:
+            for file in self._lots.take_finished():
                 self._plan.done(file)
-            self._last = step
-            self._has_ended = step.lot is None
-        if self._has_ended and self._last.error is not None:
-            raise self._last.error
-        return None if self._has_ended else self._last.lot
+        if lot is None or self._is_closed():
+            self._has_ended = True
+            return None
+        return lot
+
+    def _is_closed(self) -> bool:
+        """Whether ``close`` was called meanwhile, from another thread."""
+        return self._has_ended
 
     def position(self) -> Position:
         """Return the place after the records that ``read`` gave last."""
-        return self._last.position
+        return self._lots.position()
 
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Go to a place that ``position`` gave, before the first ``read``.
@@ -152,38 +152,14 @@ class FileSource:
             raise ConfigError("resume comes before the first read; make a new source")
         self._lots.resume(position)
         self._has_started = True
-        self._last = _Step(lot=None, position=self._lots.position(), finished=())
 
     def committed(self, position: Position) -> None:
         """Do nothing: files are kept."""
 
     def close(self) -> None:
-        """Let go of files and of the thread. May be called twice, and ends a ``read`` that waits in another thread."""
+        """Let go of files and threads. May be called twice, and ends a ``read`` that waits in another thread."""
         self._has_ended = True
-        if self._channel is not None:
-            self._channel.close()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
-        else:
-            self._lots.close()
-
-    def __del__(self) -> None:
-        if self._channel is not None:
-            self._channel.close()  # the thread then ends by itself, and closes the files
-
-    def _next_step(self) -> _Step | None:
-        if not self._has_started:
-            self._plan.start()
-            self._has_started = True
-        if self._read_ahead == 0:
-            return self._lots.next_step()
-        if self._channel is None:
-            self._channel = Channel(self._read_ahead)
-            self._thread = threading.Thread(
-                target=_produce, args=(self._lots, self._channel), name="monolith-read-ahead", daemon=True
-            )
-            self._thread.start()
-        return self._channel.get()
+        self._lots.close()
 
 
 def _check_arguments(record: str, interleave: int, repeat: int | None, read_ahead: int) -> None:
@@ -218,16 +194,6 @@ def _make_plan(
     return SharedPlan(work_list, worker)
 
 
-def _produce(lots: _Lots, channel: Channel[_Step]) -> None:
-    try:
-        while True:
-            step = lots.next_step()
-            if not channel.put(step) or step.lot is None:
-                return
-    finally:
-        lots.close()
-
-
 class _Lots:
     """The lots of all files in turn. Used by one thread at a time."""
 
@@ -239,14 +205,6 @@ class _Lots:
         self._turn = 0
         self._empty_files = 0
         self._finished: list[str] = []
-
-    def next_step(self) -> _Step:
-        """Return the next lot, the end, or what went wrong."""
-        try:
-            lot = self._next_lot()
-        except Exception as error:
-            return self._step(None, error)
-        return self._step(lot)
 
     def position(self) -> Position:
         """Return the place of every open file, in turn order, and of the plan."""
@@ -276,11 +234,13 @@ class _Lots:
         for reader in self._open:
             reader.close()
 
-    def _step(self, lot: _native.Records | None, error: Exception | None = None) -> _Step:
-        finished, self._finished = tuple(self._finished), []
-        return _Step(lot=lot, position=self.position(), finished=finished, error=error)
+    def take_finished(self) -> list[str]:
+        """Return the files that have ended since this was asked last."""
+        finished, self._finished = self._finished, []
+        return finished
 
-    def _next_lot(self) -> _native.Records | None:
+    def next_lot(self) -> _native.Records | None:
+        """Return the next lot, or None at the end."""
         while len(self._open) < self._interleave and (file := self._plan.take()) is not None:
             self._open.append(self._open_file(file))
         while self._open:
@@ -319,7 +279,14 @@ class _Lots:
 
     def _open_file(self, path: str, offset: int = 0, record: int = 0) -> RecordReader:
         how = self._how
-        return RecordReader(path, framing=how.framing, compression=how.compression, offset=offset, record=record)
+        return RecordReader(
+            path,
+            framing=how.framing,
+            compression=how.compression,
+            offset=offset,
+            record=record,
+            read_ahead=how.read_ahead,
+        )
 
     def _reopen(self, saved: Mapping[str, Any]) -> RecordReader:
         path = str(saved["path"])

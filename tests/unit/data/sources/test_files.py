@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
+from monolith.data.records._channel import Channel
 from monolith.data.records.framing import Framing
 from monolith.data.records.writer import RecordWriter
-from monolith.data.sources._channel import Channel
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.work_list import FolderWorkList, MemoryWorkList
 
@@ -225,7 +225,10 @@ def test_a_file_that_another_has_taken_over_is_not_resumed(tmp_path: Path) -> No
 
 def test_a_source_that_is_dropped_takes_its_thread_with_it(tmp_path: Path) -> None:
     before = threading.active_count()
-    source = FileSource(write(tmp_path / "records"), record="instance", repeat=None, read_ahead=1)
+    with RecordWriter(tmp_path / "records", framing=Framing()) as writer:
+        for _ in range(24):
+            writer.write(b"\x12\x80\x80\x40" + bytes(1 << 20))  # an Instance with many values
+    source = FileSource(tmp_path / "records", record="instance", read_ahead=1)
     source.read()
     (thread,) = [each for each in threading.enumerate() if each.name == "monolith-read-ahead"]
     del source

@@ -1,0 +1,58 @@
+"""``ReadAhead``: an iterator whose items a thread makes in advance. Knows nothing of what they are."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from monolith.data.records._channel import Channel
+
+__all__ = ["ReadAhead"]
+
+T = TypeVar("T")
+
+
+class ReadAhead(Generic[T]):
+    """The items of ``source``, up to ``depth`` of them made before they are asked for.
+
+    What the source raises is raised when its turn comes. ``close`` ends the thread, and a wait for it.
+    """
+
+    def __init__(self, source: Iterator[T], depth: int) -> None:
+        self._channel: Channel[tuple[T | None, Exception | None]] = Channel(depth)
+        self._thread = threading.Thread(
+            target=_produce, args=(source, self._channel), name="monolith-read-ahead", daemon=True
+        )
+        self._thread.start()
+
+    def __iter__(self) -> Iterator[T]:
+        return self
+
+    def __next__(self) -> T:
+        item, error = self._channel.get() or (None, None)
+        if error is not None:
+            self._channel.close()
+            raise error
+        if item is None:
+            self._channel.close()
+            raise StopIteration
+        return item
+
+    def close(self) -> None:
+        """End it. May be called twice, from any thread."""
+        self._channel.close()
+        self._thread.join()
+
+    def __del__(self) -> None:
+        self._channel.close()  # the thread then ends by itself
+
+
+def _produce(source: Iterator[T], channel: Channel[tuple[T | None, Exception | None]]) -> None:
+    try:
+        for item in source:
+            if not channel.put((item, None)):
+                return
+        channel.put((None, None))
+    except Exception as error:  # handed to whoever reads
+        channel.put((None, error))
