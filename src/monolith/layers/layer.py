@@ -67,7 +67,7 @@ class Layer(nn.Module):
         if trainable:
             self.register_parameter(name, UninitializedParameter())  # type: ignore[arg-type]
         else:
-            self.register_buffer(name, UninitializedBuffer())
+            self.register_buffer(name, _WaitingBuffer())
 
     def shape(self, name: str, *size: int) -> Tensor:
         """Give a declared parameter its size and first values, unless it has them; return it."""
@@ -141,6 +141,16 @@ def layer_losses(module: nn.Module) -> dict[str, Tensor]:
         if isinstance(layer, Layer):
             losses |= {f"{path}.{name}" if path else name: loss for name, loss in layer.own_losses().items()}
     return losses
+
+
+class _WaitingBuffer(UninitializedBuffer):
+    """A buffer without a shape that can be copied; torch's own cannot, though its parameter can."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _WaitingBuffer:
+        if id(self) not in memo:
+            memo[id(self)] = _WaitingBuffer(device=self.data.device, dtype=self.data.dtype)
+        copied: _WaitingBuffer = memo[id(self)]
+        return copied
 
 
 def _build_before_the_first_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
