@@ -135,6 +135,7 @@ class Dense(Layer):
             self.declare("inactive_relu", "zeros", trainable=False)
         if input_dim is not None:
             self._build_for(check_whole("Dense.input_dim", input_dim))
+            self.settle()
 
     def _build_for(self, input_dim: int) -> None:
         if self.units is None:

@@ -89,6 +89,10 @@ class Layer(nn.Module):
     def build(self, *args: Any, **kwargs: Any) -> None:
         """Give all parameters of this layer (not of those inside it) their shapes from example inputs."""
         self.measure(*args, **kwargs)
+        self.settle()
+
+    def settle(self) -> None:
+        """Say that all shapes are known: the first call will not measure its input."""
         for key, hook in list(self._forward_pre_hooks.items()):
             if hook is _build_before_the_first_call:
                 del self._forward_pre_hooks[key]

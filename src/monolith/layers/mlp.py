@@ -182,4 +182,5 @@ def activations_of_layers(
     if isinstance(value, list | tuple):
         return [activations.get(entry, label) for entry in values_of_layers(label, value, depth)]
     hidden: Any = "relu" if value is None else value
-    return [*(activations.get(copy.deepcopy(hidden), label) for _ in range(depth - 1)), None]
+    # One more than is used, so that a wrong name is refused by a tower of one layer too.
+    return [*[activations.get(copy.deepcopy(hidden), label) for _ in range(depth)][:-1], None]
