@@ -17,9 +17,12 @@ def gumbel_keys(w: Tensor, generator: torch.Generator | None = None) -> Tensor:
     Shapes: any; the result is the same.
     """
     tiny = torch.finfo(w.dtype).tiny
-    u = torch.rand(w.shape, generator=generator, dtype=w.dtype, device=w.device).clamp_min(tiny)
+    if generator is None:
+        u = torch.rand_like(w)
+    else:
+        u = torch.rand(w.shape, generator=generator, dtype=w.dtype, device=w.device)
     # −ln u is 0 where u rounds to 1.
-    return w - torch.log((-torch.log(u)).clamp_min(tiny))
+    return w - torch.log((-torch.log(u.clamp_min(tiny))).clamp_min(tiny))
 
 
 def continuous_topk(w: Tensor, k: int, t: float = 0.1) -> Tensor:

@@ -24,6 +24,19 @@ def test_the_counter_exports() -> None:
     assert program(torch.tensor([1.0, 20.0])).tolist() == [2.0, 10.0]
 
 
+def test_sampling_and_insight_export() -> None:
+    class Small(torch.nn.Module):
+        def forward(self, x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return layers.sample_subset(x, 2), layers.feature_insight(x, weight, [1, 3])
+
+    shapes = ({0: torch.export.Dim("batch", min=2)}, None)
+    x, weight = torch.randn(3, 4), torch.randn(4, 2)
+    program = torch.export.export(Small(), (x, weight), dynamic_shapes=shapes).module()
+    subset, insight = program(x.repeat(2, 1), weight)
+    torch.testing.assert_close(subset.sum(1), torch.full((6,), 2.0))
+    torch.testing.assert_close(insight, layers.feature_insight(x, weight, [1, 3]).repeat(2, 1))
+
+
 def test_insight_parts_sum_to_the_product() -> None:
     torch.manual_seed(1)
     x, weight = torch.randn(4, 6), torch.randn(6, 3)

@@ -289,8 +289,7 @@ def list_mle_loss(
     0.6931
     """
     _check(labels, logits)
-    generator = None if seed is None else torch.Generator(device=logits.device).manual_seed(seed)
-    shuffle = torch.rand(labels.shape, generator=generator, device=labels.device).argsort(dim=1)
+    shuffle = _random_order(logits, seed)
     order = shuffle.gather(1, torch.argsort(labels.gather(1, shuffle), dim=1, descending=True, stable=True))
     valid = labels.gather(1, order) >= 0
     # Far below any score, yet finite: padding adds nothing to the sums and no NaN to the gradients.
@@ -301,6 +300,13 @@ def list_mle_loss(
         ranks = torch.arange(1, labels.shape[1] + 1, dtype=logits.dtype, device=logits.device).expand_as(logits)
         terms = terms * lambda_weight.individual_weights(labels, ranks)
     return _reduce(terms.sum(dim=1), _list_weights(weights, logits), reduction)
+
+
+def _random_order(like: Tensor, seed: int | None) -> Tensor:
+    if seed is None:
+        return torch.rand_like(like).argsort(dim=1)
+    generator = torch.Generator(device=like.device).manual_seed(seed)
+    return torch.rand(like.shape, generator=generator, device=like.device).argsort(dim=1)
 
 
 def approx_ndcg_loss(
