@@ -31,9 +31,7 @@ def test_adamom() -> None:
 )
 def test_rmsprop(use_v2: bool, v: float, m: float, expected: float) -> None:
     weight = weight_with_gradient()
-    optimizer = DenseRmsProp(
-        [weight], 0.1, beta1=0.9, beta2=0.9, epsilon=0.1, weight_decay=1.0, use_v2=use_v2
-    )
+    optimizer = DenseRmsProp([weight], 0.1, beta1=0.9, beta2=0.9, epsilon=0.1, weight_decay=1.0, use_v2=use_v2)
     optimizer.step()
     state = optimizer.state[weight]
     assert state["v"].item() == pytest.approx(v, rel=1e-12)

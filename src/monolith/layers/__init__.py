@@ -20,7 +20,7 @@ from monolith.layers.feature_insight import feature_insight
 from monolith.layers.feature_selection import IRazor, SeNet, iRazor
 from monolith.layers.fid_counter import fid_counter
 from monolith.layers.grad_norm import GradNorm
-from monolith.layers.interaction import FFM, AllInt, AutoInt, CDot, GroupInt, ffm
+from monolith.layers.interaction import FFM, FM, AllInt, AutoInt, CDot, GroupInt, ffm
 from monolith.layers.layer import Layer, layer_losses
 from monolith.layers.lhuc import LHUCTower
 from monolith.layers.logit_correction import LogitCorrection
@@ -36,6 +36,7 @@ from monolith.layers.mlp import MLP, MLPOptions
 from monolith.layers.mmoe import MMoE
 from monolith.layers.normalization import BatchNorm, LayerNorm
 from monolith.layers.optimizers import Adamom, DenseRmsProp, split_by_optimizer
+from monolith.layers.ple import PLE
 from monolith.layers.pooling import AvgPooling, MaxPooling, SumPooling
 from monolith.layers.recurrent import (
     AGRUCell,
@@ -81,6 +82,7 @@ __all__ = [
     "DCN",
     "DCNType",
     "FFM",
+    "FM",
     "GroupInt",
     "ffm",
     # feature selection
@@ -97,6 +99,7 @@ __all__ = [
     "static_rnn_with_attention",
     # several tasks
     "MMoE",
+    "PLE",
     "SNR",
     # heads and losses
     "LogitCorrection",

@@ -1,4 +1,4 @@
-"""Interactions of feature pairs: GroupInt (FFM), AllInt, CDot, AutoInt.
+"""Interactions of feature pairs: FM, GroupInt (FFM), AllInt, CDot, AutoInt.
 
 Inputs are embeddings of equal width, as (B, n, k) or as a list of (B, k). Crosses of the whole input vector are in
 :mod:`monolith.layers.cross`.
@@ -22,7 +22,7 @@ from monolith.layers.merging import MergeType, check_merge_type, merge_tensor_li
 from monolith.layers.mlp import MLP
 from monolith.layers.regularizers import RegularizerLike
 
-__all__ = ["AllInt", "AutoInt", "CDot", "FFM", "GroupInt", "ffm"]
+__all__ = ["AllInt", "AutoInt", "CDot", "FFM", "FM", "GroupInt", "ffm"]
 
 _KINDS = ("multiply", "dot")
 
@@ -62,6 +62,29 @@ def as_stack(label: str, features: Tensor | Sequence[Tensor]) -> Tensor:
     if len(widths) > 1:
         raise ConfigError(f"{label} has features of widths {sorted(widths)}; all must have the same width")
     return torch.stack(list(features), dim=1)
+
+
+class FM(nn.Module):
+    """Factorisation machine: all pairs of features at once, ½ · [(Σ x_i)² − Σ x_i²] = Σ_{i<j} x_i ∘ x_j.
+
+    Shapes: X (B, n, k) or a list of n (B, k); out (B, 1), the sum of all inner products, or (B, k) without ``pooled``.
+
+    Args:
+        pooled: Whether the k columns are summed.
+
+    >>> FM()(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])).tolist()
+    [[11.0]]
+    """
+
+    def __init__(self, pooled: bool = True) -> None:
+        super().__init__()
+        self.pooled = pooled
+
+    def forward(self, features: Tensor | Sequence[Tensor]) -> Tensor:
+        """Sum the products of all pairs."""
+        x = as_stack("the input of FM", features)
+        pairs = 0.5 * (x.sum(dim=1).square() - x.square().sum(dim=1))
+        return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
 
 
 class GroupInt(nn.Module):

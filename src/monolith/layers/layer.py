@@ -43,7 +43,10 @@ class Layer(nn.Module):
         super().__init__()
         self._initializers: dict[str, Initializer] = {}
         self._penalties: dict[str, Regularizer] = {}
+        self.is_settled = False
+        """Whether the input was measured; a plain value, so that compiled code can ask."""
         self.register_forward_pre_hook(_build_before_the_first_call, with_kwargs=True)
+        self.register_state_dict_pre_hook(_refuse_to_save_without_shapes)  # type: ignore[no-untyped-call]
         self.register_load_state_dict_pre_hook(_take_shapes_from_state)  # type: ignore[no-untyped-call]
 
     def declare(
@@ -93,6 +96,7 @@ class Layer(nn.Module):
 
     def settle(self) -> None:
         """Say that all shapes are known: the first call will not measure its input."""
+        self.is_settled = True
         for key, hook in list(self._forward_pre_hooks.items()):
             if hook is _build_before_the_first_call:
                 del self._forward_pre_hooks[key]
@@ -152,7 +156,9 @@ class _WaitingBuffer(UninitializedBuffer):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> _WaitingBuffer:
         if id(self) not in memo:
-            memo[id(self)] = _WaitingBuffer(device=self.data.device, dtype=self.data.dtype)
+            memo[id(self)] = _WaitingBuffer(  # type: ignore[call-arg]
+                device=self.data.device, dtype=self.data.dtype
+            )
         copied: _WaitingBuffer = memo[id(self)]
         return copied
 
@@ -160,6 +166,12 @@ class _WaitingBuffer(UninitializedBuffer):
 def _build_before_the_first_call(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if isinstance(module, Layer):
         module.build(*args, **kwargs)
+
+
+def _refuse_to_save_without_shapes(module: nn.Module, prefix: str, keep_vars: bool) -> None:
+    if isinstance(module, Layer) and not module.is_built:
+        where = prefix.removesuffix(".") or type(module).__name__
+        raise ConfigError(f"{where} has weights without a shape, which cannot be saved; call the model once before")
 
 
 def _take_shapes_from_state(module: nn.Module, state: Mapping[str, Any], prefix: str, *_rest: object) -> None:

@@ -126,7 +126,7 @@ def rnn_with_attention(
         raise ConfigError(
             f"att has shape {tuple(att.shape)}, inputs {tuple(inputs.shape)}; give one score per step, (B, T)"
         )
-    if not cell.is_built:
+    if not cell.is_settled:
         cell.build(inputs)
     to_gates, to_candidate = cell.project(inputs)
     state = inputs.new_zeros(inputs.shape[0], cell.units) if init_state is None else init_state

@@ -70,6 +70,8 @@ CASES: dict[str, Case] = {
     "AvgPooling": Case(layers.AvgPooling, lambda b: ([draw(b, 2), draw(b, 2)],)),
     "MaxPooling": Case(layers.MaxPooling, lambda b: ([draw(b, 2), draw(b, 2)],)),
     "GroupInt": Case(layers.GroupInt, lambda b: ([draw(b, 2), draw(b, 2)], draw(b, 3, 2))),
+    "FM": Case(layers.FM, stack),
+    "FM, not pooled": Case(lambda: layers.FM(pooled=False), stack),
     "FFM": Case(lambda: layers.FFM("dot"), lambda b: (draw(b, 2, 2), draw(b, 3, 2))),
     "GroupInt, attention": Case(
         lambda: layers.GroupInt(use_attention=True, attention_units=[3, 1]), lambda b: (draw(b, 2, 2), draw(b, 1, 2))
@@ -99,6 +101,7 @@ CASES: dict[str, Case] = {
     "MMoE": Case(lambda: layers.MMoE(2, [3, 2], "tanh", num_experts=2), lambda b: (draw(b, 4), draw(b, 2))),
     "MMoE, top": Case(lambda: layers.MMoE(1, [2], num_experts=3, gate_type="topk", top_k=2), row),
     "MMoE, noise": Case(lambda: layers.MMoE(1, [2], num_experts=3, gate_type="noise_topk", top_k=2), row),
+    "PLE": Case(lambda: layers.PLE(2, [[2], [2]], 1, 2, "tanh"), row),
     "SNR": Case(lambda: layers.SNR(2, 2), lambda b: ([draw(b, 2), draw(b, 3)],)),
     "SNR, averaged": Case(lambda: layers.SNR(2, 2, "aver"), lambda b: ([draw(b, 2), draw(b, 2)],)),
 }
@@ -155,13 +158,24 @@ def test_gradients_are_true(case: Case) -> None:
 
 
 def test_it_exports_with_a_dynamic_batch(case: Case) -> None:
-    module = built(case).eval()
+    module = case.make().double().eval()
+    module.load_state_dict(built(case).state_dict())  # never called: what a server has before its first request
     inputs = case.inputs(4)
     batch = torch.export.Dim("batch", min=2)
     shapes = pytree.tree_map(lambda leaf: {0: batch}, inputs)
     program = torch.export.export(module, inputs, dynamic_shapes=shapes).module()
     other = case.inputs(6)
     torch.testing.assert_close(results(program(*other)), results(module(*other)))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning")
+def test_it_is_one_graph_for_the_compiler(case: Case) -> None:
+    module = built(case).eval()
+    inputs = case.inputs(4)
+    torch.compiler.reset()
+    # The tracing alone; generating code takes ten times as long, and one layer below proves it.
+    traced = torch.compile(module, backend="eager", fullgraph=True)
+    torch.testing.assert_close(results(traced(*inputs)), results(module(*inputs)))
 
 
 def test_a_checkpoint_gives_an_unused_twin_its_shapes(case: Case) -> None:

@@ -23,6 +23,13 @@ def test_the_gradient_of_a_pair_is_the_other_side() -> None:
     assert left.grad.tolist() == [[4.0, 6.0, 4.0, 6.0]]
 
 
+def test_fm_is_the_sum_over_pairs() -> None:
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    pairs = sum(x[:, i] * x[:, j] for i in range(4) for j in range(i))
+    torch.testing.assert_close(layers.FM(pooled=False)(x), pairs)
+    torch.testing.assert_close(layers.FM()(list(x.unbind(1))), pairs.sum(1, keepdim=True))
+
+
 def test_lists_and_stacks_are_the_same_input() -> None:
     x = torch.randn(2, 3, 4)
     layer = layers.AllInt(2)

@@ -33,6 +33,11 @@ def test_a_checkpoint_of_other_shapes_is_refused_at_the_first_call() -> None:
         dense(torch.zeros(1, 3))
 
 
+def test_weights_without_a_shape_are_not_saved() -> None:
+    with pytest.raises(ConfigError, match=r"stack\.0 has weights without a shape, .* call the model once"):
+        layers.MLP([2, 1]).state_dict()
+
+
 def test_an_input_of_another_width_is_refused() -> None:
     dense = layers.Dense(2, input_dim=3)
     with pytest.raises(ConfigError, match="last dim 4, expected 3"):
@@ -77,9 +82,9 @@ def test_a_base_layer_without_parameters_is_built() -> None:
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [
-        ("glorot_uniform", -(6 / 300) ** 0.5, (6 / 300) ** 0.5),
-        ("he_uniform", -(6 / 100) ** 0.5, (6 / 100) ** 0.5),
-        ("lecun_uniform", -(3 / 100) ** 0.5, (3 / 100) ** 0.5),
+        ("glorot_uniform", -((6 / 300) ** 0.5), (6 / 300) ** 0.5),
+        ("he_uniform", -((6 / 100) ** 0.5), (6 / 100) ** 0.5),
+        ("lecun_uniform", -((3 / 100) ** 0.5), (3 / 100) ** 0.5),
         ("random_uniform", -0.05, 0.05),
     ],
 )

@@ -65,6 +65,33 @@ def test_options_reach_the_experts() -> None:
     assert not layer.experts[1].dense_layers[0].allow_kernel_norm
 
 
+def test_one_level_of_extraction_mixes_own_and_shared_experts() -> None:
+    torch.manual_seed(1)
+    layer, x = layers.PLE(2, [[3]], num_shared_experts=2, num_task_experts=1), torch.randn(4, 5)
+    layer(x)
+    level = layer.levels[0]
+    with torch.no_grad():
+        for gate in level.gates:
+            gate.kernel.normal_()
+    shared = [expert(x) for expert in level.shared_experts]
+    for task, out in enumerate(layer(x)):
+        mixed = torch.stack([level.task_experts[task][0](x), *shared], 1)
+        gates = torch.softmax(x @ level.gates[task].kernel, 1)
+        torch.testing.assert_close(out, (gates.unsqueeze(2) * mixed).sum(1))
+    assert len(level.gates) == 2  # the last level has no gate of the shared experts: nobody would read it
+
+
+def test_later_levels_read_what_the_tasks_and_the_shared_experts_made() -> None:
+    layer, x = layers.PLE(2, [[4], [3]], 1, 1), torch.randn(4, 5)
+    first, second = layer.levels
+    tasks, shared = first([x, x], x)
+    assert len(first.gates) == 3
+    assert first.gates[2](x).shape == (4, 3)
+    expected, nothing = second(tasks, shared)
+    assert nothing is None
+    torch.testing.assert_close(layer(x), expected)
+
+
 def test_snr_routes_are_weighed_by_their_switches() -> None:
     torch.manual_seed(1)
     layer = layers.SNR(2, 3).eval()
@@ -115,6 +142,8 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: layers.MMoE(2, [[4], [4]], num_experts=3), r"speak of \[2, 3\] experts"),
     (lambda: layers.MMoE(2, [4], num_experts=2, gate_type="top"), "gate_type is 'top'"),  # type: ignore[arg-type]
     (lambda: layers.MMoE(2, [4], num_experts=2, top_k=3), "top_k is 3, num_experts 2"),
+    (lambda: layers.PLE(2, []), "level_output_dims is"),
+    (lambda: layers.PLE(2, [[2]], 0, 1), "num_shared_experts is 0"),
     (lambda: layers.SNR(2, 2, "mean"), "snr_type is 'mean'"),  # type: ignore[arg-type]
     (lambda: layers.SNR(2, 2, gamma=0.1), "gamma is 0.1; give a number below 0"),
     (lambda: layers.SNR(2, 2, zeta=1.0), "SNR.zeta is 1.0"),

@@ -82,7 +82,9 @@ def test_logit_correction_without_rate_and_bias_is_the_logit() -> None:
     x = torch.randn(3)
     assert torch.equal(layers.LogitCorrection()(x), x)
     torch.testing.assert_close(layers.LogitCorrection(sample_bias=True)(x), torch.log(torch.sigmoid(x)))
-    torch.testing.assert_close(layers.LogitCorrection("sigmoid")(x, 0.5), torch.sigmoid(x - torch.log(torch.tensor(0.5))))
+    torch.testing.assert_close(
+        layers.LogitCorrection("sigmoid")(x, 0.5), torch.sigmoid(x - torch.log(torch.tensor(0.5)))
+    )
 
 
 def test_the_log_sigmoid_form_is_stable() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -23,6 +22,7 @@ def inbatch_auc_loss(label: Tensor, logit: Tensor, neg_weight: float = 1.0) -> T
 
     Shapes: ``label`` and ``logit`` have B elements; the result is a scalar.
 
+    >>> import torch
     >>> round(inbatch_auc_loss(torch.tensor([1.0, 0.0]), torch.tensor([0.5, -0.5])).item(), 4)
     -0.3133
     """
@@ -30,12 +30,8 @@ def inbatch_auc_loss(label: Tensor, logit: Tensor, neg_weight: float = 1.0) -> T
     if label.shape != logit.shape:
         raise ConfigError(f"label has shape {tuple(label.shape)}, logit {tuple(logit.shape)}; they must be the same")
     label, logit = label.reshape(-1), logit.reshape(-1)
+    positives = logit[label > 0]
+    negatives = logit[(label <= 0) & (label > _IGNORED_LABEL)]
     # The value is that of the logits themselves; only the weighted share carries a gradient.
-    as_negative = neg_weight * logit + (1 - neg_weight) * logit.detach()
-    is_positive = label > 0
-    is_negative = (label <= 0) & (label > _IGNORED_LABEL)
-    is_pair = is_positive.unsqueeze(1) & is_negative.unsqueeze(0)
-    difference = logit.unsqueeze(1) - as_negative.unsqueeze(0)
-    # Where there is no pair the difference is replaced before the function, so that no NaN reaches the gradient.
-    likelihood = F.logsigmoid(torch.where(is_pair, difference, torch.zeros_like(difference)))
-    return torch.where(is_pair, likelihood, torch.zeros_like(likelihood)).sum()
+    negatives = neg_weight * negatives + (1 - neg_weight) * negatives.detach()
+    return F.logsigmoid(positives.unsqueeze(1) - negatives.unsqueeze(0)).sum()

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
@@ -269,6 +271,16 @@ def test_grouping_pads_lists_and_gradients_find_their_rows() -> None:
     assert scores.grad is not None
     assert scores.grad.tolist() == [1, 0, 2, 0, 3]
     assert losses.group_by_list(ids[:0], labels[:0])[0].shape == (0, 0)
+
+
+@given(st.lists(st.integers(-3, 3), min_size=1, max_size=20))
+def test_grouping_keeps_every_row_in_its_order(ids: list[int]) -> None:
+    lists: dict[int, list[float]] = {}
+    for row, key in enumerate(ids):
+        lists.setdefault(key, []).append(float(row))
+    (padded,) = losses.group_by_list(torch.tensor(ids), torch.arange(float(len(ids))))
+    longest = max(map(len, lists.values()))
+    assert padded.tolist() == [rows + [-1.0] * (longest - len(rows)) for rows in lists.values()]
 
 
 # --- lambda weights ---------------------------------------------------------------------------------------------------
