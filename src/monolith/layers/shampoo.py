@@ -42,6 +42,8 @@ class Shampoo(DenseOptimizer):
         eigen_head: Smallest non-negligible eigenvalues that are kept.
         eigen_tail: Largest eigenvalues that are kept.
         damping_epsilon: Floor of the eigenvalues.
+        max_axis_size: Axes longer than this are left as they are and not counted in the exponent: a statistic has the
+            square of the length.
 
     >>> weight = torch.nn.Parameter(torch.ones(2, 2))
     >>> weight.grad = torch.ones(2, 2)
@@ -63,6 +65,7 @@ class Shampoo(DenseOptimizer):
         eigen_head: int = 100,
         eigen_tail: int = 100,
         damping_epsilon: float = 1e-3,
+        max_axis_size: int = 8192,
     ) -> None:
         defaults = {
             "lr": check_number("Shampoo.learning_rate", learning_rate, at_least=0.0),
@@ -74,19 +77,20 @@ class Shampoo(DenseOptimizer):
             "eigen_head": check_whole("Shampoo.eigen_head", eigen_head, at_least=0),
             "eigen_tail": check_whole("Shampoo.eigen_tail", eigen_tail, at_least=0),
             "damping_epsilon": check_number("Shampoo.damping_epsilon", damping_epsilon, above=0.0),
+            "max_axis_size": check_whole("Shampoo.max_axis_size", max_axis_size),
         }
         super().__init__(params, defaults)
 
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Take one step."""
         if not state:
-            _start(state, weight)
+            _start(state, weight, group["max_axis_size"])
         state["step"] += 1
         step, beta = int(state["step"]), group["beta_1"]
         if (step - 1) % group["tau_2"] == 0:
             _gather(state, gradient, group["beta_2"])
         if step > group["warmup"] and (step - group["warmup"] - 1) % group["tau_1"] == 0:
-            _refresh(state, gradient.dim(), group)
+            _refresh(state, gradient, group)
         state["d"].addcmul_(gradient, gradient)
         m, pm = state["m"], state["pm"]
         m.mul_(beta).add_(gradient * torch.rsqrt(state["d"] + _TINY_SQUARE), alpha=1 - beta)
@@ -94,25 +98,32 @@ class Shampoo(DenseOptimizer):
         weight.sub_(_direction(m, pm, step, group["warmup"]), alpha=float(group["lr"]))
 
 
-def _start(state: dict[str, Any], weight: Tensor) -> None:
+def _start(state: dict[str, Any], weight: Tensor, longest: int) -> None:
     # A key called "step" keeps its type when a checkpoint is loaded; the others take that of the weight.
     state["step"] = torch.zeros((), dtype=torch.float64)
     for name in ("d", "m", "pm"):
         state[name] = torch.zeros_like(weight)
-    state["statistics"] = [weight.new_zeros(size, size) for size in weight.shape]
+    sizes = [size if size <= longest else 0 for size in weight.shape]
+    state["statistics"] = [weight.new_zeros(size, size) for size in sizes]
     state["vectors"], state["powers"], state["offsets"] = [], [], []
 
 
 def _gather(state: dict[str, Any], gradient: Tensor, beta: float) -> None:
     for axis, statistic in enumerate(state["statistics"]):
+        if statistic.numel() == 0:
+            continue
         rows = gradient.movedim(axis, 0).flatten(1) if gradient.dim() > 1 else gradient.unsqueeze(1)
         statistic.mul_(1.0 if beta == 1 else beta).addmm_(rows, rows.t(), alpha=1.0 if beta == 1 else 1 - beta)
 
 
-def _refresh(state: dict[str, Any], axes: int, group: dict[str, Any]) -> None:
+def _refresh(state: dict[str, Any], gradient: Tensor, group: dict[str, Any]) -> None:
+    axes = sum(statistic.numel() > 0 for statistic in state["statistics"])
+    settings = (2 * max(1, axes), group["eigen_head"], group["eigen_tail"], group["damping_epsilon"])
     roots = [
-        inverse_root(statistic, 2 * max(1, axes), group["eigen_head"], group["eigen_tail"], group["damping_epsilon"])
-        for statistic in state["statistics"]
+        inverse_root(statistic, *settings)
+        if statistic.numel() > 0
+        else (gradient.new_zeros(size, 0), gradient.new_zeros(0), gradient.new_ones(()))
+        for statistic, size in zip(state["statistics"], gradient.shape, strict=True)
     ]
     state["vectors"] = [vectors for vectors, _, _ in roots]
     state["powers"] = [powers for _, powers, _ in roots]

@@ -163,6 +163,17 @@ def test_past_the_warm_up_each_axis_is_preconditioned(shape: tuple[int, ...]) ->
     torch.testing.assert_close(weight.detach(), expected)
 
 
+def test_a_long_axis_is_left_as_it_is() -> None:
+    weight = nn.Parameter(torch.zeros(5, 3, dtype=torch.float64))
+    optimizer = Shampoo([weight], 1.0, beta_1=0.0, warmup=0, tau_1=1, tau_2=1, max_axis_size=4)
+    g = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    weight.grad = g
+    optimizer.step()
+    direction = g @ power(g.t() @ g, -1 / 2, 1e-3)
+    torch.testing.assert_close(weight.detach(), -torch.sign(g).norm() / direction.norm() * direction)
+    assert [statistic.shape for statistic in optimizer.state[weight]["statistics"]] == [(0, 0), (3, 3)]
+
+
 def test_the_preconditioned_step_is_blended_in_over_a_second_warm_up() -> None:
     weight = nn.Parameter(torch.zeros(2, 2, dtype=torch.float64))
     optimizer = Shampoo([weight], 1.0, warmup=2, tau_1=1, tau_2=1)
