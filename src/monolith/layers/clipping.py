@@ -1,0 +1,183 @@
+"""What happens to gradients between backward and update: clipping rules, feature checks, decay.
+
+Pure functions from gradients to gradients, over dense ones (of weights) and sparse ones (of embeddings). Computing and
+applying them is the training loop's affair.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from monolith.core.errors import ConfigError
+from monolith.layers._arguments import check_number, check_whole
+
+__all__ = [
+    "ClippingConfig",
+    "GradClipType",
+    "add_weight_decay",
+    "clip_by_global_norm",
+    "clip_by_norm",
+    "clip_by_value",
+    "clip_gradients",
+    "global_norm",
+    "zero_small_features",
+]
+
+
+class GradClipType(enum.IntEnum):
+    """The clipping rules, with the original's numbers."""
+
+    ClipByNorm = 1
+    """Each tensor to its own norm."""
+    ClipByGlobalNorm = 2
+    """One norm over dense and sparse gradients together."""
+    ClipByValue = 3
+    """Each element to ±c."""
+    ClipByDenseAndSparse = 4
+    """One norm over the dense gradients, one over the sparse."""
+    NoClip = 5
+    """Nothing."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClippingConfig:
+    """How a step's gradients are clipped."""
+
+    clip_type: GradClipType = GradClipType.ClipByGlobalNorm
+    """The rule."""
+    clip_norm: float | None = 1000.0
+    """The bound c; None for no clipping."""
+    sparse_clip_norm: float | None = None
+    """Bound of the sparse gradients. None: ``clip_norm`` under the global rule, no clipping under dense-and-sparse."""
+    sparse_norm_warmup_steps: int | None = None
+    """Steps over which the bound of the sparse gradients climbs from 0 under the global rule."""
+
+    def __post_init__(self) -> None:
+        if self.clip_type not in tuple(GradClipType):
+            names = ", ".join(f"GradClipType.{rule.name}" for rule in GradClipType)
+            raise ConfigError(f"ClippingConfig.clip_type is {self.clip_type!r}; give one of {names}")
+        for name in ("clip_norm", "sparse_clip_norm"):
+            if getattr(self, name) is not None:
+                check_number(f"ClippingConfig.{name}", getattr(self, name), above=0.0)
+        if self.sparse_norm_warmup_steps is not None:
+            check_whole("ClippingConfig.sparse_norm_warmup_steps", self.sparse_norm_warmup_steps)
+
+
+def global_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Return the L2 norm of all elements of all tensors together; 0 of none.
+
+    >>> global_norm([torch.tensor([-3.0, 0.0]), torch.tensor([4.0])]).item()
+    5.0
+    """
+    if len(tensors) == 0:
+        return torch.zeros(())
+    return torch.stack([tensor.detach().square().sum() for tensor in tensors]).sum().sqrt()
+
+
+def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: Tensor | None = None) -> list[Tensor]:
+    """Scale all tensors by clip_norm / norm if their norm is above ``clip_norm``; an infinite norm gives NaN.
+
+    ``use_norm`` is the norm if it is known already.
+
+    >>> [part.tolist() for part in clip_by_global_norm([torch.tensor([-3.0]), torch.tensor([4.0])], 4.0)]
+    [[-2.4000000953674316], [3.200000047683716]]
+    """
+    check_number("clip_norm", clip_norm, at_least=0.0)
+    norm = global_norm(tensors) if use_norm is None else use_norm
+    factor = _shrink(norm, clip_norm)
+    return [tensor * factor.to(tensor.dtype) for tensor in tensors]
+
+
+def clip_by_norm(tensor: Tensor, clip_norm: float) -> Tensor:
+    """Scale one tensor to the norm ``clip_norm`` if it is longer.
+
+    >>> clip_by_norm(torch.tensor([6.0, 8.0]), 5.0).tolist()
+    [3.0, 4.0]
+    """
+    return clip_by_global_norm([tensor], clip_norm)[0]
+
+
+def clip_by_value(tensor: Tensor, bound: float) -> Tensor:
+    """Bring each element into [−bound, bound].
+
+    >>> clip_by_value(torch.tensor([-3.0, 0.5]), 1.0).tolist()
+    [-1.0, 0.5]
+    """
+    check_number("bound", bound, at_least=0.0)
+    return tensor.clamp(-bound, bound)
+
+
+def _shrink(norm: Tensor, clip_norm: float) -> Tensor:
+    # clip / norm is 0 for an infinite norm, and 0 · inf would hide it in some elements only: all must show it.
+    factor = torch.where(norm > clip_norm, clip_norm / norm, torch.ones_like(norm))
+    return torch.where(torch.isfinite(norm), factor, torch.full_like(norm, float("nan")))
+
+
+def clip_gradients(
+    dense: Sequence[Tensor], sparse: Sequence[Tensor], config: ClippingConfig, step: int = 0
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Clip a step's gradients by the rule of ``config``; ``step`` is the step about to be applied, for the warm-up.
+
+    >>> dense, sparse = clip_gradients([torch.ones(1)], [torch.ones(3)], ClippingConfig(clip_norm=1.0))
+    >>> dense[0].tolist(), sparse[0].tolist()
+    ([0.5], [0.5, 0.5, 0.5])
+    """
+    bound = config.clip_norm
+    if bound is None or config.clip_type is GradClipType.NoClip:
+        return list(dense), list(sparse)
+    if config.clip_type is GradClipType.ClipByValue:
+        return [clip_by_value(g, bound) for g in dense], [clip_by_value(g, bound) for g in sparse]
+    if config.clip_type is GradClipType.ClipByNorm:
+        return [clip_by_norm(g, bound) for g in dense], [clip_by_norm(g, bound) for g in sparse]
+    if config.clip_type is GradClipType.ClipByDenseAndSparse:
+        clipped = list(sparse)
+        if config.sparse_clip_norm is not None:
+            clipped = clip_by_global_norm(sparse, config.sparse_clip_norm)
+        return clip_by_global_norm(dense, bound), clipped
+    sparse_bound = bound if config.sparse_clip_norm is None else config.sparse_clip_norm
+    if config.sparse_norm_warmup_steps is not None:
+        sparse_bound *= min(1.0, step / config.sparse_norm_warmup_steps)
+    norm = global_norm([*dense, *sparse])
+    return clip_by_global_norm(dense, bound, norm), clip_by_global_norm(sparse, sparse_bound, norm)
+
+
+def zero_small_features(
+    gradients: Mapping[str, Tensor],
+    features: Mapping[str, Tensor],
+    threshold: float,
+    names: Sequence[str] = (),
+) -> dict[str, Tensor]:
+    """Zero the gradients of checked features whose embedding has a norm of at most ``threshold``.
+
+    Checked are the features in ``names``; with no names, those with ``uue`` in theirs.
+
+    >>> out = zero_small_features({"a": torch.ones(1)}, {"a": torch.zeros(1)}, 0.5, ["a"])
+    >>> out["a"].item()
+    0.0
+    """
+    check_number("threshold", threshold, at_least=0.0)
+    kept = dict(gradients)
+    for name in gradients:
+        if name in names or (not names and "uue" in name):
+            if name not in features:
+                raise ConfigError(f"feature {name!r} has a gradient but no embedding; give both under the same name")
+            is_large = global_norm([features[name]]) > threshold
+            kept[name] = torch.where(is_large, gradients[name], torch.zeros_like(gradients[name]))
+    return kept
+
+
+def add_weight_decay(gradients: Sequence[Tensor], weights: Sequence[Tensor], decay: float) -> list[Tensor]:
+    """Return gradient + decay · weight for each pair; it belongs after clipping.
+
+    >>> add_weight_decay([torch.zeros(1)], [torch.ones(1)], 0.5)[0].item()
+    0.5
+    """
+    check_number("decay", decay, at_least=0.0)
+    if decay == 0:
+        return list(gradients)
+    return [gradient + decay * weight.detach() for gradient, weight in zip(gradients, weights, strict=True)]
