@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding
+    from monolith import data, embedding, layers
     from monolith.core import fid
     from monolith.data import Batch
     from monolith.embedding import (
@@ -56,6 +56,7 @@ __all__ = [
     "data",
     "embedding",
     "fid",
+    "layers",
     # data
     "Batch",
     # tables
@@ -98,7 +99,12 @@ __all__ = [
 ]
 
 # Where a module lives, by the name it has here, and where classes come from that are not of the embedding package.
-_MODULES = {"data": "monolith.data", "embedding": "monolith.embedding", "fid": "monolith.core.fid"}
+_MODULES = {
+    "data": "monolith.data",
+    "embedding": "monolith.embedding",
+    "fid": "monolith.core.fid",
+    "layers": "monolith.layers",
+}
 _HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {"Batch": "monolith.data"}
 
 
