@@ -295,6 +295,15 @@ RaggedTuple ragged_join(const std::vector<std::pair<Ids, Ids>>& parts) {
   return ragged_tuple(join_rows(views));
 }
 
+nb::tuple unique_ids(const Ids& values) {
+  engine::data::UniqueIds unique;
+  {
+    nb::gil_scoped_release unlocked;
+    unique = engine::data::unique_ids(as_span(values));
+  }
+  return nb::make_tuple(as_vector(std::move(unique.ids)), as_vector(std::move(unique.index)));
+}
+
 NewVector<float> ragged_mask(const Ids& values, const Ids& offsets, std::int64_t fid) {
   return as_vector(mask_of(ragged_view(values, offsets, "ragged"), fid));
 }
@@ -471,6 +480,10 @@ void bind_transforms(nb::module_& m) {
   m.def("ragged_combine", &ragged_combine, "values_a"_a, "offsets_a"_a, "values_b"_a, "offsets_b"_a, "slot"_a,
         "version"_a);
   m.def("ragged_join", &ragged_join, "parts"_a);
+  m.def("unique_ids", &unique_ids, "values"_a,
+        "The distinct ids in the order first seen, and the place of every value.",
+        nb::sig("def unique_ids(values: numpy.typing.NDArray[numpy.int64]) -> "
+                "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]"));
   m.def("ragged_mask", &ragged_mask, "values"_a, "offsets"_a, "fid"_a);
 }
 

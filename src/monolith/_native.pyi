@@ -601,6 +601,11 @@ def ragged_combine(values_a: Annotated[NDArray[numpy.int64], dict(shape=(None,),
 
 def ragged_join(parts: Sequence[tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]]]) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.int64], dict(shape=(None,))]]: ...
 
+def unique_ids(values: numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64]]:
+    """
+    The distinct ids in the order first seen, and the place of every value.
+    """
+
 def ragged_mask(values: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], fid: int) -> Annotated[NDArray[numpy.float32], dict(shape=(None,))]: ...
 
 class FrameReader:

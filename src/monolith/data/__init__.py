@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from monolith.data.dataset import Dataset
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
+    from monolith.data.look_ahead import look_ahead
     from monolith.data.parsing import BatchParser, parse_batch
+    from monolith.data.prediction_files import PredictionFiles
     from monolith.data.readers import files, frame, from_source, kafka, parquet, stdin
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
@@ -38,12 +40,14 @@ __all__ = [
     "FeatureList",
     "Framing",
     "LineIdFields",
+    "PredictionFiles",
     "Ragged",
     "RecordWriter",
     "Schema",
     "SparseFeature",
     "Texts",
     "infer_schema",
+    "look_ahead",
     "parse_batch",
 ]
 
@@ -56,6 +60,8 @@ _HOMES = {
     "schema": ("DenseFeature", "Schema", "SparseFeature"),
     "inference": ("infer_schema",),
     "feature_list": ("FeatureList",),
+    "look_ahead": ("look_ahead",),
+    "prediction_files": ("PredictionFiles",),
     "records.framing": ("Framing",),
     "records.line_id": ("LineIdFields",),
     "records.writer": ("RecordWriter",),

@@ -16,7 +16,7 @@ from monolith.core import fid
 from monolith.core.errors import ConfigError
 from monolith.data.batch import Ragged
 
-__all__ = ["concat", "feature_combine", "gen_fid_mask", "map_id", "row_ids", "switch_slot"]
+__all__ = ["concat", "feature_combine", "gen_fid_mask", "map_id", "row_ids", "switch_slot", "unique"]
 
 _Ids: TypeAlias = npt.NDArray[np.int64]
 
@@ -94,6 +94,16 @@ def row_ids(offsets: npt.ArrayLike) -> _Ids:
     ends = _ids(offsets, "offsets")
     result: _Ids = np.repeat(np.arange(len(ends) - 1, dtype=np.int64), np.diff(ends))
     return result
+
+
+def unique(ids: npt.ArrayLike) -> tuple[_Ids, _Ids]:
+    """Return the distinct ids in the order in which they were first seen, and the place of every id among them.
+
+    >>> distinct, places = unique([30, 10, 30, -1])
+    >>> distinct.tolist(), places.tolist()
+    ([30, 10, -1], [0, 1, 0, 2])
+    """
+    return _native.unique_ids(_ids(ids, "ids"))
 
 
 def _parts(ids: Ragged) -> tuple[_Ids, _Ids]:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from monolith.core import fid
 from monolith.core.errors import ConfigError
 from monolith.data import Ragged
-from monolith.data.transforms.ragged import concat, feature_combine, gen_fid_mask, map_id, row_ids, switch_slot
+from monolith.data.transforms.ragged import concat, feature_combine, gen_fid_mask, map_id, row_ids, switch_slot, unique
 
 IDS = st.lists(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), max_size=4), max_size=5)
 
@@ -46,6 +46,16 @@ def test_shared_bags_stay_shared_or_are_expanded() -> None:
     assert switch_slot(shared, 3).shared
     crossed = feature_combine(shared, ragged([[1], [], [2]]), 9)
     assert [len(row) for row in crossed.tolist()] == [2, 0, 2]
+
+
+@pytest.mark.parametrize(("count", "distinct"), [(1_000, 100), (100_000, 10_000), (0, 1)])
+def test_unique_ids_come_in_the_order_first_seen(count: int, distinct: int) -> None:
+    random = np.random.default_rng(count)
+    values = random.integers(-distinct // 2, distinct // 2 + 1, count) << 8
+    found, places = unique(values)
+    assert found.tolist() == list(dict.fromkeys(values.tolist()))
+    assert np.array_equal(found[places], values)
+    assert unique([-1, 0, -1])[0].tolist() == [-1, 0], "no id is reserved, and nothing is left from before"
 
 
 def test_map_id_of_nothing_and_of_unsorted_keys() -> None:

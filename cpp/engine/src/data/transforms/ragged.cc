@@ -2,6 +2,7 @@
 #include "engine/data/transforms/ragged.h"
 
 #include <algorithm>
+#include <bit>
 #include <string>
 
 #include "engine/error.h"
@@ -89,6 +90,26 @@ RaggedArray join_rows(std::span<const RaggedView> parts) {
     out.offsets.push_back(static_cast<std::int64_t>(out.values.size()));
   }
   return out;
+}
+
+UniqueIds unique_ids(std::span<const std::int64_t> values) {
+  UniqueIds unique;
+  unique.index.reserve(values.size());
+  // Open addressing, at most half full; a place holds the number of an id and one, 0 says that it is free.
+  const std::size_t places = std::bit_ceil(std::max<std::size_t>(16, values.size() * 2));
+  const int shift = 64 - std::countr_zero(places);
+  std::vector<std::uint32_t> table(places, 0);
+  if (values.size() >= 0xffffffff) throw ConfigError("unique: more than 2^32 - 2 values");
+  for (const std::int64_t value : values) {
+    std::size_t place = (static_cast<std::uint64_t>(value) * 0x9e3779b97f4a7c15ULL) >> shift;
+    while (table[place] != 0 && unique.ids[table[place] - 1] != value) place = (place + 1) & (places - 1);
+    if (table[place] == 0) {
+      unique.ids.push_back(value);
+      table[place] = static_cast<std::uint32_t>(unique.ids.size());
+    }
+    unique.index.push_back(table[place] - 1);
+  }
+  return unique;
 }
 
 }  // namespace engine::data

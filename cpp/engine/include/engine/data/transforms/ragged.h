@@ -37,4 +37,12 @@ void check_ragged(const RaggedView& ragged, const char* name);
 // Row i of the result is row i of every part, one after the other.
 [[nodiscard]] RaggedArray join_rows(std::span<const RaggedView> parts);
 
+struct UniqueIds {
+  std::vector<std::int64_t> ids;    // in the order in which they were first seen
+  std::vector<std::int64_t> index;  // of every value, its place among them
+};
+
+// Any id may be there.
+[[nodiscard]] UniqueIds unique_ids(std::span<const std::int64_t> values);
+
 }  // namespace engine::data
