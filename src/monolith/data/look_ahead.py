@@ -16,12 +16,10 @@ def look_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
     >>> list(look_ahead([1, 2]))
     [(1, False), (2, True)]
     """
-    reading = iter(items)
-    for item in reading:
-        break
-    else:
-        return
-    for following in reading:
-        yield item, False
-        item = following
-    yield item, True
+    waiting: list[Item] = []
+    for following in items:
+        if waiting:
+            yield waiting.pop(), False
+        waiting.append(following)
+    if waiting:
+        yield waiting.pop(), True

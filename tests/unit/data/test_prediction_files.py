@@ -66,7 +66,7 @@ def test_an_idle_file_is_closed(tmp_path: Path) -> None:
     clock = FakeClock()
     files = PredictionFiles(tmp_path, clock=clock, idle_close_s=60)
     files.write(message(1))
-    clock.advance(61)
+    clock.advance_s(61)
     files.write(message(2))
     assert len((tmp_path / "test_model" / "1" / "worker_0" / "part_000000.txt").read_text().splitlines()) == 1
     files.close()
