@@ -9,12 +9,11 @@
 #include <string_view>
 #include <utility>
 
-#include "engine/city_hash.h"
+#include "cell_arrays.h"
 #include "engine/data/quantized.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 #include "memory_check.h"
-#include "varints.h"
 #include "wire.h"
 
 namespace engine::data {
@@ -24,216 +23,6 @@ namespace {
 using wire::kBlock;
 using wire::Reader;
 using wire::Tag;
-
-template <typename Value>
-Value load(const std::byte* at) {
-  Value value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-constexpr std::string_view arm_name(Arm arm) {
-  switch (arm) {
-    case Arm::kNone:
-      return "nothing";
-    case Arm::kFidV1:
-    case Arm::kFidV2:
-    case Arm::kFidV1Lists:
-    case Arm::kFidV2Lists:
-      return "fids";
-    case Arm::kFloat:
-    case Arm::kFloatLists:
-      return "floats";
-    case Arm::kDouble:
-    case Arm::kDoubleLists:
-      return "doubles";
-    case Arm::kInt64:
-    case Arm::kInt64Lists:
-      return "integers";
-    case Arm::kBytes:
-    case Arm::kBytesLists:
-      return "byte strings";
-  }
-  return "?";
-}
-
-// Calls `use` with each block of field `field`.
-template <typename Use>
-void for_each_block(Bytes message, std::uint32_t field, Use&& use) {
-  Reader reader(message);
-  while (!reader.done()) {
-    const Tag tag = reader.tag();
-    if (tag.field == field && tag.wire == kBlock) {
-      use(reader.block());
-    } else {
-      reader.skip(tag);
-    }
-  }
-}
-
-// Calls `use` with the packed values of each list of a cell of lists, and the plain arm that they have.
-template <typename Use>
-void for_each_list(const Cell& cell, Use&& use) {
-  Arm inner = Arm::kNone;
-  switch (cell.arm) {
-    case Arm::kFidV1Lists:
-      inner = Arm::kFidV1;
-      break;
-    case Arm::kFidV2Lists:
-      inner = Arm::kFidV2;
-      break;
-    case Arm::kFloatLists:
-      inner = Arm::kFloat;
-      break;
-    case Arm::kDoubleLists:
-      inner = Arm::kDouble;
-      break;
-    case Arm::kInt64Lists:
-      inner = Arm::kInt64;
-      break;
-    default:
-      inner = Arm::kBytes;
-  }
-  for_each_block(cell.bytes(), cell.field, [&](Bytes list) {
-    if (inner == Arm::kBytes) {
-      use(Cell{list.data(), static_cast<std::uint32_t>(list.size()), inner, 1});
-    } else {
-      for_each_block(list, 1, [&](Bytes values) {
-        use(Cell{values.data(), static_cast<std::uint32_t>(values.size()), inner, 0});
-      });
-    }
-  });
-}
-
-bool is_lists(Arm arm) { return arm >= Arm::kFidV1Lists; }
-
-std::size_t count_values(const Cell& cell) {
-  switch (cell.arm) {
-    case Arm::kNone:
-      return 0;
-    case Arm::kFidV1:
-    case Arm::kFidV2:
-    case Arm::kDouble:
-      return cell.size / 8;
-    case Arm::kFloat:
-      return cell.size / 4;
-    case Arm::kInt64:
-      return varints::count(cell.bytes());
-    case Arm::kBytes: {
-      std::size_t count = 0;
-      for_each_block(cell.bytes(), cell.field, [&count](Bytes) { ++count; });
-      return count;
-    }
-    default: {
-      std::size_t count = 0;
-      for_each_list(cell, [&count](const Cell& list) { count += count_values(list); });
-      return count;
-    }
-  }
-}
-
-// The power of two that a number lies in; the sign is lost, as in the original.
-std::uint64_t log2_bucket(double value) {
-  const double bucket = std::trunc(std::log2(std::fabs(value) + 1.0));
-  return std::isfinite(bucket) ? static_cast<std::uint64_t>(bucket) : 0;
-}
-
-// Ids of plain values.
-std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::int64_t* out) {
-  switch (cell.arm) {
-    case Arm::kInt64:
-      varints::for_each(cell.bytes(), [&](std::uint64_t value) { *out++ = make_fid_v2(slot, value); });
-      return out;
-    case Arm::kFloat:
-      for (std::size_t at = 0; at < cell.size; at += 4) {
-        *out++ = make_fid_v2(slot, log2_bucket(static_cast<double>(load<float>(cell.data + at))));
-      }
-      return out;
-    case Arm::kDouble:
-      for (std::size_t at = 0; at < cell.size; at += 8) {
-        *out++ = make_fid_v2(slot, log2_bucket(load<double>(cell.data + at)));
-      }
-      return out;
-    case Arm::kBytes:
-      for_each_block(cell.bytes(), cell.field,
-                     [&](Bytes text) { *out++ = make_fid_v2(slot, city_hash64(text.data(), text.size())); });
-      return out;
-    default:
-      return out;
-  }
-}
-
-// Places behind the last id of an array that copying may write to.
-constexpr std::size_t kSlack = 3;
-
-// Copies ids; the cell holds fids. Up to four are copied without a branch on how many there are, for that cannot be
-// predicted: the places behind them get the last one again, and are written over by what comes next.
-template <bool kConverts>
-std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
-  const auto get = [&cell](std::size_t index) {
-    const auto fid = load<std::int64_t>(cell.data + index * 8);
-    return kConverts ? fid_v1_to_v2(fid) : fid;
-  };
-  const std::size_t count = cell.size / 8;
-  if (count - 1 <= kSlack) [[likely]] {
-    for (std::size_t index = 0; index <= kSlack; ++index) out[index] = get(std::min(index, count - 1));
-  } else {
-    for (std::size_t index = 0; index < count; ++index) out[index] = get(index);
-  }
-  return out + count;
-}
-
-std::int64_t* write_ids(const Cell& cell, std::int32_t slot, bool converts, std::int64_t* out) {
-  switch (cell.arm) {
-    case Arm::kNone:
-      return out;
-    case Arm::kFidV1:
-    case Arm::kFidV2:
-      return converts && cell.arm == Arm::kFidV1 ? write_fids<true>(cell, out) : write_fids<false>(cell, out);
-    default:
-      if (is_lists(cell.arm)) {
-        for_each_list(cell, [&](const Cell& list) { out = write_ids(list, slot, converts, out); });
-        return out;
-      }
-      return write_made_ids(cell, static_cast<std::uint32_t>(slot), out);
-  }
-}
-
-bool needs_slot(Arm arm) {
-  return arm != Arm::kNone && arm != Arm::kFidV1 && arm != Arm::kFidV2 && arm != Arm::kFidV1Lists &&
-         arm != Arm::kFidV2Lists;
-}
-
-// Numbers of a cell as float or int64; false when the cell holds none of that kind.
-template <typename Value, typename Use>
-bool for_each_number(const Cell& cell, Use&& use) {
-  constexpr bool kTakesReals = std::is_floating_point_v<Value>;
-  switch (cell.arm) {
-    case Arm::kNone:
-      return true;
-    case Arm::kFloat:
-      if (!kTakesReals) return false;
-      for (std::size_t at = 0; at < cell.size; at += 4) use(static_cast<Value>(load<float>(cell.data + at)));
-      return true;
-    case Arm::kDouble:
-      if (!kTakesReals) return false;
-      for (std::size_t at = 0; at < cell.size; at += 8) use(static_cast<Value>(load<double>(cell.data + at)));
-      return true;
-    case Arm::kInt64:
-      varints::for_each(cell.bytes(),
-                        [&](std::uint64_t value) { use(static_cast<Value>(static_cast<std::int64_t>(value))); });
-      return true;
-    case Arm::kFloatLists:
-    case Arm::kDoubleLists:
-    case Arm::kInt64Lists: {
-      bool is_kind = true;
-      for_each_list(cell, [&](const Cell& list) { is_kind = for_each_number<Value>(list, use) && is_kind; });
-      return is_kind;
-    }
-    default:
-      return false;
-  }
-}
 
 }  // namespace
 
@@ -414,7 +203,7 @@ class Assembler::Pass {
   void check_ids(const SparseFeature& feature, const Cell& cell, std::size_t row) const {
     if (feature.slot < 0 && needs_slot(cell.arm)) {
       refuse(feature.name, row,
-             "it holds " + std::string(arm_name(cell.arm)) + ", not fids; give the feature a slot to make ids of them");
+             "it holds " + std::string(name_of(cell.arm)) + ", not fids; give the feature a slot to make ids of them");
     }
   }
 
@@ -640,7 +429,7 @@ class Assembler::Pass {
       }
       if (!is_kind) {
         refuse(feature.name, row,
-               "it holds " + std::string(arm_name(cell.arm)) + ", which are no " +
+               "it holds " + std::string(name_of(cell.arm)) + ", which are no " +
                    (std::is_same_v<Value, float> ? "numbers" : "integers"));
       }
       check_width(feature, count, row);
@@ -686,7 +475,7 @@ class Assembler::Pass {
           bytes += text.size();
         });
       } else if (cell.arm != Arm::kNone) {
-        refuse(feature.name, row, "it holds " + std::string(arm_name(cell.arm)) + ", which are no byte strings");
+        refuse(feature.name, row, "it holds " + std::string(name_of(cell.arm)) + ", which are no byte strings");
       }
       check_width(feature, count, row);
       found.resize((row + 1) * feature.width);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "data/transforms/cell_values.h"
+#include "data/cell_values.h"
 #include "engine/city_hash.h"
 #include "engine/data/transforms/ragged.h"
 #include "engine/error.h"

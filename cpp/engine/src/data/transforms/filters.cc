@@ -4,8 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "data/cell_values.h"
 #include "data/line_scan.h"
-#include "data/transforms/cell_values.h"
 #include "data/transforms/int_map.h"
 #include "data/transforms/labels_in_rows.h"
 #include "engine/error.h"

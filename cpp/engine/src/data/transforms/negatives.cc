@@ -6,9 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "data/cell_values.h"
 #include "data/line_scan.h"
 #include "data/transforms/best_action.h"
-#include "data/transforms/cell_values.h"
 #include "data/transforms/int_map.h"
 #include "data/transforms/labels_in_rows.h"
 #include "data/transforms/new_rows.h"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "data/cell_values.h"
 #include "data/line_scan.h"
-#include "data/transforms/cell_values.h"
 #include "engine/error.h"
 
 namespace engine::data {
