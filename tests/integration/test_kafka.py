@@ -674,8 +674,5 @@ def test_offsets_reach_the_broker_only_when_a_state_is_safe(broker: Broker) -> N
     next(reading)
     assert broker.committed(topic, group) < 0
     dataset.committed(state)
-    deadline = time.monotonic() + PATIENCE_S
-    while broker.committed(topic, group) != 8 and time.monotonic() < deadline:
-        time.sleep(0.05)
+    until(lambda: broker.committed(topic, group) == 8)
     reading.close()  # type: ignore[attr-defined]
-    assert broker.committed(topic, group) == 8

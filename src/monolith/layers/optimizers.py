@@ -6,6 +6,7 @@ The optimizers of embedding rows are elsewhere: those run in the engine.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, overload
 
@@ -20,7 +21,7 @@ from monolith.layers.dense import Dense, OptimizerFactory
 __all__ = ["Adamom", "DenseOptimizer", "DenseRmsProp", "split_by_optimizer"]
 
 
-class DenseOptimizer(Optimizer):
+class DenseOptimizer(Optimizer, ABC):
     """The base: walks the parameters that have gradients, and leaves one update to the subclass."""
 
     @overload
@@ -50,9 +51,9 @@ class DenseOptimizer(Optimizer):
                 )
             yield weight
 
+    @abstractmethod
     def update(self, weight: Tensor, gradient: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         """Update one weight in place."""
-        raise NotImplementedError
 
 
 def _decayed(weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:

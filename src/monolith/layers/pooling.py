@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
@@ -12,7 +13,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["AvgPooling", "MaxPooling", "SumPooling"]
 
 
-class _Pooling(nn.Module):
+class _Pooling(nn.Module, ABC):
     def forward(self, tensors: Sequence[Tensor]) -> Tensor:
         """Pool the list; a single tensor is returned as it is."""
         name = type(self).__name__
@@ -25,8 +26,9 @@ class _Pooling(nn.Module):
                 )
         return tensors[0] if len(tensors) == 1 else self.pool(torch.stack(list(tensors)))
 
+    @abstractmethod
     def pool(self, stacked: Tensor) -> Tensor:
-        raise NotImplementedError
+        """Pool over the first dimension."""
 
 
 class SumPooling(_Pooling):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 
 import monolith as mt
@@ -343,7 +344,6 @@ def test_stdin_is_read_like_a_file(folder: Path) -> None:
 
 
 def test_parquet_and_frames_give_the_same_batches(tmp_path: Path) -> None:
-    pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame(
         {
             "user": np.arange(50) | 1 << 48,

@@ -76,78 +76,54 @@ ValueTest::ValueTest(const std::string& what, FieldKind kind, bool has_many, std
   stamps_.assign(std::max(sorted_ints_.size(), text_places_.size()), 0);
 }
 
-bool ValueTest::holds(std::int64_t value) const noexcept {
-  const auto& operands = operands_.ints;
-  // Unsigned numbers with the top bit flipped have the order of signed ones.
-  constexpr auto kTop = std::int64_t{1} << 62 << 1;
-  const auto key = [&](std::int64_t bits) { return is_unsigned_ ? bits ^ kTop : bits; };
-  switch (op_) {
+namespace {
+
+// Ops on order and equality; `operand(i)` is the i-th operand.
+template <typename Value, typename Operand>
+bool compares(Comparison op, const Value& value, Operand&& operand) noexcept {
+  switch (op) {
     case Comparison::kGt:
-      return key(value) > key(operands[0]);
+      return value > operand(0);
     case Comparison::kGe:
-      return key(value) >= key(operands[0]);
+      return value >= operand(0);
     case Comparison::kEq:
-      return value == operands[0];
+      return value == operand(0);
     case Comparison::kLt:
-      return key(value) < key(operands[0]);
+      return value < operand(0);
     case Comparison::kLe:
-      return key(value) <= key(operands[0]);
+      return value <= operand(0);
     case Comparison::kNeq:
-      return value != operands[0];
+      return value != operand(0);
     case Comparison::kBetween:
-      return key(value) >= key(operands[0]) && key(value) < key(operands[1]);
-    case Comparison::kIn:
-      return std::binary_search(sorted_ints_.begin(), sorted_ints_.end(), value);
-    case Comparison::kNotIn:
-      return !std::binary_search(sorted_ints_.begin(), sorted_ints_.end(), value);
+      return value >= operand(0) && value < operand(1);
     default:
       return false;
   }
 }
 
+}  // namespace
+
+bool ValueTest::holds(std::int64_t value) const noexcept {
+  if (op_ == Comparison::kIn || op_ == Comparison::kNotIn) {
+    return std::binary_search(sorted_ints_.begin(), sorted_ints_.end(), value) == (op_ == Comparison::kIn);
+  }
+  // Unsigned numbers with the top bit flipped have the order of signed ones.
+  constexpr auto kTop = std::int64_t{1} << 62 << 1;
+  const auto key = [this](std::int64_t bits) { return is_unsigned_ ? bits ^ kTop : bits; };
+  return compares(op_, key(value), [&](std::size_t i) { return key(operands_.ints[i]); });
+}
+
 bool ValueTest::holds(double value) const noexcept {
   const auto& operands = operands_.reals;
-  switch (op_) {
-    case Comparison::kGt:
-      return value > operands[0];
-    case Comparison::kGe:
-      return value >= operands[0];
-    case Comparison::kEq:
-      return value == operands[0];
-    case Comparison::kLt:
-      return value < operands[0];
-    case Comparison::kLe:
-      return value <= operands[0];
-    case Comparison::kNeq:
-      return value != operands[0];
-    case Comparison::kBetween:
-      return value >= operands[0] && value < operands[1];
-    case Comparison::kIn:
-      return std::binary_search(operands.begin(), operands.end(), value);
-    case Comparison::kNotIn:
-      return !std::binary_search(operands.begin(), operands.end(), value);
-    default:
-      return false;
+  if (op_ == Comparison::kIn || op_ == Comparison::kNotIn) {
+    return std::binary_search(operands.begin(), operands.end(), value) == (op_ == Comparison::kIn);
   }
+  return compares(op_, value, [&](std::size_t i) { return operands[i]; });
 }
 
 bool ValueTest::holds(std::string_view value) const noexcept {
   const auto& operands = operands_.texts;
   switch (op_) {
-    case Comparison::kGt:
-      return value > operands[0];
-    case Comparison::kGe:
-      return value >= operands[0];
-    case Comparison::kEq:
-      return value == operands[0];
-    case Comparison::kLt:
-      return value < operands[0];
-    case Comparison::kLe:
-      return value <= operands[0];
-    case Comparison::kNeq:
-      return value != operands[0];
-    case Comparison::kBetween:
-      return value >= operands[0] && value < operands[1];
     case Comparison::kIn:
       return text_places_.find(value) != text_places_.end();
     case Comparison::kNotIn:
@@ -157,7 +133,7 @@ bool ValueTest::holds(std::string_view value) const noexcept {
     case Comparison::kEndsWith:
       return std::any_of(operands.begin(), operands.end(), [&](const auto& text) { return value.ends_with(text); });
     default:
-      return false;
+      return compares(op_, value, [&](std::size_t i) { return std::string_view(operands[i]); });
   }
 }
 
