@@ -42,7 +42,7 @@ def records(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Say what a file is (codec, framing, message, and why), count its records, and show the first ones."""
-    from monolith.data.records import storage
+    from monolith.core import storage
     from monolith.data.records.detect import detect
     from monolith.data.records.framing import Framing
 

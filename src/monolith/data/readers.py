@@ -140,7 +140,7 @@ def parquet(
     Columns ``__LABEL__``, ``instance_weight`` and those named like LineId fields in capitals (``__UID__``,
     ``__REQ_TIME__``) fill the labels, the weight and the LineId.
     """
-    from monolith.data.records.storage import open_file
+    from monolith.core.storage import open_file
     from monolith.data.sources.parquet import ParquetSource
 
     kept = patterns if isinstance(patterns, str | os.PathLike) else list(patterns)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import _native
+from monolith.core.durable_files import seal, sync_folder, unseal, write_synced
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding._arguments import check_whole
 from monolith.embedding.specs import TableSpec
@@ -91,8 +92,8 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
             body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
             manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
             written.append(manifest)
-            _write_synced(manifest, _seal(body))
-            _sync_folder(folder)
+            write_synced(manifest, seal(body))
+            sync_folder(folder)
             _native.failpoint("snapshot.before_rename")
             manifest.replace(folder / MANIFEST)
         except BaseException:
@@ -101,7 +102,7 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
             raise
         # From here on the new snapshot is the snapshot, whatever fails.
         _native.failpoint("snapshot.after_rename")
-        _sync_folder(folder)
+        sync_folder(folder)
         _remove_other_generations(folder, generation)
         return read_manifest(folder)
 
@@ -128,7 +129,7 @@ def _write_table(
     if filter_state := cut.filter:
         file = folder / f"{stem}.filter"
         written.append(file)
-        _write_synced(file, filter_state)
+        write_synced(file, filter_state)
         filter_entry = {"name": file.name, "bytes": len(filter_state), "crc32c": _native.crc32c(filter_state)}
     parts = cut.write(generation, [str(file) for file in paths])
     try:
@@ -159,27 +160,6 @@ def _slices_of(table: Table) -> list[dict[str, Any]]:
     return [{"dim": piece.dim, "optimizer": piece.optimizer.base.kind} for piece in table.spec.slices]
 
 
-def _write_synced(path: Path, content: bytes) -> None:
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _seal(body: dict[str, Any]) -> bytes:
-    """The manifest's bytes. There is only one spelling of a body, so a changed byte cannot go unseen."""
-    checksum = _native.crc32c(json.dumps(body, sort_keys=True).encode())
-    return json.dumps({"body": body, "crc32c": checksum}, sort_keys=True, indent=1).encode() + b"\n"
-
-
 def _remove_other_generations(folder: Path, generation: int) -> None:
     """Remove what earlier saves left, finished or not; nothing names it any more."""
     for pattern in ("*.rows", "*.rows.tmp-*", "*.filter", f"{MANIFEST}.tmp-*"):
@@ -201,12 +181,9 @@ def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
     except (FileNotFoundError, NotADirectoryError):
         raise SnapshotCorrupt(f"'{folder}' holds no snapshot: there is no {MANIFEST} in it") from None
     try:
-        body = json.loads(raw)["body"]
-        is_sound = _seal(body) == raw
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise SnapshotCorrupt(f"'{file}' at byte 0: not a manifest ({error})") from error
-    if not is_sound:
-        raise SnapshotCorrupt(f"'{file}' at byte 0: checksum does not match")
+        body = unseal(raw)
+    except ValueError as error:
+        raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
         raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not known to this release")
     return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]

@@ -15,8 +15,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from monolith import _native
+from monolith.core import storage
 from monolith.core.errors import RecordCorrupt
-from monolith.data.records import codecs, storage
+from monolith.data.records import codecs
 from monolith.data.records.codecs import Codec
 from monolith.data.records.framing import Framing
 

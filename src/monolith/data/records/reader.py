@@ -12,8 +12,9 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from monolith import _native
+from monolith.core import storage
 from monolith.core.errors import DataError, RecordCorrupt
-from monolith.data.records import codecs, storage
+from monolith.data.records import codecs
 from monolith.data.records.codecs import Codec, Compression
 from monolith.data.records.framing import Framing
 from monolith.data.records.read_ahead import ReadAhead

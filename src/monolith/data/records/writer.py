@@ -10,8 +10,9 @@ from types import TracebackType
 from typing import Self
 
 from monolith import _native
+from monolith.core import storage
 from monolith.core.errors import ConfigError
-from monolith.data.records import codecs, storage
+from monolith.data.records import codecs
 from monolith.data.records.codecs import Compression
 from monolith.data.records.compressors import compressor
 from monolith.data.records.framing import Framing

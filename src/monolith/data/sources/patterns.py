@@ -13,8 +13,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from monolith.core import storage
 from monolith.core.errors import ConfigError
-from monolith.data.records import storage
 
 __all__ = ["date_patterns", "expand", "expand_template", "take_shard"]
 

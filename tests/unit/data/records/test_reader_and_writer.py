@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from monolith import _native
+from monolith.core import storage
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt
-from monolith.data.records import storage
 from monolith.data.records.codecs import CODECS, Codec
 from monolith.data.records.framing import Framing
 from monolith.data.records.reader import LOT_BYTES, LOT_RECORDS, RecordReader, read_records

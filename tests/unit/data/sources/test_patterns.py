@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from monolith.core import storage
 from monolith.core.errors import ConfigError
-from monolith.data.records import storage
 from monolith.data.sources.patterns import date_patterns, expand, expand_template, take_shard
 
 

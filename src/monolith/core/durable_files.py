@@ -1,0 +1,69 @@
+"""Files that survive a crash: written whole, synced, and sealed with a checksum of their own.
+
+Local files only; :mod:`monolith.core.storage` opens files anywhere. What a file means, nothing here knows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from monolith import _native
+
+__all__ = ["replace_file", "seal", "sync_folder", "unseal", "write_synced"]
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file and wait until the disk has it."""
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Give a file new content, whole or not at all; after return it survives a crash."""
+    temporary = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
+    try:
+        write_synced(temporary, content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def seal(body: dict[str, Any]) -> bytes:
+    """Return a JSON file's bytes. There is only one spelling of a body, so a changed byte cannot go unseen."""
+    checksum = _native.crc32c(json.dumps(body, sort_keys=True).encode())
+    return json.dumps({"body": body, "crc32c": checksum}, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def unseal(content: bytes) -> dict[str, Any]:
+    """Return the body that was sealed.
+
+    Raises:
+        ValueError: It is not what ``seal`` wrote; the text says why.
+    """
+    try:
+        body = json.loads(content)["body"]
+        is_sound = seal(body) == content
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ValueError(f"not a manifest ({error})") from error
+    if not is_sound:
+        raise ValueError("checksum does not match")
+    if not isinstance(body, dict):
+        raise ValueError("the body is not an object")
+    return body

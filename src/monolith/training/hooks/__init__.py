@@ -1,0 +1,7 @@
+"""What runs beside the training loop, one hook per file. :mod:`base` says what a hook sees and when it is called."""
+
+from __future__ import annotations
+
+from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
+
+__all__ = ["HeadResult", "Hook", "Run", "StepResult"]
