@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding, layers
+    from monolith import data, embedding, features, layers, models
     from monolith.core import fid
     from monolith.data import Batch
     from monolith.embedding import (
@@ -47,6 +47,8 @@ if TYPE_CHECKING:
         TableSpec,
         Zeros,
     )
+    from monolith.features import Model, Output
+    from monolith.training import Estimator, RunConfig
 
 __version__ = "0.1.0"
 
@@ -55,10 +57,17 @@ __all__ = [
     # modules
     "data",
     "embedding",
+    "features",
     "fid",
     "layers",
+    "models",
     # data
     "Batch",
+    # models and training
+    "Estimator",
+    "Model",
+    "Output",
+    "RunConfig",
     # tables
     "EmbeddingStore",
     "MultiTable",
@@ -102,10 +111,18 @@ __all__ = [
 _MODULES = {
     "data": "monolith.data",
     "embedding": "monolith.embedding",
+    "features": "monolith.features",
     "fid": "monolith.core.fid",
     "layers": "monolith.layers",
+    "models": "monolith.models",
 }
-_HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {"Batch": "monolith.data"}
+_HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {
+    "Batch": "monolith.data",
+    "Estimator": "monolith.training",
+    "Model": "monolith.features",
+    "Output": "monolith.features",
+    "RunConfig": "monolith.training",
+}
 
 
 def __getattr__(name: str) -> Any:

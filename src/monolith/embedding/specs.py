@@ -75,7 +75,12 @@ class SliceSpec:
         warmup_steps = int(getattr(base, "warmup_steps", 0))
         return PolynomialDecay(0.0, warmup_steps, rate) if warmup_steps else ConstantRate(rate)
 
-    def _encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, Any]:
+        """Return the JSON form.
+
+        Raises:
+            ConfigError: The learning rate is a bare callable, which has no text form.
+        """
         rate = self.learning_rate
         if rate is not None and not isinstance(rate, int | float):
             function = as_rate_function(rate)
@@ -91,7 +96,8 @@ class SliceSpec:
         }
 
     @classmethod
-    def _decode(cls, encoded: Any, where: str) -> SliceSpec:
+    def decode(cls, encoded: Any, where: str) -> SliceSpec:
+        """Return the slice that ``encode`` wrote; errors call it ``where``."""
         if not isinstance(encoded, Mapping):
             raise ConfigError(f"{where} is {encoded!r}; give an object with 'dim' and 'optimizer'")
         encoded = {"initializer": {"kind": Zeros.kind}, "compressor": {"kind": Fp32.kind}, **encoded}
@@ -231,7 +237,7 @@ class TableSpec:
             ConfigError: a slice's learning rate is a bare callable, which has no text form.
         """
         encoded = _encode_scalars(self)
-        encoded["slices"] = [piece._encode() for piece in self.slices]
+        encoded["slices"] = [piece.encode() for piece in self.slices]
         return json.dumps(encoded, sort_keys=True)
 
     @classmethod
@@ -252,7 +258,7 @@ class TableSpec:
         if not isinstance(encoded["slices"], list):
             raise ConfigError(f"{where}.slices is {encoded['slices']!r}; give a list")
         encoded["slices"] = [
-            SliceSpec._decode(piece, f"{where}.slices[{position}]") for position, piece in enumerate(encoded["slices"])
+            SliceSpec.decode(piece, f"{where}.slices[{position}]") for position, piece in enumerate(encoded["slices"])
         ]
         for name in ("slot_expire_days", "slot_thresholds"):
             if name in encoded:

@@ -1,0 +1,26 @@
+"""Features: what a model declares of its inputs, and how ids become its tensors and gradients their rows' updates.
+
+``Model`` and ``Output`` need torch and are imported when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.features.declaration import Declaration, EmbeddingFeature
+from monolith.features.embedder import EmbeddedBatch, Embedder, PulledBatch
+from monolith.features.layouts import Layout
+
+if TYPE_CHECKING:
+    from monolith.features.model import Model, Output
+
+__all__ = ["Declaration", "EmbeddedBatch", "Embedder", "EmbeddingFeature", "Layout", "Model", "Output", "PulledBatch"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``Model`` and ``Output`` on first use."""
+    if name not in ("Model", "Output"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from monolith.features import model
+
+    return getattr(model, name)

@@ -1,0 +1,432 @@
+"""What a model declares of its inputs: features, the slices of their rows, layouts, dense inputs and labels.
+
+Everything is known once the declaration is complete, without a batch: the tables' specs, the schema of the data and the
+native layout kernel all follow from it, in training, export and serving alike. No torch here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Literal
+
+from monolith import _native
+from monolith.core.errors import ConfigError
+from monolith.data import DenseFeature, FeatureList, Schema, SparseFeature
+from monolith.data.slot_names import slot_of_name
+from monolith.embedding import (
+    Adagrad,
+    BatchSoftmax,
+    Fp16,
+    Fp32,
+    GroupAdagrad,
+    GroupFtrl,
+    NoFilter,
+    RandomUniform,
+    SlidingHashFilter,
+)
+from monolith.embedding.admission import AdmissionFilter
+from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
+
+__all__ = ["Declaration", "EmbeddingFeature", "merge_slices"]
+
+FeatureName = str | int
+"""A feature's name, or its slot."""
+FeatureNames = (
+    FeatureName
+    | Sequence[FeatureName]
+    | Sequence[tuple[FeatureName, int]]
+    | Sequence[tuple[FeatureName, ...]]
+    | Mapping[FeatureName, int]
+)
+
+_FILTER_CAPACITY = 20_000_000
+_JSON_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingFeature:
+    """A sparse input and the table that its ids belong to."""
+
+    name: str
+    slot: int | None
+    table: str
+    """The feature that owns the rows: itself, or the one it is shared with."""
+    combiner: Combiner
+    length: int
+    """Ids that count per row when the combiner is ``first``; else 0."""
+    expire_days: int = 36500
+    occurrence_threshold: int = 0
+    on_miss: Literal["zeros", "initial"] = "zeros"
+    max_bytes: int | None = None
+    column: str | None = None
+    """What the records call it; None = the same."""
+
+
+@dataclass(slots=True)
+class Declaration:
+    """Inputs of one model. Filled while the model is built; ``freeze`` ends that."""
+
+    features: dict[str, EmbeddingFeature] = field(default_factory=dict)
+    slices: dict[str, dict[str, SliceSpec]] = field(default_factory=dict)
+    """Table to its slices by name, in the order in which they lie in a row: that of their first use."""
+    layouts: dict[str, Layout] = field(default_factory=dict)
+    dense: dict[str, DenseFeature] = field(default_factory=dict)
+    labels: int = 1
+    feature_list: FeatureList | None = None
+    """Where slots of features come from that are declared without one."""
+    is_frozen: bool = False
+
+    # --- declaring ----------------------------------------------------------------------------------------------------
+
+    def add_feature(
+        self,
+        name: FeatureName,
+        *,
+        slot: int | None = None,
+        shared_with: FeatureName | None = None,
+        combiner: Combiner | None = None,
+        max_sequence_length: int = 0,
+        expire_days: int = 36500,
+        occurrence_threshold: int = 0,
+        on_miss: Literal["zeros", "initial"] = "zeros",
+        max_bytes: int | None = None,
+        column: str | None = None,
+    ) -> EmbeddingFeature:
+        """Declare a sparse feature; see ``Model.embedding_feature``."""
+        self._check_open()
+        name, slot = self._resolve(name, slot)
+        if name in self.features or name in self.dense:
+            raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
+        if max_sequence_length < 0:
+            raise ConfigError(f"feature {name!r}: max_sequence_length is {max_sequence_length}; give 0 or more")
+        combiner = combiner or ("first" if max_sequence_length else "sum")
+        if combiner not in ("sum", "mean", "first"):
+            raise ConfigError(f"feature {name!r}: combiner is {combiner!r}; use 'sum', 'mean' or 'first'")
+        if (combiner == "first") != (max_sequence_length > 0):
+            raise ConfigError(
+                f"feature {name!r}: combiner is {combiner!r} with max_sequence_length {max_sequence_length}; "
+                "'first' needs a length, and only 'first' has one"
+            )
+        feature = EmbeddingFeature(
+            name=name,
+            slot=slot,
+            table=name,
+            combiner=combiner,
+            length=max_sequence_length,
+            expire_days=expire_days,
+            occurrence_threshold=occurrence_threshold,
+            on_miss=on_miss,
+            max_bytes=max_bytes,
+            column=column,
+        )
+        if shared_with is not None:
+            feature = self._shared(feature, self.feature(shared_with))
+        self.features[name] = feature
+        return feature
+
+    def _resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
+        """Return a feature's name and slot; a bare slot has the name that the feature list gives it."""
+        listed = self.feature_list.find(name) if self.feature_list is not None else None
+        if listed is not None:
+            return listed.name, listed.slot if slot is None else slot
+        if isinstance(name, int):
+            return f"fc_slot_{name}", name
+        return name, slot_of_name(name) if slot is None else slot
+
+    def _shared(self, feature: EmbeddingFeature, owner: EmbeddingFeature) -> EmbeddingFeature:
+        if feature.slot not in (None, owner.slot):
+            raise ConfigError(
+                f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "
+                f"{owner.slot}; ids of different slots never meet: give the same slot, or none"
+            )
+        return replace(
+            feature,
+            slot=owner.slot,
+            table=owner.table,
+            expire_days=owner.expire_days,
+            occurrence_threshold=owner.occurrence_threshold,
+            on_miss=owner.on_miss,
+            max_bytes=owner.max_bytes,
+        )
+
+    def feature(self, name: FeatureName) -> EmbeddingFeature:
+        """Return a declared feature by its name or slot.
+
+        Raises:
+            ConfigError: It was not declared.
+        """
+        found = self.features.get(self._resolve(name, None)[0])
+        if found is None and isinstance(name, int):
+            found = next((each for each in self.features.values() if each.slot == name), None)
+        if found is None:
+            known = ", ".join(self.features) or "none"
+            raise ConfigError(f"feature {name!r} is not declared; call embedding_feature first. Declared: {known}")
+        return found
+
+    def add_dense(self, name: str, **options: Any) -> DenseFeature:
+        """Declare a dense input; the options are those of ``DenseFeature``."""
+        self._check_open()
+        if name in self.features or name in self.dense:
+            raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
+        self.dense[name] = DenseFeature(name, **options)
+        return self.dense[name]
+
+    def add_layout(
+        self,
+        features: FeatureNames,
+        slice_name: str,
+        dim: int | None,
+        *,
+        out: Out | Literal["addn"] | None,
+        group_out: Literal["add_n", "concat"] = "add_n",
+        **parts: Any,
+    ) -> Layout:
+        """Declare a slice of features and the layout of their tensors; see ``Model.embedding_slice``."""
+        self._check_open()
+        joined: Out | None = "add_n" if out == "addn" else out
+        if joined not in (None, "concat", "stack", "add_n"):
+            raise ConfigError(f"slice {slice_name!r}: out is {out!r}; use None, 'concat', 'stack' or 'add_n'")
+        if group_out not in ("add_n", "concat"):
+            raise ConfigError(f"slice {slice_name!r}: group_out is {group_out!r}; use 'add_n' or 'concat'")
+        groups = _groups(features, slice_name, dim)
+        items = tuple(
+            Item(tuple(self._piece(name, slice_name, width, parts) for name, width in group), group_out == "concat")
+            for group in groups
+        )
+        name = layout_name(slice_name, [str(key) for key in _keys(features)])
+        if name in self.layouts:  # the same features of the same slice, joined in another way
+            name = f"{name}_{joined or 'none'}_{len(self.layouts)}"
+        layout = Layout(name=name, items=items, out=joined, is_single=isinstance(features, str | int))
+        self.layouts[name] = layout
+        return layout
+
+    def _piece(self, name: FeatureName, slice_name: str, dim: int, parts: Mapping[str, Any]) -> Piece:
+        feature = self.feature(name)
+        self._add_slice(feature.table, slice_name, dim, parts)
+        return Piece(feature=feature.name, slice=slice_name, width=dim, length=feature.length)
+
+    def _add_slice(self, table: str, name: str, dim: int, parts: Mapping[str, Any]) -> None:
+        given = {key: value for key, value in parts.items() if value is not None}
+        present = self.slices.setdefault(table, {}).get(name)
+        if present is None:
+            defaults = {
+                "optimizer": Adagrad(initial_accumulator_value=1.0, learning_rate=0.01),
+                "initializer": RandomUniform(-0.05, 0.05),
+                "compressor": Fp16(),
+            }
+            self.slices[table][name] = SliceSpec(dim, **{**defaults, **given})
+            return
+        wanted = replace(present, dim=dim, **given)
+        if wanted != present:
+            raise ConfigError(
+                f"slice {name!r} of {table!r} was declared as {present}, and now as {wanted}; "
+                "use the same settings, or another name"
+            )
+
+    def _check_open(self) -> None:
+        if self.is_frozen:
+            raise ConfigError("features and slices are declared in __init__, before the model is used")
+
+    def freeze(self) -> None:
+        """End declaring.
+
+        Raises:
+            ConfigError: A feature has no slice, so its ids would have no row.
+        """
+        for feature in self.features.values():
+            if feature.table not in self.slices:
+                raise ConfigError(
+                    f"feature {feature.name!r} has no slice; declare one with embedding_slice, or drop it"
+                )
+        self.is_frozen = True
+
+    # --- what follows from it -----------------------------------------------------------------------------------------
+
+    @property
+    def tables(self) -> list[str]:
+        """Table names, sorted: the features that own rows."""
+        return sorted({feature.table for feature in self.features.values()})
+
+    @property
+    def feature_names(self) -> list[str]:
+        """Names of the sparse features, sorted."""
+        return sorted(self.features)
+
+    def table_specs(
+        self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
+    ) -> list[TableSpec]:
+        """Return the spec of every table, sorted by name.
+
+        Args:
+            seed: Seed of first values.
+            deterministic: Whether the same bytes must come out whatever the number of threads.
+            admission: Who counts the sightings of ids with an ``occurrence_threshold``; None = a sliding filter.
+        """
+        return [self._table_spec(name, seed, deterministic, admission) for name in self.tables]
+
+    def _table_spec(self, name: str, seed: int, deterministic: bool, admission: AdmissionFilter | None) -> TableSpec:
+        owner = self.features[name]
+        thresholds: dict[int, int] = {}
+        if owner.occurrence_threshold:
+            # Ids made without a slot lie in slot 0; no others of it are in this table.
+            thresholds = {slot: owner.occurrence_threshold for slot in {0, owner.slot or 0}}
+        return TableSpec(
+            name,
+            merge_slices(self.slices[name].values())[0],
+            expire_days=owner.expire_days,
+            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if thresholds else NoFilter(),
+            slot_thresholds=thresholds,
+            on_miss=owner.on_miss,
+            max_bytes=owner.max_bytes,
+            seed=seed,
+            deterministic=deterministic,
+        )
+
+    def column_of(self, table: str, slice_name: str) -> int:
+        """Return the first column of a slice in a row of its table."""
+        column = 0
+        for name, piece in self.slices[table].items():
+            if name == slice_name:
+                return column
+            column += piece.dim
+        raise ConfigError(f"table {table!r} has no slice {slice_name!r}; it has {', '.join(self.slices[table])}")
+
+    def schema(self, **options: Any) -> Schema:
+        """Return what the data must be read as; ``options`` are further fields of ``Schema``, such as ``extras``."""
+        sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
+        return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
+
+    def tensors(self) -> list[LayoutTensor]:
+        """Return the tensors of all layouts: layouts sorted by name, then in order."""
+        return [tensor for name in sorted(self.layouts) for tensor in self.layouts[name].tensors()]
+
+    def kernel(self) -> _native.Layouts:
+        """Return the native kernel that plans batches and fills all tensors."""
+        tables, names = self.tables, self.feature_names
+        place = {name: number for number, name in enumerate(names)}
+        tensors = self.tensors()
+        parts = [
+            (
+                number,
+                place[part.piece.feature],
+                self.column_of(self.features[part.piece.feature].table, part.piece.slice),
+                part.piece.width,
+                part.offset,
+                part.stride,
+            )
+            for number, tensor in enumerate(tensors)
+            for part in tensor.parts
+        ]
+        return _native.Layouts(
+            [sum(piece.dim for piece in self.slices[table].values()) for table in tables],
+            [(tables.index(each.table), each.combiner, each.length) for each in map(self.features.__getitem__, names)],
+            parts,
+            [tensor.width for tensor in tensors],
+        )
+
+    # --- JSON ---------------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> str:
+        """Return the declaration as JSON text; a model's folder and its exports carry it.
+
+        Raises:
+            ConfigError: A learning rate is a bare function, which has no text form.
+        """
+        body = {
+            "version": _JSON_VERSION,
+            "features": [asdict(each) for each in self.features.values()],
+            "slices": {
+                table: {name: piece.encode() for name, piece in pieces.items()} for table, pieces in self.slices.items()
+            },
+            "layouts": [asdict(each) for each in self.layouts.values()],
+            "dense": [asdict(each) for each in self.dense.values()],
+            "labels": self.labels,
+        }
+        return json.dumps(body)
+
+    @classmethod
+    def from_json(cls, text: str) -> Declaration:
+        """Return the declaration that ``to_json`` wrote, frozen.
+
+        Raises:
+            ConfigError: The text is something else.
+        """
+        try:
+            body = json.loads(text)
+            if body["version"] != _JSON_VERSION:
+                raise ConfigError(
+                    f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
+                )
+            made = cls(
+                features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
+                slices={
+                    table: {
+                        name: SliceSpec._decode(piece, f"slice {name!r} of {table!r}") for name, piece in pieces.items()
+                    }
+                    for table, pieces in body["slices"].items()
+                },
+                layouts={each["name"]: _layout(each) for each in body["layouts"]},
+                dense={each["name"]: DenseFeature(**each) for each in body["dense"]},
+                labels=body["labels"],
+            )
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ConfigError(f"not the JSON of a declaration: {error}") from error
+        made.freeze()
+        return made
+
+
+def _layout(body: Mapping[str, Any]) -> Layout:
+    items = tuple(Item(tuple(Piece(**piece) for piece in item["pieces"]), item["is_concat"]) for item in body["items"])
+    return Layout(name=body["name"], items=items, out=body["out"], is_single=body["is_single"])
+
+
+def _keys(features: FeatureNames) -> list[Any]:
+    return [features] if isinstance(features, str | int) else list(features)
+
+
+def _groups(features: FeatureNames, slice_name: str, dim: int | None) -> list[list[tuple[FeatureName, int]]]:
+    """Return the features of each item with their dims: one feature per item, unless groups were given."""
+    if isinstance(features, Mapping):
+        if dim is not None:
+            raise ConfigError(f"slice {slice_name!r}: the features bring their dims, so give no dim")
+        return [[pair] for pair in features.items()]
+    groups: list[list[tuple[FeatureName, int]]] = []
+    for each in _keys(features):
+        if isinstance(each, tuple) and dim is None:
+            if len(each) != 2 or not isinstance(each[1], int):
+                raise ConfigError(f"slice {slice_name!r}: {each!r} is no pair of feature and dim; give dim for groups")
+            groups.append([each])
+        elif dim is None:
+            raise ConfigError(f"slice {slice_name!r} of {each!r} has no dim; give dim=, or pairs of feature and dim")
+        else:
+            members: Iterable[FeatureName] = each if isinstance(each, tuple) else (each,)
+            groups.append([(name, dim) for name in members])
+    return groups
+
+
+def merge_slices(slices: Iterable[SliceSpec]) -> tuple[list[SliceSpec], list[int]]:
+    """Join neighbours that differ only in width: one run of columns for the engine instead of several.
+
+    Optimizers and compressors that treat a slice as a whole keep their slices apart.
+
+    Returns:
+        The joined slices, and the widths before joining.
+    """
+    merged: list[SliceSpec] = []
+    dims: list[int] = []
+    for piece in slices:
+        dims.append(piece.dim)
+        last = merged[-1] if merged else None
+        if last is not None and _is_elementwise(piece) and replace(last, dim=piece.dim) == piece:
+            merged[-1] = replace(last, dim=last.dim + piece.dim)
+        else:
+            merged.append(piece)
+    return merged, dims
+
+
+def _is_elementwise(piece: SliceSpec) -> bool:
+    is_grouped = isinstance(piece.optimizer.base, GroupAdagrad | GroupFtrl | BatchSoftmax)
+    return not is_grouped and isinstance(piece.compressor, Fp16 | Fp32)

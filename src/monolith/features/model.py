@@ -1,0 +1,267 @@
+"""``Model``: a torch module that declares its features in ``__init__``; ``Output``: what one head of it says.
+
+A model never sees a table: ``forward`` gets a batch whose layouts are filled. Losses, clipping and updates are the
+training loop's affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+
+from monolith.core.errors import ConfigError
+from monolith.data import Batch, FeatureList
+from monolith.embedding import MultiTable
+from monolith.features.autograd import embed
+from monolith.features.declaration import Declaration, FeatureName, FeatureNames
+from monolith.features.embedder import EmbeddedBatch, Embedder
+from monolith.features.layouts import Combiner, Layout, Out
+
+if TYPE_CHECKING:
+    from monolith.embedding import EmbeddingStore, LearningRateFunction
+    from monolith.embedding.compressors import Compressor
+    from monolith.embedding.initializers import Initializer
+    from monolith.embedding.optimizers import Optimizer
+
+__all__ = ["EmbeddingSlice", "Model", "Output"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Output:
+    """What one head says about a batch. Shapes: (B,) unless said otherwise."""
+
+    head: str = "ctr"
+    """Name of the head; several heads have different ones."""
+    logits: Tensor | None = None
+    """Loss: Σ weight · cross entropy(label, logit − ln sample_rate). Prediction: sigmoid(logit), uncorrected."""
+    label: Tensor | None = None
+    """What is to be predicted. A column of ``batch.label`` brings its mask with it."""
+    mask: Tensor | None = None
+    """Where True the label is known."""
+    weight: Tensor | None = None
+    """Weight of each example; None = the batch's."""
+    loss: Tensor | None = None
+    """Another loss than that of the logits: a scalar, or (B,), which is masked, weighted and summed."""
+    predictions: Tensor | None = None
+    """Other predictions than sigmoid(logits)."""
+    is_classification: bool = True
+    """Whether the predictions are probabilities: measured by AUC and log loss, else by the squared error."""
+    extra: Mapping[str, Tensor] = field(default_factory=dict)
+    """Further outputs of ``predict`` and of the exported model."""
+
+    def __post_init__(self) -> None:
+        if self.logits is None and self.predictions is None:
+            raise ConfigError(f"head {self.head!r} has neither logits nor predictions; give one")
+
+
+class EmbeddingSlice:
+    """Tensors of one slice: call it with the batch in ``forward``."""
+
+    __slots__ = ("layout",)
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+
+    def __call__(self, batch: Batch) -> Any:
+        """Return the layout's tensor, or its list of tensors."""
+        if not isinstance(batch, EmbeddedBatch):
+            raise ConfigError("this batch has no embeddings; call the model with it, model(batch), not its forward()")
+        return batch.layouts[self.layout.name]
+
+    def __repr__(self) -> str:
+        return f"EmbeddingSlice({self.layout.name})"
+
+
+class Model(nn.Module):
+    """Base of all models: a ``torch.nn.Module`` with embedding features.
+
+    Declare everything in ``__init__``, compute in ``forward``:
+
+    >>> class Ranker(Model):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.embedding_feature("user_id", slot=1)
+    ...         self.embedding_feature("item_id", slot=2)
+    ...         self.bias = self.embedding_slice(["user_id", "item_id"], "bias", dim=1, out="add_n")
+    ...     def forward(self, batch):
+    ...         return Output(logits=self.bias(batch).squeeze(1), label=batch.label[:, 0])
+    >>> batch = Batch.from_arrays(ids={"user_id": [[7], [8]], "item_id": [[1, 2], []]}, label=[1, 0])
+    >>> Ranker()(batch).logits.tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(self, *, labels: int = 1, feature_list: FeatureList | None = None) -> None:
+        super().__init__()
+        self.declaration = Declaration(labels=labels, feature_list=feature_list)
+        self._embedder: Embedder | None = None
+
+    # --- declaring ----------------------------------------------------------------------------------------------------
+
+    def embedding_feature(
+        self,
+        name: FeatureName,
+        *,
+        slot: int | None = None,
+        shared_with: FeatureName | None = None,
+        combiner: Combiner | None = None,
+        max_sequence_length: int = 0,
+        expire_days: int = 36500,
+        occurrence_threshold: int = 0,
+        on_miss: Literal["zeros", "initial"] = "zeros",
+        max_bytes: int | None = None,
+        column: str | None = None,
+    ) -> None:
+        """Declare a feature whose values are ids.
+
+        Args:
+            name: What the batch calls it; or a slot number, for ``fc_slot_<n>`` or the name in the feature list.
+            slot: Its slot: the high bits of its ids, and how ids are made from plain values.
+            shared_with: Another feature whose rows this one uses; its expiry, threshold and budget hold.
+            combiner: How the ids of an example become one row: ``sum``, ``mean``, or ``first``, which keeps the first
+                ``max_sequence_length`` of them apart. None: ``first`` when a length is given, else ``sum``.
+            max_sequence_length: Ids kept by ``first``; shorter lists are padded with zeros, ids beyond are not read.
+            expire_days: Days without an update after which a row may go.
+            occurrence_threshold: Sightings that an id must have behind it to be given a row.
+            on_miss: What an id without a row shows: ``zeros``, or its ``initial`` values.
+            max_bytes: Hard memory budget of the table; None = unbounded.
+            column: What the records call it; None = the same.
+        """
+        self.declaration.add_feature(
+            name,
+            slot=slot,
+            shared_with=shared_with,
+            combiner=combiner,
+            max_sequence_length=max_sequence_length,
+            expire_days=expire_days,
+            occurrence_threshold=occurrence_threshold,
+            on_miss=on_miss,
+            max_bytes=max_bytes,
+            column=column,
+        )
+
+    def embedding_slice(
+        self,
+        features: FeatureNames,
+        name: str,
+        dim: int | None = None,
+        *,
+        optimizer: Optimizer | None = None,
+        initializer: Initializer | None = None,
+        compressor: Compressor | None = None,
+        learning_rate: float | LearningRateFunction | None = None,
+        out: Out | Literal["addn"] | None = None,
+        group_out: Literal["add_n", "concat"] = "add_n",
+    ) -> EmbeddingSlice:
+        """Declare a slice of the rows of features, and how their tensors are joined.
+
+        A slice is known by its feature's table and its name: naming it again reads the same columns.
+
+        Args:
+            features: One feature; a list of features; pairs of (feature, dim), or a mapping; or, with ``dim``, groups:
+                tuples of features that are joined first.
+            name: Name of the slice.
+            dim: Columns, the same for all features.
+            optimizer: Update rule; None = Adagrad with rate 0.01 and an accumulator of 1.
+            initializer: First values; None = uniform in ±0.05.
+            compressor: Form when served; None = half precision.
+            learning_rate: Rate or schedule; None = the optimizer's.
+            out: ``concat`` along columns, ``stack`` along a new axis, ``add_n``; None = a list with one tensor per
+                feature (the tensor itself when one feature is given, not a list).
+            group_out: How the features of a group are joined.
+
+        Returns:
+            What to call with the batch in ``forward``.
+        """
+        parts = {
+            "optimizer": optimizer,
+            "initializer": initializer,
+            "compressor": compressor,
+            "learning_rate": learning_rate,
+        }
+        return EmbeddingSlice(self.declaration.add_layout(features, name, dim, out=out, group_out=group_out, **parts))
+
+    def dense_feature(self, name: str, width: int = 1, **options: Any) -> None:
+        """Declare a dense input, ``batch.dense[name]``; ``options`` are those of ``monolith.data.DenseFeature``."""
+        self.declaration.add_dense(name, width=width, **options)
+
+    # --- the original's names -----------------------------------------------------------------------------------------
+
+    def create_embedding_feature_column(
+        self,
+        feature_name: FeatureName,
+        occurrence_threshold: int | None = None,
+        expire_time: int = 36500,
+        max_seq_length: int = 0,
+        shared_name: FeatureName | None = None,
+        combiner: str | None = None,
+        *,
+        slot: int | None = None,
+    ) -> None:
+        """``embedding_feature`` by its older name; a feature that is known already is left as it is."""
+        combiners: dict[str, Combiner] = {"reduce_sum": "sum", "reduce_mean": "mean", "first_n": "first"}
+        if combiner is not None and combiner not in combiners:
+            raise ConfigError(f"combiner is {combiner!r}; use one of {', '.join(combiners)}")
+        if self.declaration._resolve(feature_name, None)[0] in self.declaration.features:
+            return
+        self.embedding_feature(
+            feature_name,
+            slot=slot,
+            shared_with=shared_name,
+            combiner=None if combiner is None else combiners[combiner],
+            max_sequence_length=max_seq_length,
+            expire_days=expire_time,
+            occurrence_threshold=occurrence_threshold or 0,
+        )
+
+    def lookup_embedding_slice(
+        self,
+        features: FeatureNames,
+        slice_name: str,
+        slice_dim: int | None = None,
+        initializer: Initializer | None = None,
+        optimizer: Optimizer | None = None,
+        compressor: Compressor | None = None,
+        learning_rate_fn: float | LearningRateFunction | None = None,
+        group_out_type: Literal["add_n", "concat"] = "add_n",
+        out_type: Out | Literal["addn"] | None = None,
+    ) -> EmbeddingSlice:
+        """``embedding_slice`` by its older name."""
+        return self.embedding_slice(
+            features,
+            slice_name,
+            slice_dim,
+            initializer=initializer,
+            optimizer=optimizer,
+            compressor=compressor,
+            learning_rate=learning_rate_fn,
+            out=out_type,
+            group_out=group_out_type,
+        )
+
+    # --- use ----------------------------------------------------------------------------------------------------------
+
+    def attach(self, store: EmbeddingStore) -> Embedder:
+        """Read rows from ``store`` from now on, and return what does so."""
+        self.declaration.freeze()
+        self._embedder = Embedder(self.declaration, store)
+        return self._embedder
+
+    @property
+    def embedder(self) -> Embedder:
+        """What turns batches into layouts; without ``attach``, against fresh tables in this process."""
+        if self._embedder is None:
+            return self.attach(MultiTable(self.declaration.table_specs()))
+        return self._embedder
+
+    def __call__(self, batch: Batch, *args: Any, **options: Any) -> Any:
+        """Compute the outputs of a batch; its rows are looked up unless it brings them."""
+        if isinstance(batch, Batch) and not isinstance(batch, EmbeddedBatch):
+            batch = embed(self.embedder, self.embedder.pull(batch)).batch
+        return super().__call__(batch, *args, **options)
+
+    def forward(self, batch: Any) -> Output | list[Output]:
+        """Return the output of every head. Override it."""
+        raise NotImplementedError(f"{type(self).__name__} must define forward(self, batch)")
