@@ -363,9 +363,7 @@ class Declaration:
             made = cls(
                 features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
                 slices={
-                    table: {
-                        name: SliceSpec._decode(piece, f"slice {name!r} of {table!r}") for name, piece in pieces.items()
-                    }
+                    table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
                 },
                 layouts={each["name"]: _layout(each) for each in body["layouts"]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +23,14 @@ __all__ = ["Heads", "judge"]
 class Heads:
     """The outputs of a batch, judged."""
 
+    loss: Tensor | None
+    """The sum of all losses; None when no head has one."""
     losses: Mapping[str, Tensor]
     """Loss of each head that has one, and of each layer that adds one."""
     predictions: Mapping[str, Tensor]
     outputs: Mapping[str, Output]
     masks: Mapping[str, Tensor | None]
     weights: Mapping[str, Tensor]
-
-    @property
-    def loss(self) -> Tensor | None:
-        """The sum of all losses; None when no head has one."""
-        return sum(self.losses.values(), torch.zeros(())) if self.losses else None
 
     def results(self) -> dict[str, HeadResult]:
         """Return what hooks and metrics see of each head."""
@@ -72,7 +70,8 @@ def judge(model: nn.Module, said: Output | Sequence[Output], batch: Batch) -> He
             losses[output.head] = loss
     if losses:
         losses |= layer_losses(model)
-    return Heads(losses, predictions, by_name, masks, weights)
+    loss = torch.stack(list(losses.values())).sum() if losses else None
+    return Heads(loss, losses, predictions, by_name, masks, weights)
 
 
 def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
@@ -124,5 +123,5 @@ def _mask(output: Output, batch: Batch) -> Tensor | None:
     return mask
 
 
-def _array(tensor: Tensor) -> object:
+def _array(tensor: Tensor) -> Any:
     return tensor.detach().cpu().numpy()
