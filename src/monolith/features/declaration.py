@@ -339,7 +339,8 @@ class Declaration:
             "version": _JSON_VERSION,
             "features": [asdict(each) for each in self.features.values()],
             "slices": {
-                table: {name: piece.encode() for name, piece in pieces.items()} for table, pieces in self.slices.items()
+                table: [[name, piece.encode()] for name, piece in pieces.items()]
+                for table, pieces in self.slices.items()
             },
             "layouts": [asdict(each) for each in self.layouts.values()],
             "dense": [asdict(each) for each in self.dense.values()],

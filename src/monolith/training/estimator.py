@@ -96,11 +96,12 @@ class Estimator:
         self._checkpointer: Checkpointer | None = None
         if self.config.model_dir:
             self._checkpointer = Checkpointer(Path(self.config.model_dir), self.config, clock=self._clock)
-        self._metrics = RunMetrics(exact_size=self.config.auc_exact_size)
+        self._metrics = self._new_metrics()
         self._step = 0
         self._place: Any = None
         self._data_ended = False
         self._is_restored = False
+        self._has_trained = False
 
     # --- what it holds ------------------------------------------------------------------------------------------------
 
@@ -191,7 +192,9 @@ class Estimator:
             extra=self._extra,
         )
         self.model.train()
-        self._metrics.reset()
+        if self._has_trained:  # what a checkpoint brought along goes on being counted; a second call counts anew
+            self._metrics.reset()
+        self._has_trained = True
         try:
             with _deterministic(self.config.deterministic):
                 run.run(until)
@@ -247,6 +250,10 @@ class Estimator:
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):
                 return found
 
+    def _new_metrics(self) -> RunMetrics:
+        window = self.config.log_step_count_steps or 100
+        return RunMetrics(window_steps=window, auc_exact_size=self.config.auc_exact_size)
+
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def evaluate(
@@ -262,7 +269,7 @@ class Estimator:
         Returns:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
         """
-        metrics = RunMetrics(exact_size=self.config.auc_exact_size)
+        metrics = self._new_metrics()
         loss, samples = 0.0, 0
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             if heads.loss is not None:
