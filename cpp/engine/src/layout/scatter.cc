@@ -18,6 +18,9 @@ constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
 // Every piece of a table walks through all its places, so there are few.
 constexpr std::size_t kMostPieces = 16;
 
+// How far ahead of its use a gradient is fetched.
+constexpr std::size_t kAhead = 16;
+
 // The rows of some unique ids, zeroed as they are first met: numbers grow in order of occurrence, so the rows met so
 // far are always the first ones.
 class RowRange {
@@ -72,7 +75,10 @@ class WireScatter {
     if (feature_.pooling == Pooling::kFirst) {
       for (std::size_t bag = 0; bag < bags; ++bag) scatter_places(bag);
     } else if (bags_.offsets == nullptr && !bags_.is_shared) {
-      for (std::size_t bag = 0; bag < bags; ++bag) add(bag, Block<kWidth>(grad_at(bag)));
+      for (std::size_t bag = 0; bag < bags; ++bag) {
+        fetch_grad(std::min(bag + kAhead, bags - 1));
+        add(bag, Block<kWidth>(grad_at(bag)));
+      }
     } else {
       for (std::size_t bag = 0; bag < bags; ++bag) scatter_bag(bag);
     }
@@ -84,6 +90,11 @@ class WireScatter {
   }
   [[nodiscard, gnu::always_inline]] const float* grad_at(std::size_t example) const noexcept {
     return grad_.data + (example * grad_.columns + wire_.offset);
+  }
+  // Examples are further apart than any hardware looks ahead.
+  [[gnu::always_inline]] void fetch_grad(std::size_t example) const noexcept {
+    prefetch(grad_at(example));
+    if constexpr (kWidth > 1) prefetch(grad_at(example) + kWidth - 1);
   }
   [[gnu::always_inline]] void add(std::size_t at, const Block<kWidth>& grad) const noexcept {
     const std::uint32_t number = bags_.places[at];
