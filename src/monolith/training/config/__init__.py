@@ -13,8 +13,11 @@ from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.run import RunConfig, RunnerConfig
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.serving import ServingConfig
+from monolith.training.config.slow_start import slow_start_step
+from monolith.training.config.tide import SaveTimer, TideWindow, is_available
 
 __all__ = [
+    # configs and their sections
     "CheckpointConfig",
     "ClusterConfig",
     "GradientConfig",
@@ -24,4 +27,9 @@ __all__ = [
     "RunnerConfig",
     "RuntimeConfig",
     "ServingConfig",
+    # time
+    "SaveTimer",
+    "TideWindow",
+    "is_available",
+    "slow_start_step",
 ]

@@ -5,6 +5,7 @@ Knows plain values only; what a setting does is the affair of the section it is 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import math
 import os
@@ -98,11 +99,11 @@ def check_mapping(owner: object, field: str, *, text_values: bool = False) -> No
 
 
 def check_path(owner: object, field: str) -> None:
-    """Refuse a field that is neither None (where it allows that) nor a path or URL, and keep it as text."""
+    """Refuse a field that is neither None (where it allows that) nor a path or URL; keep it as text."""
     value = getattr(owner, field)
     if _is_left_out(owner, field):
         return
-    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str):
+    if not isinstance(value, str | os.PathLike) or not isinstance(path := os.fspath(value), str) or not path:
         raise ConfigError(f"{label(owner, field)}; give a path")
     object.__setattr__(owner, field, path)
 
@@ -119,7 +120,5 @@ def _is_left_out(owner: object, field: str) -> bool:
     """Whether a field is None and allows it, which its annotation says."""
     if getattr(owner, field) is not None:
         return False
-    declared = next(
-        base.__annotations__[field] for base in type(owner).__mro__ if field in getattr(base, "__annotations__", {})
-    )
-    return "None" in str(declared)
+    declared = {member.name: member.type for member in dataclasses.fields(owner)}  # type: ignore[arg-type]
+    return "None" in str(declared[field])

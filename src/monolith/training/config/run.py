@@ -37,7 +37,8 @@ class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig,
     """Folder of the run: checkpoints, summaries, exports. Empty = keep nothing."""
 
     def __post_init__(self) -> None:
-        check_path(self, "model_dir")
+        if self.model_dir != "":
+            check_path(self, "model_dir")
         for section in (CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig):
             section.__post_init__(self)
         self._check_index()
