@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from monolith.training.hooks.barrier import Barrier, BarrierHook
 from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
+from monolith.training.hooks.controller import ControllerHook
 
-__all__ = ["HeadResult", "Hook", "Run", "StepResult"]
+__all__ = ["Barrier", "BarrierHook", "ControllerHook", "HeadResult", "Hook", "Run", "StepResult"]
