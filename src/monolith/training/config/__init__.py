@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.cluster import ClusterConfig
+from monolith.training.config.environment import environment_exports
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig, RunnerConfig
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.serving import ServingConfig
@@ -27,6 +29,9 @@ __all__ = [
     "RunnerConfig",
     "RuntimeConfig",
     "ServingConfig",
+    # old and outside
+    "RETIRED",
+    "environment_exports",
     # time
     "SaveTimer",
     "TideWindow",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
+from monolith.core.config_fields import unknown_field
 from monolith.core.errors import ConfigError
 from monolith.training.config._checks import check_path, label
 from monolith.training.config.checkpoint import CheckpointConfig
@@ -18,6 +19,7 @@ from monolith.training.config.cluster import ClusterConfig
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.retired import RETIRED
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.serving import ServingConfig
 
@@ -35,6 +37,14 @@ class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig,
 
     model_dir: str | Path = ""
     """Folder of the run: checkpoints, summaries, exports. Empty = keep nothing."""
+
+    def __new__(cls, **values: Any) -> Self:
+        """Refuse a name that is no field the way a file would be refused, instead of with Python's ``TypeError``."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in known:
+                raise unknown_field(name, known, RETIRED, place=cls.__name__, config_type=cls)
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if self.model_dir != "":
