@@ -19,16 +19,15 @@ namespace bindings {
 
 using namespace nb::literals;
 
-namespace {
-
-using Ids = Vector<const std::int64_t>;
-using Offsets = Vector<const std::int64_t>;
-
-// The pool of this process. Tables share it, so that many tables do not mean many threads.
 const std::shared_ptr<engine::Pool>& shared_pool() {
   static const auto pool = std::make_shared<engine::Pool>(std::max(1U, std::thread::hardware_concurrency()));
   return pool;
 }
+
+namespace {
+
+using Ids = Vector<const std::int64_t>;
+using Offsets = Vector<const std::int64_t>;
 
 // Jobs keep their arrays alive until the call is over.
 struct LookupJob {

@@ -12,4 +12,5 @@ NB_MODULE(_native, m) {
   bindings::bind_transforms(m);
   bindings::bind_framing(m);
   bindings::bind_columns(m);
+  bindings::bind_layouts(m);
 }

@@ -3,11 +3,18 @@
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
+
+#include "engine/pool.h"
+
 void bind_codec(nanobind::module_& m);
 
 namespace bindings {
 
 namespace nb = nanobind;
+
+// The pool of this process. All share it, so that many tables do not mean many threads.
+const std::shared_ptr<engine::Pool>& shared_pool();
 
 void bind_errors(nb::module_& m);
 void bind_table(nb::module_& m);
@@ -17,5 +24,6 @@ void bind_rows(nb::module_& m);
 void bind_transforms(nb::module_& m);
 void bind_framing(nb::module_& m);
 void bind_columns(nb::module_& m);
+void bind_layouts(nb::module_& m);
 
 }  // namespace bindings

@@ -704,3 +704,38 @@ def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str,
     """
     Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
     """
+
+class StepPlan:
+    """The ids of one batch, numbered per table. Immutable."""
+
+    @property
+    def rows(self) -> int:
+        """Examples."""
+
+    @property
+    def occurrences(self) -> int:
+        """Ids that count, repeated ones included."""
+
+    def ids(self, table: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,), writable=False)]:
+        """The unique ids of a table in order of first occurrence, a view."""
+
+    def counts(self, table: int) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,), writable=False)]:
+        """How often each of ids(table) occurs, a view."""
+
+    def pool(self, rows: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """
+        Fill every output (rows, width) from the rows (unique ids, dim) of every table.
+        """
+
+    def scatter(self, grads: Sequence[Any], rows: Sequence[Any]) -> list[float]:
+        """
+        Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.
+        """
+
+class Layouts:
+    """How rows of tables become the tensors of a model."""
+
+    def __init__(self, table_dims: Sequence[int], features: Sequence[tuple[int, str, int]], parts: Sequence[tuple[int, int, int, int, int, int]], output_widths: Sequence[int]) -> None: ...
+
+    def plan(self, rows: int, values: Sequence[Any], offsets: Sequence[Any], shared: Sequence[bool]) -> StepPlan:
+        """Number the ids of one batch."""

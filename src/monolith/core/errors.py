@@ -10,6 +10,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
     ├─ ClusterError   .retryable   NoSuchService · SessionLost · ShardUnavailable · RpcTimeout · RetriesExhausted
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid
+    ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
 
 A message says what happened, the value, and the remedy, for example
@@ -42,6 +43,7 @@ __all__ = [
     "CheckpointMissing",
     "VersionConflict",
     "ManifestInvalid",
+    "TrainingDiverged",
     "ServingError",
     "InvalidRequest",
     "ModelNotFound",
@@ -152,6 +154,10 @@ class VersionConflict(ArtifactError):
 
 class ManifestInvalid(ArtifactError):
     """A manifest cannot be read, or contradicts the files beside it."""
+
+
+class TrainingDiverged(MonolithError):
+    """A loss is not finite. Nothing of the step was applied; going on needs other settings or other data."""
 
 
 class ServingError(MonolithError):

@@ -201,7 +201,7 @@ class Dataset:
             ConfigError: The dataset is batched already, or the text is not a TransformConfig.
         """
         made = transforms.parse_transform_config(step) if isinstance(step, str) else step
-        if self._is_batched != made.is_per_batch:
+        if self.is_batched != made.is_per_batch:
             what = "the rows of a batch: put it after" if made.is_per_batch else "rows: put it before"
             raise ConfigError(f"{type(made).__name__} works on {what} batch()")
         return self._with(made)
@@ -236,7 +236,7 @@ class Dataset:
         None: general, and slow. After ``batch`` it gets a ``Batch`` and returns one, or None.
         The function must be pure, or a resumed run will differ.
         """
-        if self._is_batched:
+        if self.is_batched:
             return self._with(_MapBatches(change))
 
         def rewrite(record: bytes) -> list[bytes]:
@@ -312,9 +312,19 @@ class Dataset:
     def prefetch(self, depth: int = 2) -> Dataset:
         """Make up to ``depth`` batches ahead in a thread, while the caller works on one; 0 changes nothing."""
         _check_count("prefetch depth", depth, 0)
-        if not self._is_batched:
+        if not self.is_batched:
             raise ConfigError("prefetch() makes batches ahead: put it after batch()")
         return self if depth == 0 else self._with(_Prefetch(depth))
+
+    @property
+    def schema(self) -> Schema | None:
+        """What its batches are read as; None when that is not said yet."""
+        return self._schema
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether it gives batches."""
+        return any(isinstance(step, _Batched) for step in self._steps)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
@@ -340,11 +350,20 @@ class Dataset:
 
         It holds positions and counts, never rows; with ``negative_gen`` it holds the item pools too.
         """
-        if self._restored is not None:
-            at: State | None = self._restored
-        else:
-            at = None if self._cursor.mark is None else self._cursor.mark()
-        return {"version": _STATE_VERSION, "steps": self._signature(), "at": at}
+        return self.mark()()
+
+    def mark(self) -> Callable[[], dict[str, Any]]:
+        """Return what gives the state of this moment when it is called, also after more was read.
+
+        Marking is cheap, making the state may not be: mark every batch that is read ahead, ask the one that counts.
+        """
+        restored, mark, steps = self._restored, self._cursor.mark, self._signature()
+
+        def state() -> dict[str, Any]:
+            at = restored if restored is not None else None if mark is None else mark()
+            return {"version": _STATE_VERSION, "steps": steps, "at": at}
+
+        return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Let the next iteration start at a place that ``state`` gave, in this process or another.
@@ -388,12 +407,8 @@ class Dataset:
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    @property
-    def _is_batched(self) -> bool:
-        return any(isinstance(step, _Batched) for step in self._steps)
-
     def _rows_only(self, what: str) -> None:
-        if self._is_batched:
+        if self.is_batched:
             raise ConfigError(f"{what} works on rows: put it before batch()")
 
     def _with(self, *steps: Any) -> Dataset:
@@ -411,7 +426,7 @@ class Dataset:
         return any(isinstance(step, _Rewrite) or getattr(step, "needs_all_features", False) for step in self._steps)
 
     def _open(self, opening: _Opening) -> Stage[Any]:
-        if self._is_batched:
+        if self.is_batched:
             if self._schema is None:
                 raise ConfigError(
                     "no schema says which features to read; give schema=Schema(sparse=[...], dense=[...]) or call "

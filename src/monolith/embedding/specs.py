@@ -226,7 +226,7 @@ class TableSpec:
         encoded = _encode_scalars(self)
         del encoded["name"], encoded["extra_restore_names"]
         encoded["slices"] = [
-            {**replace(piece, learning_rate=None)._encode(), "learning_rate": str(piece.rate)} for piece in self.slices
+            {**replace(piece, learning_rate=None).encode(), "learning_rate": str(piece.rate)} for piece in self.slices
         ]
         return json.dumps(encoded, sort_keys=True)
 

@@ -73,6 +73,6 @@ class EmbeddingStore(Protocol):
         """Write everything to ``path``, whole or not at all."""
         ...
 
-    def restore(self, path: str | PathLike[str]) -> None:
+    def restore(self, path: str | PathLike[str]) -> object:
         """Replace everything by what ``snapshot`` wrote to ``path``."""
         ...

@@ -339,7 +339,8 @@ class Declaration:
             "version": _JSON_VERSION,
             "features": [asdict(each) for each in self.features.values()],
             "slices": {
-                table: {name: piece.encode() for name, piece in pieces.items()} for table, pieces in self.slices.items()
+                table: [[name, piece.encode()] for name, piece in pieces.items()]
+                for table, pieces in self.slices.items()
             },
             "layouts": [asdict(each) for each in self.layouts.values()],
             "dense": [asdict(each) for each in self.dense.values()],
@@ -363,9 +364,7 @@ class Declaration:
             made = cls(
                 features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
                 slices={
-                    table: {
-                        name: SliceSpec._decode(piece, f"slice {name!r} of {table!r}") for name, piece in pieces.items()
-                    }
+                    table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
                 },
                 layouts={each["name"]: _layout(each) for each in body["layouts"]},

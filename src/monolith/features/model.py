@@ -258,7 +258,7 @@ class Model(nn.Module):
 
     def __call__(self, batch: Batch, *args: Any, **options: Any) -> Any:
         """Compute the outputs of a batch; its rows are looked up unless it brings them."""
-        if isinstance(batch, Batch) and not isinstance(batch, EmbeddedBatch):
+        if not isinstance(batch, EmbeddedBatch):
             batch = embed(self.embedder, self.embedder.pull(batch)).batch
         return super().__call__(batch, *args, **options)
 

@@ -2,6 +2,40 @@
 
 from __future__ import annotations
 
+from monolith.training.hooks.action_file import ActionFileHook
+from monolith.training.hooks.barrier import Barrier, BarrierHook
 from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
+from monolith.training.hooks.controller import ControllerHook
+from monolith.training.hooks.file_close import FileCloseHook
+from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
+from monolith.training.hooks.profiler import ProfilerHook
+from monolith.training.hooks.slow_start import SlowStartHook
+from monolith.training.hooks.stop_file import StopFileHook
+from monolith.training.hooks.store_health import StoreHealthHook
+from monolith.training.hooks.throughput import Throughput, ThroughputHook
+from monolith.training.hooks.tide_stop import TideStopHook
 
-__all__ = ["HeadResult", "Hook", "Run", "StepResult"]
+__all__ = [
+    # the seam
+    "HeadResult",
+    "Hook",
+    "Run",
+    "StepResult",
+    # steering
+    "ActionFileHook",
+    "Barrier",
+    "BarrierHook",
+    "ControllerHook",
+    "SlowStartHook",
+    "StopFileHook",
+    "StoreHealthHook",
+    "TideStopHook",
+    # measuring
+    "MemoryProfileHook",
+    "ProfilerHook",
+    "Throughput",
+    "ThroughputHook",
+    "heap_profile_environment",
+    # files
+    "FileCloseHook",
+]

@@ -1,0 +1,163 @@
+// bind_layouts.cc: exposes layouts and their step plans; converts, releases the GIL and forwards.
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+#include <tuple>
+
+#include "arrays.h"
+#include "engine/error.h"
+#include "engine/layout/layouts.h"
+#include "module.h"
+
+namespace bindings {
+
+using namespace nb::literals;
+using engine::layout::Layouts;
+using engine::layout::MatrixView;
+using engine::layout::StepPlan;
+
+namespace {
+
+using FeatureTuple = std::tuple<std::uint32_t, std::string, std::uint32_t>;
+using PartTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
+
+engine::Pooling pooling_of(const std::string& name, std::size_t feature) {
+  if (name == "sum") return engine::Pooling::kSum;
+  if (name == "mean") return engine::Pooling::kMean;
+  if (name == "first") return engine::Pooling::kFirst;
+  throw engine::ConfigError("feature " + std::to_string(feature) + " has pooling '" + name +
+                            "'; use sum, mean or first");
+}
+
+void make_layouts(Layouts* self, std::vector<std::size_t> table_dims, const std::vector<FeatureTuple>& features,
+                  const std::vector<PartTuple>& parts, std::vector<std::size_t> output_widths) {
+  std::vector<engine::layout::Feature> made_features;
+  for (const auto& [table, pooling, n] : features) {
+    made_features.push_back({table, pooling_of(pooling, made_features.size()), n});
+  }
+  std::vector<engine::layout::Part> made_parts;
+  for (const auto& [output, feature, column, width, offset, stride] : parts) {
+    made_parts.push_back({output, feature, column, width, offset, stride});
+  }
+  new (self) Layouts(std::move(table_dims), std::move(made_features), made_parts, std::move(output_widths));
+}
+
+// The arrays of a sequence as they are: a copy would be filled and thrown away.
+template <class Array>
+std::vector<Array> arrays_of(nb::sequence items, const char* what, const char* wanted) {
+  std::vector<Array> arrays;
+  for (nb::handle item : items) {
+    Array array;
+    if (!item.is_none() && !nb::try_cast(item, array, false)) {
+      throw engine::DimensionMismatch(std::string(what) + " " + std::to_string(arrays.size()) +
+                                      " is not a C-contiguous array of " + wanted);
+    }
+    arrays.push_back(std::move(array));
+  }
+  return arrays;
+}
+
+template <class T>
+std::vector<MatrixView<T>> views_of(const std::vector<Matrix<T>>& arrays) {
+  std::vector<MatrixView<T>> views;
+  for (const auto& array : arrays) {
+    if (array.is_valid()) {
+      views.push_back({array.data(), array.shape(0), array.shape(1)});
+    } else {
+      views.emplace_back();
+    }
+  }
+  return views;
+}
+
+using Ids = Vector<const std::int64_t>;
+
+StepPlan make_plan(const Layouts& layouts, std::size_t rows, nb::sequence values, nb::sequence offsets,
+                   const std::vector<bool>& shared) {
+  const auto all_values = arrays_of<Ids>(values, "the ids of feature", "int64 with one dimension");
+  const auto all_offsets = arrays_of<Ids>(offsets, "the offsets of feature", "int64 with one dimension");
+  if (all_values.size() != all_offsets.size() || all_values.size() != shared.size()) {
+    throw engine::DimensionMismatch("there are values of " + std::to_string(all_values.size()) +
+                                    " features, offsets of " + std::to_string(all_offsets.size()) +
+                                    " and shared flags of " + std::to_string(shared.size()) +
+                                    "; give one of each per feature");
+  }
+  std::vector<engine::layout::FeatureIds> ids;
+  for (std::size_t i = 0; i < shared.size(); ++i) {
+    if (!all_values[i].is_valid() || !all_offsets[i].is_valid()) {
+      throw engine::DimensionMismatch("feature " + std::to_string(i) + " has no ids; a batch has every feature");
+    }
+    ids.push_back({as_span(all_values[i]), as_span(all_offsets[i]), shared[i]});
+  }
+  nb::gil_scoped_release unlocked;
+  return layouts.plan(rows, ids, *shared_pool());
+}
+
+void pool(const StepPlan& plan, nb::sequence rows, nb::sequence outputs) {
+  const auto all_rows = arrays_of<Matrix<const float>>(rows, "the rows of table", "float32 with two dimensions");
+  const auto all_outputs = arrays_of<Matrix<float>>(outputs, "output", "writable float32 with two dimensions");
+  const auto row_views = views_of(all_rows);
+  const auto output_views = views_of(all_outputs);
+  nb::gil_scoped_release unlocked;
+  plan.pool(row_views, output_views, *shared_pool());
+}
+
+std::vector<double> scatter(const StepPlan& plan, nb::sequence grads, nb::sequence rows) {
+  const auto all_grads = arrays_of<Matrix<const float>>(grads, "the gradient of output", "float32 with two dimensions");
+  const auto all_rows = arrays_of<Matrix<float>>(rows, "the gradient of table", "writable float32 with two dimensions");
+  const auto grad_views = views_of(all_grads);
+  const auto row_views = views_of(all_rows);
+  nb::gil_scoped_release unlocked;
+  return plan.scatter(grad_views, row_views, *shared_pool());
+}
+
+const StepPlan::UniqueIds& unique(const StepPlan& plan, std::size_t table) {
+  if (table >= plan.tables())
+    throw nb::index_error(("table " + std::to_string(table) + " of " + std::to_string(plan.tables())).c_str());
+  return plan.unique(table);
+}
+
+// A view that keeps its plan alive.
+template <class T>
+nb::ndarray<nb::numpy, const T, nb::ndim<1>> view(std::span<const T> values, nb::handle plan) {
+  return nb::ndarray<nb::numpy, const T, nb::ndim<1>>(values.data(), {values.size()}, plan);
+}
+
+}  // namespace
+
+void bind_layouts(nb::module_& m) {
+  nb::class_<StepPlan>(m, "StepPlan", "The ids of one batch, numbered per table. Immutable.")
+      .def_prop_ro("rows", &StepPlan::rows, "Examples.")
+      .def_prop_ro("occurrences", &StepPlan::occurrences, "Ids that count, repeated ones included.")
+      .def(
+          "ids",
+          [](nb::handle_t<StepPlan> self, std::size_t table) {
+            return view(unique(nb::cast<const StepPlan&>(self), table).ids, self);
+          },
+          "table"_a, "The unique ids of a table in order of first occurrence, a view.")
+      .def(
+          "counts",
+          [](nb::handle_t<StepPlan> self, std::size_t table) {
+            return view(unique(nb::cast<const StepPlan&>(self), table).counts, self);
+          },
+          "table"_a, "How often each of ids(table) occurs, a view.")
+      .def("pool", &pool, "rows"_a, "outputs"_a,
+           nb::sig("def pool(self, rows: collections.abc.Sequence[typing.Any], "
+                   "outputs: collections.abc.Sequence[typing.Any]) -> None"),
+           "Fill every output (rows, width) from the rows (unique ids, dim) of every table.")
+      .def("scatter", &scatter, "grads"_a, "rows"_a,
+           nb::sig("def scatter(self, grads: collections.abc.Sequence[typing.Any], "
+                   "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),
+           "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.");
+  nb::class_<Layouts>(m, "Layouts", "How rows of tables become the tensors of a model.")
+      .def("__init__", &make_layouts, "table_dims"_a, "features"_a, "parts"_a, "output_widths"_a)
+      .def(
+          "plan", &make_plan, "rows"_a, "values"_a, "offsets"_a, "shared"_a,
+          nb::sig("def plan(self, rows: int, values: collections.abc.Sequence[typing.Any], "
+                  "offsets: collections.abc.Sequence[typing.Any], shared: collections.abc.Sequence[bool]) -> StepPlan"),
+          "Number the ids of one batch.");
+}
+
+}  // namespace bindings

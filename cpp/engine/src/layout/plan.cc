@@ -1,0 +1,202 @@
+// plan.cc: from the ids of a batch to unique ids per table and the place of every occurrence.
+#include <algorithm>
+#include <string>
+
+#include "engine/error.h"
+#include "engine/layout/layouts.h"
+#include "engine/pages.h"
+#include "numbering.h"
+#include "wiring.h"
+
+namespace engine::layout {
+
+namespace {
+
+// Ids that are worth waking another thread for.
+constexpr std::size_t kPieceIds = 4096;
+// How far ahead of its use a place of the numbering is fetched.
+constexpr std::size_t kAhead = 8;
+constexpr std::size_t kMostIds = 0xFFFFFFF0U;
+
+// Cuts a buffer into arrays that begin at cache lines: first with no memory, to learn the size, then with it.
+class Carver {
+ public:
+  explicit Carver(std::byte* memory = nullptr) : memory_(memory) {}
+
+  template <class T>
+  T* take(std::size_t count) {
+    std::byte* at = memory_ == nullptr ? nullptr : memory_ + used_;
+    used_ += (count * sizeof(T) + kLineBytes - 1) / kLineBytes * kLineBytes;
+    return reinterpret_cast<T*>(at);
+  }
+  [[nodiscard]] std::size_t used() const noexcept { return used_; }
+
+ private:
+  std::byte* memory_;
+  std::size_t used_ = 0;
+};
+
+// The arrays of a plan while they are written.
+struct FeatureArrays {
+  std::uint32_t* places;
+  std::uint32_t* offsets;
+};
+struct TableArrays {
+  std::int64_t* ids;
+  std::uint32_t* counts;
+};
+struct Arrays {
+  std::vector<FeatureArrays> features;
+  std::vector<TableArrays> tables;
+};
+
+Arrays carve(Carver& carver, const Wiring& wiring, std::span<const FeatureIds> ids) {
+  Arrays arrays;
+  std::vector<std::size_t> table_ids(wiring.table_dims.size(), 0);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    table_ids[wiring.features[i].table] += ids[i].values.size();
+    arrays.features.push_back({carver.take<std::uint32_t>(ids[i].values.size() + StepPlan::kPadding),
+                               carver.take<std::uint32_t>(ids[i].offsets.size())});
+  }
+  for (const std::size_t count : table_ids) {
+    arrays.tables.push_back({carver.take<std::int64_t>(count), carver.take<std::uint32_t>(count)});
+  }
+  return arrays;
+}
+
+// Checks the offsets of a feature; returns whether every bag has exactly one id.
+bool check_offsets(std::size_t number, const FeatureIds& ids, std::size_t rows) {
+  const std::string name = "feature " + std::to_string(number);
+  const std::size_t bags = ids.is_shared ? 1 : rows;
+  if (ids.offsets.size() != bags + 1) {
+    throw DimensionMismatch(name + " has " + std::to_string(ids.offsets.size()) + " offsets; " +
+                            (ids.is_shared
+                                 ? "a shared feature has 2"
+                                 : "a batch of " + std::to_string(rows) + " has " + std::to_string(bags + 1)));
+  }
+  if (ids.offsets.front() != 0 || ids.offsets.back() != static_cast<std::int64_t>(ids.values.size())) {
+    throw DimensionMismatch(name + " has offsets from " + std::to_string(ids.offsets.front()) + " to " +
+                            std::to_string(ids.offsets.back()) + "; they must go from 0 to its " +
+                            std::to_string(ids.values.size()) + " ids");
+  }
+  bool rises = true;
+  bool is_single = true;
+  for (std::size_t bag = 0; bag < bags; ++bag) {
+    const std::int64_t length = ids.offsets[bag + 1] - ids.offsets[bag];
+    rises &= length >= 0;
+    is_single &= length == 1;
+  }
+  if (!rises) throw DimensionMismatch(name + " has offsets that fall; bag i is values[offsets[i]:offsets[i + 1]]");
+  return is_single;
+}
+
+// Numbers the ids of a table as they come and counts them.
+class TableNumbers {
+ public:
+  TableNumbers(Numbering& numbering, const TableArrays& table) : numbering_(numbering), table_(table) {}
+
+  // Writes the places of values [begin, end). `last` is where values end: nothing is fetched from behind it.
+  void place(const std::int64_t* begin, const std::int64_t* end, const std::int64_t* last, std::uint32_t* places) {
+    for (const std::int64_t* id = begin; id < end; ++id) {
+      if (last - id > static_cast<std::ptrdiff_t>(kAhead)) numbering_.prefetch(id[kAhead]);
+      const std::uint32_t known = numbering_.size();
+      const std::uint32_t number = numbering_.number(*id);
+      if (number == known) {
+        table_.ids[number] = *id;
+        table_.counts[number] = 0;
+      }
+      ++table_.counts[number];
+      *places++ = number;
+    }
+  }
+
+ private:
+  Numbering& numbering_;
+  TableArrays table_;
+};
+
+StepPlan::FeatureBags number_feature(std::size_t index, const Feature& feature, const FeatureIds& ids, std::size_t rows,
+                                     const FeatureArrays& arrays, TableNumbers& numbers) {
+  const bool is_single = check_offsets(index, ids, rows);
+  const std::int64_t* values = ids.values.data();
+  const std::int64_t* last = values + ids.values.size();
+  std::size_t count = ids.values.size();
+  if (feature.pooling != Pooling::kFirst) {
+    numbers.place(values, last, last, arrays.places);
+    if (!is_single) {
+      std::transform(ids.offsets.begin(), ids.offsets.end(), arrays.offsets,
+                     [](std::int64_t offset) { return static_cast<std::uint32_t>(offset); });
+    }
+  } else {
+    count = 0;
+    for (std::size_t bag = 0; bag + 1 < ids.offsets.size(); ++bag) {
+      arrays.offsets[bag] = static_cast<std::uint32_t>(count);
+      const std::int64_t kept = std::min<std::int64_t>(ids.offsets[bag + 1] - ids.offsets[bag], feature.first_n);
+      const std::int64_t* begin = values + ids.offsets[bag];
+      numbers.place(begin, begin + kept, last, arrays.places + count);
+      count += static_cast<std::size_t>(kept);
+    }
+    arrays.offsets[ids.offsets.size() - 1] = static_cast<std::uint32_t>(count);
+  }
+  std::fill_n(arrays.places + count, StepPlan::kPadding, 0U);
+  return {arrays.places, is_single ? nullptr : arrays.offsets, count, ids.is_shared};
+}
+
+// Neighbouring tables, about kPieceIds ids together.
+std::vector<std::size_t> cut_tables(const Wiring& wiring, std::span<const FeatureIds> ids) {
+  std::vector<std::size_t> begins{0};
+  std::size_t piece = 0;
+  for (std::size_t table = 0; table < wiring.table_dims.size(); ++table) {
+    if (piece >= kPieceIds) {
+      begins.push_back(table);
+      piece = 0;
+    }
+    for (const std::uint32_t feature : wiring.table_features[table]) piece += ids[feature].values.size();
+  }
+  begins.push_back(wiring.table_dims.size());
+  return begins;
+}
+
+void check_sizes(const Wiring& wiring, std::span<const FeatureIds> ids) {
+  if (ids.size() != wiring.features.size()) {
+    throw DimensionMismatch("there are ids of " + std::to_string(ids.size()) + " features, and the layouts have " +
+                            std::to_string(wiring.features.size()) + "; give every feature's, in order");
+  }
+  std::size_t total = 0;
+  for (const FeatureIds& feature : ids) total += feature.values.size();
+  if (total > kMostIds) {
+    throw DimensionMismatch("the batch has " + std::to_string(total) + " ids; use smaller batches, of less than 2^32");
+  }
+}
+
+}  // namespace
+
+StepPlan Layouts::plan(std::size_t rows, std::span<const FeatureIds> ids, Pool& pool) const {
+  const Wiring& wiring = *wiring_;
+  check_sizes(wiring, ids);
+  Carver measure;
+  carve(measure, wiring, ids);
+  auto memory = data::Buffer::take(measure.used());
+  Carver carver(memory->data());
+  const Arrays arrays = carve(carver, wiring, ids);
+
+  std::vector<StepPlan::FeatureBags> features(ids.size());
+  std::vector<StepPlan::UniqueIds> tables(wiring.table_dims.size());
+  const auto number_table = [&](std::size_t table) {
+    static thread_local Numbering numbering;
+    numbering.begin(wiring.usual_sizes[table].load(std::memory_order_relaxed));
+    TableNumbers numbers(numbering, arrays.tables[table]);
+    for (const std::uint32_t i : wiring.table_features[table]) {
+      features[i] = number_feature(i, wiring.features[i], ids[i], rows, arrays.features[i], numbers);
+    }
+    wiring.usual_sizes[table].store(numbering.size(), std::memory_order_relaxed);
+    tables[table] = {{arrays.tables[table].ids, numbering.size()}, {arrays.tables[table].counts, numbering.size()}};
+  };
+  const std::vector<std::size_t> begins = cut_tables(wiring, ids);
+  pool.run(begins.size() - 1, [&](std::size_t piece) {
+    for (std::size_t table = begins[piece]; table < begins[piece + 1]; ++table) number_table(table);
+  });
+  return {wiring_, rows, std::move(memory), std::move(features), std::move(tables)};
+}
+
+}  // namespace engine::layout

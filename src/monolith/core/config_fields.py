@@ -1,0 +1,178 @@
+"""The fields of a configuration dataclass: type, section, help, and how a value from outside becomes one of theirs.
+
+A base class that is a dataclass is a section, and its name is the class's: ``CheckpointConfig`` is ``checkpoint``. A
+field's help is the docstring below it. Where values come from, and which of them wins, is not known here.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+import inspect
+import itertools
+import re
+import textwrap
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from monolith.core.config_file import parse_value
+from monolith.core.errors import ConfigError
+
+__all__ = ["ConfigField", "config_fields", "unknown_field"]
+
+_WORDS: Mapping[object, str] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    Path: "text",
+    tuple: "a list",
+    Mapping: "a mapping such as {name: value}",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ConfigField:
+    """One field of a configuration type."""
+
+    name: str
+    section: str
+    hint: Any
+    """Its type."""
+    default: Any
+    """``dataclasses.MISSING`` when it must be given."""
+    help: str
+
+    @property
+    def kinds(self) -> tuple[object, ...]:
+        """The types that it takes, less None and their own arguments."""
+        return tuple(_kind(choice) for choice in _choices(self.hint) if choice is not types.NoneType)
+
+    @property
+    def allows_none(self) -> bool:
+        """Whether None is a value of it."""
+        return types.NoneType in _choices(self.hint)
+
+    @property
+    def literals(self) -> tuple[str, ...]:
+        """The words that it takes, where its type lists them."""
+        chosen = [choice for choice in _choices(self.hint) if typing.get_origin(choice) is typing.Literal]
+        return tuple(str(word) for choice in chosen for word in typing.get_args(choice))
+
+    def from_text(self, text: str) -> Any:
+        """Return what a variable or flag says: empty is None where that is allowed, and so is ``none`` but for text.
+
+        Raises:
+            ValueError: The text spells no value.
+        """
+        word = text.strip().lower()
+        if self.allows_none and (not word or (word in ("none", "null") and str not in self.kinds)):
+            return None
+        if Mapping in self.kinds or (tuple in self.kinds and word.startswith("[")):
+            return parse_value(text)
+        return text
+
+    def convert(self, value: Any, place: str) -> Any:
+        """Return ``value`` in the type of the field: text is converted, anything else must fit.
+
+        Raises:
+            ConfigError: It cannot be; the text names field, value, place and remedy.
+        """
+        if tuple in self.kinds:
+            if isinstance(value, str):
+                value = [part.strip() for part in value.split(",") if part.strip()]
+            if isinstance(value, list):
+                value = tuple(value)
+        try:
+            return TypeAdapter(self.hint).validate_python(value, strict=not isinstance(value, str))
+        except ValidationError as error:
+            raise self.refusal(value, place) from error
+
+    def refusal(self, value: Any, place: str) -> ConfigError:
+        """Return the error for a value that does not fit."""
+        near = difflib.get_close_matches(str(value), self.literals, n=1)
+        remedy = f"did you mean {near[0]!r}?" if near else f"give {self.wanted}"
+        return ConfigError(f"{self.name} is {value!r} in {place}; {remedy}")
+
+    @property
+    def wanted(self) -> str:
+        """What the field takes, in words."""
+        words = [f"one of {', '.join(self.literals)}"] if self.literals else []
+        words += [_WORDS.get(kind, str(kind)) for kind in self.kinds if kind is not typing.Literal]
+        return " or ".join(dict.fromkeys([*words, "none"] if self.allows_none else words))
+
+
+def config_fields(config_type: type) -> dict[str, ConfigField]:
+    """Return the fields of a configuration type by name, in its own order.
+
+    Raises:
+        ConfigError: It is no dataclass.
+    """
+    if not dataclasses.is_dataclass(config_type):
+        raise ConfigError(f"{config_type!r} is no dataclass; give a configuration type")
+    hints = typing.get_type_hints(config_type)
+    owners = _owners(config_type)
+    helps = {owner: _helps(owner) for owner in set(owners.values())}
+    return {
+        field.name: ConfigField(
+            name=field.name,
+            section=_section(owners[field.name]),
+            hint=hints[field.name],
+            default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
+            help=helps[owners[field.name]].get(field.name, ""),
+        )
+        for field in dataclasses.fields(config_type)
+        if field.init
+    }
+
+
+def unknown_field(
+    name: str, known: Iterable[str], retired: Mapping[str, str], *, place: str, config_type: type
+) -> ConfigError:
+    """Return the error for a field that a configuration type does not have."""
+    if name in retired:
+        return ConfigError(f"{place} sets {name!r}, which is retired: {retired[name]}")
+    near = difflib.get_close_matches(name, list(known), n=1)
+    remedy = f"did you mean {near[0]!r}?" if near else "remove it; --print-config lists the fields"
+    return ConfigError(f"{place} sets {name!r}, which is no field of {config_type.__name__}; {remedy}")
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    return typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, types.UnionType) else (hint,)
+
+
+def _kind(choice: Any) -> object:
+    origin = typing.get_origin(choice) or choice
+    return Mapping if isinstance(origin, type) and issubclass(origin, Mapping) else origin
+
+
+def _owners(config_type: type) -> dict[str, type]:
+    """The class that declares each field; the lowest one where several do."""
+    return {name: base for base in reversed(config_type.__mro__) for name in inspect.get_annotations(base)}
+
+
+def _section(owner: type) -> str:
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", owner.__name__.removesuffix("Config").strip("_")).lower()
+
+
+def _helps(owner: type) -> dict[str, str]:
+    """The docstrings below the fields of one class; none where its source is not at hand."""
+    try:
+        source = textwrap.dedent(inspect.getsource(owner))
+    except (OSError, TypeError):
+        return {}
+    (declaration,) = ast.parse(source).body
+    statements = declaration.body if isinstance(declaration, ast.ClassDef) else []
+    found = {}
+    for statement, below in itertools.pairwise(statements):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            match below:
+                case ast.Expr(value=ast.Constant(value=str(text))):
+                    found[statement.target.id] = " ".join(text.split())
+    return found

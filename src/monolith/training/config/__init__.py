@@ -1,0 +1,40 @@
+"""The configuration of training: one small section per concern, and the two configs that are made of them.
+
+The sections check themselves and know nothing of files, flags and the environment.
+"""
+
+from __future__ import annotations
+
+from monolith.training.config.checkpoint import CheckpointConfig
+from monolith.training.config.cluster import ClusterConfig
+from monolith.training.config.environment import environment_exports
+from monolith.training.config.gradient import GradientConfig
+from monolith.training.config.metrics import MetricsConfig
+from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.retired import RETIRED
+from monolith.training.config.run import RunConfig, RunnerConfig
+from monolith.training.config.runtime import RuntimeConfig
+from monolith.training.config.serving import ServingConfig
+from monolith.training.config.slow_start import slow_start_step
+from monolith.training.config.tide import SaveTimer, TideWindow, is_available
+
+__all__ = [
+    # configs and their sections
+    "CheckpointConfig",
+    "ClusterConfig",
+    "GradientConfig",
+    "MetricsConfig",
+    "PipelineConfig",
+    "RunConfig",
+    "RunnerConfig",
+    "RuntimeConfig",
+    "ServingConfig",
+    # old and outside
+    "RETIRED",
+    "environment_exports",
+    # time
+    "SaveTimer",
+    "TideWindow",
+    "is_available",
+    "slow_start_step",
+]

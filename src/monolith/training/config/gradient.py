@@ -1,0 +1,48 @@
+"""What happens to gradients, and which optimizer the dense part has. Rows bring their optimizers with their slices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from monolith.training.config._checks import check_choice, check_mapping, check_number, check_whole
+
+__all__ = ["ClipType", "DenseOptimizerName", "GradientConfig"]
+
+ClipType: TypeAlias = Literal["norm", "global_norm", "value", "dense_and_sparse", "none"]
+"""The clipping rules of ``monolith.layers.GradClipType``, as one writes them in a file."""
+
+DenseOptimizerName: TypeAlias = Literal[
+    "adam", "adamw", "adagrad", "sgd", "momentum", "rmsprop", "adamom", "rmsprop_v2", "shampoo"
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientConfig:
+    """Clipping, decay and the dense optimizer."""
+
+    clip_type: ClipType = "global_norm"
+    """Clipping rule: norm, global_norm (dense and sparse together), value, dense_and_sparse or none."""
+    clip_norm: float | None = 1000.0
+    """The rule's bound; None = no clipping."""
+    sparse_clip_norm: float | None = None
+    """Bound of the row gradients; None = clip_norm under global_norm, no clipping under dense_and_sparse."""
+    sparse_norm_warmup_steps: int | None = None
+    """Steps over which the bound of the row gradients climbs from 0, under global_norm."""
+    dense_weight_decay: float = 0.0
+    """Share of each weight that is added to its gradient after clipping."""
+    dense_optimizer: DenseOptimizerName = "adam"
+    """Optimizer of the dense part, where the model does not bring its own."""
+    dense_learning_rate: float = 0.001
+    """Learning rate of that optimizer."""
+    dense_optimizer_options: Mapping[str, Any] = field(default_factory=dict)
+    """Further arguments of that optimizer, such as {betas: [0.9, 0.99]}."""
+
+    def __post_init__(self) -> None:
+        check_choice(self, "clip_type", get_args(ClipType))
+        check_number(self, "clip_norm", "sparse_clip_norm", above=0)
+        check_whole(self, "sparse_norm_warmup_steps", at_least=1)
+        check_number(self, "dense_weight_decay", "dense_learning_rate", at_least=0)
+        check_choice(self, "dense_optimizer", get_args(DenseOptimizerName))
+        check_mapping(self, "dense_optimizer_options")

@@ -1,0 +1,66 @@
+"""What a run measures of itself and where that is shown or sent. The measures themselves are not known here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from monolith.core.errors import ConfigError
+from monolith.training.config._checks import (
+    check_bool,
+    check_names,
+    check_number,
+    check_path,
+    check_text,
+    check_whole,
+    label,
+)
+
+__all__ = ["MetricsConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """Logging, summaries, the metrics port and dumps of predictions."""
+
+    log_step_count_steps: int = 100
+    """Steps between log lines; 0 = none."""
+    save_summary_steps: int = 100
+    """Steps between TensorBoard summaries; 0 = none."""
+    progressive_validation: bool | None = None
+    """Score every batch before it is learnt from; None = for streams only."""
+    metrics_port: int | None = None
+    """Port of the Prometheus page; None = no page, 0 = any free port."""
+    deep_insight_name: str | None = None
+    """Name of the run in metrics and dumped predictions."""
+    deep_insight_target: str | None = None
+    """The head whose predictions are dumped; None = all."""
+    deep_insight_sample_ratio: float = 0.01
+    """Share of users, chosen by uid, whose predictions are dumped."""
+    extra_fields_keys: tuple[str, ...] = ()
+    """Features that are dumped with the predictions."""
+    prediction_path: str | Path | None = None
+    """Folder for dumped predictions; None = no files."""
+    prediction_kafka_servers: str | None = None
+    """Brokers (host:port,...) for dumped predictions; needs prediction_kafka_topic."""
+    prediction_kafka_topic: str | None = None
+    """Topic for dumped predictions; needs prediction_kafka_servers."""
+    auc_exact_size: int = 1_000_000
+    """Samples up to which the AUC is exact; beyond, it is exact within a bound that it states."""
+    progress: bool | None = None
+    """Show a live progress line; None = when standard error is a terminal."""
+
+    def __post_init__(self) -> None:
+        check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")
+        check_bool(self, "progressive_validation", "progress")
+        check_whole(self, "metrics_port", at_most=65535)
+        check_number(self, "deep_insight_sample_ratio", at_least=0, at_most=1)
+        check_text(self, "deep_insight_name", "deep_insight_target", "prediction_kafka_servers")
+        check_text(self, "prediction_kafka_topic")
+        check_names(self, "extra_fields_keys")
+        check_path(self, "prediction_path")
+        if (self.prediction_kafka_servers is None) != (self.prediction_kafka_topic is None):
+            missing = "prediction_kafka_servers" if self.prediction_kafka_servers is None else "prediction_kafka_topic"
+            raise ConfigError(
+                f"{label(self, missing)}; dumps to Kafka need both prediction_kafka_servers and prediction_kafka_topic"
+            )

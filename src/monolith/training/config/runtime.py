@@ -1,0 +1,52 @@
+"""Where and how the process runs: devices, threads, seeds, its place among the workers, profiling, control."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+from monolith.training.config._checks import check_bool, check_choice, check_number, check_whole
+
+__all__ = ["Accelerator", "RuntimeConfig"]
+
+Accelerator: TypeAlias = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeConfig:
+    """The process and its place in the job."""
+
+    is_local: bool = True
+    """Everything in this process; False = with the processes that the cluster settings name."""
+    seed: int = 0
+    """Seed of first weights, shuffling and dropout."""
+    deterministic: bool = False
+    """The same bytes on every run, at some cost in speed."""
+    accelerator: Accelerator = "cpu"
+    """Device of the dense part: cpu or cuda."""
+    threads: int | None = None
+    """Threads of the engine and of dense math; None = one per core."""
+    profile_some_steps_from: int | None = None
+    """Step at which the first trace of 10 steps begins; None = no traces."""
+    profile_save_steps_interval: int = 5000
+    """Steps from one trace to the next."""
+    controller_port: int | None = None
+    """Port on which the run can be stopped, resumed and saved; None = off, 0 = any free port."""
+    slow_start_steps: int = 0
+    """Worker i waits until int(slow_start_steps * ln(1 + i)) steps are done; 0 = no waiting."""
+    max_slow_start_wait_minute: float = 10
+    """Minutes after which a worker begins all the same."""
+    only_feature_engineering: bool = False
+    """Write the features that the model would see to files instead of training."""
+    index: int = 0
+    """Number of this process among those of its kind; worker 0 is the chief."""
+    num_workers: int = 1
+    """Workers of the job, the chief included."""
+
+    def __post_init__(self) -> None:
+        check_bool(self, "is_local", "deterministic", "only_feature_engineering")
+        check_whole(self, "seed", "slow_start_steps", "index", "profile_some_steps_from")
+        check_choice(self, "accelerator", get_args(Accelerator))
+        check_whole(self, "threads", "profile_save_steps_interval", "num_workers", at_least=1)
+        check_whole(self, "controller_port", at_most=65535)
+        check_number(self, "max_slow_start_wait_minute", at_least=0)

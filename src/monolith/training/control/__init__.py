@@ -1,0 +1,11 @@
+"""Steering a training that runs: the ``Controller`` service, its client, and the file that says where it listens.
+
+gRPC is imported by ``server`` and ``client`` only.
+"""
+
+from __future__ import annotations
+
+from monolith.training.control.address import address_path, read_address
+from monolith.training.control.gate import BlockStatus, Gate, RunGate
+
+__all__ = ["BlockStatus", "Gate", "RunGate", "address_path", "read_address"]

@@ -1,0 +1,104 @@
+"""The client of the ``Controller`` service. Turns gRPC's errors into ours; prints nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from monolith.core.errors import ClusterError, ConfigError, NoSuchService, RpcTimeout
+from monolith.training.control import messages
+from monolith.training.control.address import read_address
+from monolith.training.control.gate import BlockStatus
+
+try:
+    import grpc
+except ImportError as exc:
+    raise ConfigError("the controller needs gRPC: pip install 'monolith[train]'") from exc
+
+__all__ = ["ControllerClient"]
+
+
+class ControllerClient:
+    """Steers a training that runs.
+
+    Args:
+        target: Its model folder, or the ``host:port`` of its controller.
+        timeout_s: How long a call may take.
+        save_timeout_s: How long ``save_checkpoint`` may take; None waits for as long as it takes.
+
+    Raises:
+        NoSuchService: Nothing trains with that folder.
+    """
+
+    def __init__(self, target: str | Path, *, timeout_s: float = 10.0, save_timeout_s: float | None = None) -> None:
+        self.address = read_address(target)
+        """Where the controller listens."""
+        self._timeout_s = timeout_s
+        self._save_timeout_s = save_timeout_s
+        # Controllers are within the cluster; a proxy of the environment would not find them.
+        self._channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
+        self._calls = {
+            verb: self._channel.unary_unary(
+                f"/{messages.SERVICE}/{verb}",
+                request_serializer=request.SerializeToString,
+                response_deserializer=response.FromString,
+            )
+            for verb, (request, response) in messages.METHODS.items()
+        }
+
+    def stop_training(self) -> None:
+        """Hold the training after the step it is at.
+
+        Raises:
+            ClusterError: It is held already.
+        """
+        self._call("StopTraining", self._timeout_s)
+
+    def resume_training(self) -> None:
+        """Let the training go on."""
+        self._call("ResumeTraining", self._timeout_s)
+
+    def block_status(self) -> BlockStatus:
+        """Return which workers stand still."""
+        answer = self._call("GetBlockStatus", self._timeout_s)
+        return BlockStatus(blocked=tuple(answer.blocked_indices), unblocked=tuple(answer.unblocked_indices))
+
+    def save_checkpoint(self) -> None:
+        """Have a checkpoint written, and return when it is safe.
+
+        Raises:
+            ClusterError: It could not be written; the text says why.
+        """
+        self._call("SaveCheckpoint", self._save_timeout_s)
+
+    def training_status(self) -> int:
+        """Return the step that the training is at."""
+        return int(self._call("GetTrainingStatus", self._timeout_s).global_step)
+
+    def close(self) -> None:
+        """Let the connection go."""
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _call(self, verb: str, timeout_s: float | None) -> Any:
+        request, _ = messages.METHODS[verb]
+        try:
+            return self._calls[verb](request(), timeout=timeout_s)
+        except grpc.RpcError as exc:
+            raise self._translated(verb, exc) from exc
+
+    def _translated(self, verb: str, error: Any) -> ClusterError:
+        code, text = error.code(), error.details()
+        if code == grpc.StatusCode.UNAVAILABLE:
+            return NoSuchService(f"no controller answers at {self.address} ({text}); the training may have ended")
+        if code == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return RpcTimeout(f"{verb} at {self.address} did not end in time; ask for the status, then try again")
+        return ClusterError(f"{verb} at {self.address}: {text} ({code.name})")

@@ -1,0 +1,129 @@
+"""The ``Controller`` service of one training: turns calls into what the run and its gate can do.
+
+Where clients find it is said by ``address``; who starts it is ``monolith.training.hooks.controller``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from monolith.core.errors import ClusterError, ConfigError
+from monolith.training.control import messages
+from monolith.training.control.gate import Gate
+
+if TYPE_CHECKING:
+    from monolith.training.hooks.base import Run
+
+try:
+    import grpc
+except ImportError as exc:
+    raise ConfigError("the controller needs gRPC: pip install 'monolith[train]'") from exc
+
+__all__ = ["ControllerServer"]
+
+logger = logging.getLogger(__name__)
+
+GRACE_S = 20.0
+"""How long calls under way may go on when the server stops."""
+
+# Saves may take minutes; status and resume must be answered meanwhile.
+_THREADS = 8
+
+
+class ControllerServer:
+    """Serves one run. ``start`` opens the port, ``stop`` closes it.
+
+    Args:
+        run: Whose step is told, and which is saved.
+        gate: What StopTraining and ResumeTraining work on.
+        host: The interface to listen on. Whoever reaches it can stop the training: there is no password.
+        port: 0 lets the system choose.
+    """
+
+    def __init__(self, run: Run, gate: Gate, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        if type(port) is not int or not 0 <= port < 1 << 16:
+            raise ConfigError(f"controller port is {port!r}; give 0 (any) to 65535")
+        self._run = run
+        self._gate = gate
+        self._host = host
+        self._port = port
+        self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="controller")
+        # A port that another training has is an error, not shared with it.
+        self._server = grpc.server(self._workers, options=[("grpc.so_reuseport", 0)])
+        handlers: dict[str, Callable[[Any, Any], Any]] = {
+            "StopTraining": self._stop_training,
+            "ResumeTraining": self._resume_training,
+            "GetBlockStatus": self._get_block_status,
+            "SaveCheckpoint": self._save_checkpoint,
+            "GetTrainingStatus": self._get_training_status,
+        }
+        methods = {verb: _handler(verb, answer) for verb, answer in handlers.items()}
+        for service in (messages.SERVICE, messages.ORIGINAL_SERVICE):
+            self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, methods),))
+
+    def start(self) -> str:
+        """Begin to answer; return the address.
+
+        Raises:
+            ClusterError: The port is taken.
+        """
+        wanted = f"{self._host}:{self._port}"
+        try:
+            port = self._server.add_insecure_port(wanted)
+        except RuntimeError as exc:
+            raise ClusterError(
+                f"the controller cannot listen on {wanted} ({exc}); set controller_port to a free port, or to 0"
+            ) from exc
+        self._server.start()
+        return f"{self._host}:{port}"
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
+        """Refuse new calls, let those under way end for ``grace_s``, and close."""
+        self._server.stop(grace_s).wait()
+        self._workers.shutdown(wait=False, cancel_futures=True)
+
+    # --- the service ---
+
+    def _stop_training(self, request: messages.StopTrainingRequest, context: Any) -> messages.StopTrainingResponse:
+        if not self._gate.place():
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, "the training is stopped already; ResumeTraining lets it go")
+        logger.info("training is being held step=%d", self._run.step)
+        return messages.StopTrainingResponse()
+
+    def _resume_training(
+        self, request: messages.ResumeTrainingRequest, context: Any
+    ) -> messages.ResumeTrainingResponse:
+        self._gate.remove()
+        logger.info("training goes on step=%d", self._run.step)
+        return messages.ResumeTrainingResponse()
+
+    def _get_block_status(
+        self, request: messages.GetBlockStatusRequest, context: Any
+    ) -> messages.GetBlockStatusResponse:
+        status = self._gate.status()
+        return messages.GetBlockStatusResponse(blocked_indices=status.blocked, unblocked_indices=status.unblocked)
+
+    def _save_checkpoint(
+        self, request: messages.SaveCheckpointRequest, context: Any
+    ) -> messages.SaveCheckpointResponse:
+        try:
+            self._run.save("controller")
+        except Exception as exc:  # the caller is told; the loop deals with its own failures
+            logger.warning("a checkpoint asked for by the controller failed", exc_info=True)
+            context.abort(grpc.StatusCode.INTERNAL, f"the checkpoint failed: {exc}")
+        return messages.SaveCheckpointResponse()
+
+    def _get_training_status(
+        self, request: messages.GetTrainingStatusRequest, context: Any
+    ) -> messages.GetTrainingStatusResponse:
+        return messages.GetTrainingStatusResponse(global_step=self._run.step)
+
+
+def _handler(verb: str, answer: Callable[[Any, Any], Any]) -> Any:
+    request, response = messages.METHODS[verb]
+    return grpc.unary_unary_rpc_method_handler(
+        answer, request_deserializer=request.FromString, response_serializer=response.SerializeToString
+    )

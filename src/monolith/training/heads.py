@@ -1,0 +1,127 @@
+"""From what a model's heads say to one loss, and to what hooks and metrics see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from monolith.core.errors import ConfigError, SchemaMismatch
+from monolith.data import Batch
+from monolith.features import Output
+from monolith.layers import layer_losses
+from monolith.layers.losses import sigmoid_loss_and_pred
+from monolith.training.hooks import HeadResult
+
+__all__ = ["Heads", "judge"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Heads:
+    """The outputs of a batch, judged."""
+
+    loss: Tensor | None
+    """The sum of all losses; None when no head has one."""
+    losses: Mapping[str, Tensor]
+    """Loss of each head that has one, and of each layer that adds one."""
+    predictions: Mapping[str, Tensor]
+    outputs: Mapping[str, Output]
+    masks: Mapping[str, Tensor | None]
+    weights: Mapping[str, Tensor]
+
+    def results(self) -> dict[str, HeadResult]:
+        """Return what hooks and metrics see of each head."""
+        return {name: self._result(name) for name in self.outputs}
+
+    def _result(self, name: str) -> HeadResult:
+        output, mask = self.outputs[name], self.masks[name]
+        return HeadResult(
+            name=name,
+            predictions=_array(self.predictions[name]),
+            label=None if output.label is None else _array(output.label),
+            mask=None if mask is None else _array(mask),
+            weight=_array(self.weights[name]),
+            is_classification=output.is_classification,
+        )
+
+
+def judge(model: nn.Module, said: Output | Sequence[Output], batch: Batch) -> Heads:
+    """Compute the loss and the predictions of every head.
+
+    Raises:
+        ConfigError: ``forward`` returned something else, two heads of one name, or shapes that do not fit.
+    """
+    outputs = [said] if isinstance(said, Output) else said
+    if not isinstance(outputs, list | tuple) or not all(isinstance(each, Output) for each in outputs):
+        raise ConfigError(f"forward returned {type(said).__name__}; return a monolith.Output, or a list of them")
+    losses: dict[str, Tensor] = {}
+    predictions, by_name, masks, weights = {}, {}, {}, {}
+    for output in outputs:
+        if output.head in by_name:
+            raise ConfigError(f"two heads are called {output.head!r}; give each Output its own head=")
+        by_name[output.head] = output
+        mask = masks[output.head] = _mask(output, batch)
+        weight = weights[output.head] = batch.weight if output.weight is None else output.weight
+        loss, predictions[output.head] = _judge_head(output, batch, mask, weight)
+        if loss is not None:
+            losses[output.head] = loss
+    if losses:
+        losses |= layer_losses(model)
+    loss = torch.stack(list(losses.values())).sum() if losses else None
+    return Heads(loss, losses, predictions, by_name, masks, weights)
+
+
+def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+    rows = output.logits if output.logits is not None else output.predictions
+    assert rows is not None
+    if rows.shape != (batch.size,):
+        raise ConfigError(
+            f"head {output.head!r} has shape {tuple(rows.shape)} for a batch of {batch.size}; "
+            "give one number per example, e.g. tower(x).squeeze(1)"
+        )
+    loss = None
+    if output.loss is not None:
+        loss = _reduced(output, output.loss, mask, weight)
+    elif output.logits is not None and output.label is not None:
+        loss, _ = sigmoid_loss_and_pred(
+            output.logits, output.label, batch.sample_rate, instance_weight=weight, mask=mask
+        )
+    if output.predictions is not None:
+        return loss, output.predictions
+    assert output.logits is not None
+    return loss, torch.sigmoid(output.logits)
+
+
+def _reduced(output: Output, loss: Tensor, mask: Tensor | None, weight: Tensor) -> Tensor:
+    if loss.dim() == 0:
+        return loss
+    if loss.shape != weight.shape:
+        raise ConfigError(
+            f"head {output.head!r} has a loss of shape {tuple(loss.shape)}; give a scalar or {tuple(weight.shape)}"
+        )
+    if mask is not None:
+        loss = torch.where(mask.to(torch.bool), loss, torch.zeros_like(loss))
+    return (loss * weight).sum()
+
+
+def _mask(output: Output, batch: Batch) -> Tensor | None:
+    """The head's own mask; or, when its label is a column of the batch's labels, that column's."""
+    if output.mask is not None or output.label is None:
+        return output.mask
+    labels: Tensor = batch.label
+    if output.label.untyped_storage().data_ptr() != labels.untyped_storage().data_ptr() or not labels.numel():
+        return None
+    column = (output.label.storage_offset() - labels.storage_offset()) % labels.shape[1]
+    if output.label.shape != labels[:, column].shape:
+        raise SchemaMismatch(
+            f"head {output.head!r} has a label of shape {tuple(output.label.shape)}; take one column, batch.label[:, 0]"
+        )
+    mask: Tensor = batch.label_mask[:, column]
+    return mask
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy()

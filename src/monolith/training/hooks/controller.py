@@ -1,0 +1,70 @@
+"""Runs the ``Controller`` service beside the loop, for as long as the loop runs.
+
+What the service does is in ``monolith.training.control``; gRPC is imported when a run starts.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from monolith.training.control.address import remove_address, write_address
+from monolith.training.control.gate import Gate, RunGate
+from monolith.training.hooks.base import Hook, Run
+
+if TYPE_CHECKING:
+    from monolith.training.control.server import ControllerServer
+
+__all__ = ["ControllerHook"]
+
+logger = logging.getLogger(__name__)
+
+
+class ControllerHook(Hook):
+    """Lets others stop, resume, save and watch the run over gRPC.
+
+    The address is in ``<model_dir>/controller_server_addr.txt`` while the run lasts.
+
+    Args:
+        port: 0 lets the system choose.
+        host: The interface to listen on, as clients name it. Whoever reaches it can stop the training.
+        gate: What StopTraining holds; None = the run itself. A ``Barrier`` holds all workers of the process.
+        grace_s: How long calls under way may go on when the run has ended.
+    """
+
+    def __init__(
+        self, port: int = 0, *, host: str = "127.0.0.1", gate: Gate | None = None, grace_s: float = 20.0
+    ) -> None:
+        self._port = port
+        self._host = host
+        self._gate = gate
+        self._grace_s = grace_s
+        self._server: ControllerServer | None = None
+        self._address = ""
+
+    @property
+    def address(self) -> str:
+        """Where the service listens; empty when it does not."""
+        return self._address
+
+    def on_start(self, run: Run) -> None:
+        """Open the port and write the address."""
+        from monolith.training.control.server import ControllerServer
+
+        gate = RunGate(run) if self._gate is None else self._gate
+        server = ControllerServer(run, gate, host=self._host, port=self._port)
+        address = server.start()
+        self._server, self._address = server, address
+        write_address(run.model_dir, address)
+        logger.info("controller listens address=%s", address)
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Take the address back and close the port."""
+        if self._server is None:
+            return
+        server, self._server = self._server, None
+        address, self._address = self._address, ""
+        try:
+            remove_address(run.model_dir, address)
+        finally:
+            server.stop(self._grace_s)

@@ -1,0 +1,59 @@
+"""Workers that begin one after the other, so that the first steps of a model are not taken by all of them at once.
+
+Which step a worker waits for is the caller's to say; where the shared step comes from, too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from monolith.core.clock import Deadline
+from monolith.core.errors import ConfigError
+from monolith.training.hooks.base import Hook, Run
+
+__all__ = ["SlowStartHook"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 0.5
+
+
+class SlowStartHook(Hook):
+    """Keeps a worker from its first step until the others have come far enough.
+
+    The wait begins to count against ``max_wait_s`` when the training is seen to move (a step above 1): a chief that
+    takes long to restore a checkpoint costs nobody's patience. When the time is over the worker begins all the same.
+
+    Args:
+        start_step: The step of the whole training with which this worker may begin; 0 = at once.
+        global_step: Tells the step of the whole training.
+        max_wait_s: How long to wait once it moves.
+    """
+
+    def __init__(self, start_step: int, global_step: Callable[[], int], *, max_wait_s: float = 600.0) -> None:
+        if start_step < 0 or not max_wait_s >= 0:
+            raise ConfigError(f"start_step {start_step}, max_wait_s {max_wait_s}; neither may be negative")
+        self._start_step = start_step
+        self._global_step = global_step
+        self._max_wait_s = max_wait_s
+
+    def on_start(self, run: Run) -> None:
+        """Wait for the step, or for the time to be over."""
+        deadline: Deadline | None = None
+        step = self._global_step()
+        if step < self._start_step:
+            logger.info("worker waits start_step=%d global_step=%d", self._start_step, step)
+        while step < self._start_step:
+            if deadline is None and step > 1:
+                deadline = Deadline(run.clock, self._max_wait_s)
+            if deadline is not None and deadline.is_past:
+                logger.warning(
+                    "worker begins without its step start_step=%d global_step=%d waited_s=%.0f",
+                    self._start_step,
+                    step,
+                    self._max_wait_s,
+                )
+                return
+            run.clock.sleep_s(_POLL_S)
+            step = self._global_step()

@@ -1,0 +1,300 @@
+"""The training loop: steps until told to stop, checkpoints on the way, hooks beside it.
+
+Everything happens at step boundaries in one thread; other threads ask through ``stop``, ``pause`` and ``save``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from monolith.core.clock import Clock
+from monolith.core.errors import MonolithError, TrainingDiverged
+from monolith.data import Batch
+from monolith.embedding import EmbeddingStore
+from monolith.features import Model
+from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
+from monolith.training.config import RunConfig
+from monolith.training.hooks import Hook, StepResult
+from monolith.training.metrics import RunMetrics
+from monolith.training.pipeline import Pipeline, Stepped
+from monolith.training.step import Stepper
+
+__all__ = ["TrainingRun", "read_marked"]
+
+logger = logging.getLogger(__name__)
+
+
+def read_marked(dataset: Any) -> Iterator[tuple[Batch, Callable[[], Any]]]:
+    """Read batches, each with what gives the place behind it; plain lists of batches have no places."""
+    mark = getattr(dataset, "mark", lambda: lambda: None)
+    for batch in dataset:
+        yield batch, mark()
+
+
+class TrainingRun:
+    """One call of ``Estimator.train``; what hooks know as the ``Run``."""
+
+    def __init__(
+        self,
+        *,
+        config: RunConfig,
+        stepper: Stepper,
+        dataset: Any,
+        checkpointer: Checkpointer | None,
+        metrics: RunMetrics | None,
+        hooks: Sequence[Hook],
+        clock: Clock,
+        step: int,
+        extra: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._config = config
+        self._stepper = stepper
+        self._dataset = dataset
+        self._checkpointer = checkpointer
+        self._metrics = metrics
+        self._hooks = hooks
+        self._clock = clock
+        self._step = step
+        self._extra = extra
+        self._pipeline = Pipeline(
+            stepper,
+            read_marked(dataset),
+            prefetch=config.embedding_prefetch_capacity,
+            late_push=config.enable_embedding_postpush,
+            late_dense=config.enable_variable_postpush,
+        )
+        self._place: Callable[[], Any] = getattr(dataset, "mark", lambda: lambda: None)()
+        self._saving: list[tuple[PendingSave, Any]] = []
+        self._last_saved_step = step
+        self.data_ended = False
+        self.stop_reason: str | None = None
+        # What other threads ask for, under one lock.
+        self._asked = threading.Condition()
+        self._is_held = False
+        self._stands_still = False
+        self._wanted_saves: list[tuple[str, Future[Path]]] = []
+
+    # --- what hooks see -----------------------------------------------------------------------------------------------
+
+    @property
+    def step(self) -> int:
+        """Steps finished, over all runs of the model folder."""
+        return self._step
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings."""
+        return self._config
+
+    @property
+    def model_dir(self) -> Path:
+        """The run's folder."""
+        return Path(self._config.model_dir)
+
+    @property
+    def model(self) -> Model:
+        """The model that is trained."""
+        return self._stepper.model
+
+    @property
+    def store(self) -> EmbeddingStore:
+        """Where its rows are."""
+        return self._stepper.embedder.store
+
+    @property
+    def clock(self) -> Clock:
+        """The run's clock."""
+        return self._clock
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether the loop stands still because of ``pause``."""
+        return self._stands_still
+
+    def stop(self, reason: str) -> None:
+        """End the run after the step under way."""
+        with self._asked:
+            self.stop_reason = self.stop_reason or reason
+            self._asked.notify_all()
+
+    def pause(self) -> bool:
+        """Hold the loop at the next step boundary; False when it is held already."""
+        with self._asked:
+            if self._is_held:
+                return False
+            self._is_held = True
+            return True
+
+    def resume(self) -> None:
+        """Let the loop go on."""
+        with self._asked:
+            self._is_held = False
+            self._asked.notify_all()
+
+    def save(self, reason: str) -> Path:
+        """Write a checkpoint of the next step boundary; returns when it is safe. Not from the loop's own thread."""
+        wanted: Future[Path] = Future()
+        with self._asked:
+            self._wanted_saves.append((reason, wanted))
+            self._asked.notify_all()
+        return wanted.result()
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def run(self, until: int | None) -> None:
+        """Train until step ``until``, the end of the data, or ``stop``; then write a checkpoint.
+
+        Raises:
+            TrainingDiverged: A loss is not finite; the text names the last good checkpoint.
+        """
+        error: BaseException | None = None
+        try:
+            for hook in self._hooks:
+                hook.on_start(self)
+            self._run_steps(until)
+            self._finish()
+        except TrainingDiverged as diverged:
+            error = TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}")
+            raise error from diverged
+        except BaseException as raised:
+            error = raised
+            raise
+        finally:
+            self._end(error)
+
+    def _run_steps(self, until: int | None) -> None:
+        before = self._clock.monotonic_s()
+        while until is None or self._step < until:
+            self._obey()
+            if self.stop_reason is not None:
+                logger.info("stopping at step %d: %s", self._step, self.stop_reason)
+                return
+            for hook in self._hooks:
+                hook.before_step(self)
+            stepped = self._pipeline.run_step(self._step)
+            if stepped is None:
+                self.data_ended = True
+                return
+            self._step += 1
+            self._place = stepped.mark
+            now = self._clock.monotonic_s()
+            self._report(stepped, now - before)
+            before = now
+            self._collect_saves()
+            if self._checkpointer is not None and self._checkpointer.is_due(self._step):
+                self._save("by schedule")
+
+    def _report(self, stepped: Stepped, seconds: float) -> None:
+        loss = stepped.heads.loss
+        result = StepResult(
+            step=self._step,
+            loss=0.0 if loss is None else loss.item(),
+            heads=stepped.heads.results(),
+            batch=stepped.batch,
+            samples=stepped.batch.size,
+            ids=stepped.occurrences,
+            seconds=seconds,
+        )
+        if self._metrics is not None:
+            self._metrics.update(result)
+        for hook in self._hooks:
+            hook.after_step(self, result)
+
+    def _obey(self) -> None:
+        """Do what other threads asked for; stand still while the run is held."""
+        while True:
+            with self._asked:
+                wanted, self._wanted_saves = self._wanted_saves, []
+                if not wanted:
+                    self._stands_still = self._is_held and self.stop_reason is None
+                    if not self._stands_still:
+                        return
+                    self._asked.wait()
+                    continue
+            for reason, answer in wanted:
+                try:
+                    answer.set_result(self._save_and_wait(reason))
+                except MonolithError as error:
+                    answer.set_exception(error)
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def _save(self, reason: str) -> PendingSave | None:
+        if self._checkpointer is None:
+            return None
+        for hook in self._hooks:
+            hook.before_save(self)
+        self._pipeline.drain()
+        place = self._place()
+        state = TrainingState(
+            step=self._step,
+            model=self._stepper.model,
+            optimizers=self._stepper.optimizers,
+            store=self.store,
+            data=place,
+            metrics={} if self._metrics is None else self._metrics.state(),
+            extra={**self._extra(), "data_ended": self.data_ended},
+        )
+        pending = self._checkpointer.save(state, reason=reason)
+        self._saving.append((pending, place))
+        self._last_saved_step = self._step
+        return pending
+
+    def _save_and_wait(self, reason: str) -> Path:
+        pending = self._save(reason)
+        if pending is None:
+            raise MonolithError("this run has no model_dir, so there is nowhere to save; give RunConfig(model_dir=...)")
+        path = pending.wait()
+        self._collect_saves()
+        return path
+
+    def _collect_saves(self) -> None:
+        """Tell hooks and the data's source of checkpoints that became safe; raise what failed."""
+        while self._saving and self._saving[0][0].is_done:
+            pending, place = self._saving.pop(0)
+            path = pending.wait()
+            if place is not None:
+                self._dataset.committed(place)
+            for hook in self._hooks:
+                hook.after_save(self, path)
+
+    def _finish(self) -> None:
+        """Bring everything up to date, and make the last checkpoint safe."""
+        self._pipeline.drain()
+        if self._step > self._last_saved_step or self.data_ended:
+            self._save("at the end")
+        for pending, _ in self._saving:
+            pending.wait()
+        self._collect_saves()
+        self._obey()
+
+    def _end(self, error: BaseException | None) -> None:
+        self._pipeline.close()
+        with self._asked:
+            wanted, self._wanted_saves = self._wanted_saves, []
+        for _, answer in wanted:
+            answer.set_exception(MonolithError("the run ended before it could save"))
+        failures: list[BaseException] = []
+        for hook in reversed(self._hooks):
+            try:
+                hook.on_end(self, error)
+            except Exception as raised:
+                logger.exception("%s failed at the end of the run", type(hook).__name__)
+                failures.append(raised)
+        if failures and error is None:
+            raise failures[0]
+
+    def _last_good(self) -> str:
+        latest = None if self._checkpointer is None else self._checkpointer.latest()
+        if latest is None:
+            return "There is no checkpoint yet: lower the learning rates or check the data."
+        return f"The last good checkpoint is {latest}: lower the learning rates or check the data, and start again."
+
+    def place(self) -> Any:
+        """Return the place in the data behind the last step."""
+        return self._place()

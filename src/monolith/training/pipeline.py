@@ -1,0 +1,156 @@
+"""When a step's parts happen: batches read ahead, rows pulled ahead, gradients applied late.
+
+Every pull and push goes through one queue in a fixed order, so a run gives the same bytes each time, however the
+threads are scheduled. What a knob costs in freshness, exactly:
+
+===============================  ==========================================================================
+setting                          rows that a step sees
+===============================  ==========================================================================
+all off                          after the push of the step before: sequential
+embedding_prefetch_capacity = k  after the push of k steps earlier still: k steps old
+enable_embedding_postpush        the push of a step runs during the next one: 1 step older
+enable_variable_postpush         dense weights are updated after the next step's backward: 1 step old
+===============================  ==========================================================================
+
+``drain`` brings everything up to date and forgets what was pulled ahead: a checkpoint is taken after it, and a resumed
+run goes on exactly as the one that saved did.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from monolith.data import Batch
+from monolith.features import PulledBatch
+from monolith.training.heads import Heads
+from monolith.training.step import Gradients, Stepper
+
+__all__ = ["Pipeline", "Stepped"]
+
+Mark = Callable[[], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stepped:
+    """One step's batch and what its heads said; the place in the data behind it."""
+
+    batch: Batch
+    heads: Heads
+    mark: Mark
+    occurrences: int
+
+
+@dataclass(slots=True, eq=False)
+class _Ahead:
+    """A batch that was read, and its pull when that was asked for."""
+
+    batch: Batch
+    mark: Mark
+    pulled: Future[PulledBatch] | None = field(default=None)
+
+
+class Pipeline:
+    """Runs the steps of a stream of batches; used by one thread.
+
+    Args:
+        stepper: What computes and applies.
+        batches: The data, and after each batch the mark of the place behind it.
+        prefetch: Pulls ahead of the step, at most.
+        late_push: Whether a push runs during the next step.
+        late_dense: Whether dense weights are updated one step late.
+    """
+
+    def __init__(
+        self,
+        stepper: Stepper,
+        batches: Iterator[tuple[Batch, Mark]],
+        *,
+        prefetch: int = 0,
+        late_push: bool = False,
+        late_dense: bool = False,
+    ) -> None:
+        self._stepper = stepper
+        self._batches = batches
+        self._prefetch = prefetch
+        self._late_push = late_push
+        self._late_dense = late_dense
+        self._ahead: deque[_Ahead] = deque()
+        self._unpushed: Gradients | None = None
+        self._unapplied: Gradients | None = None
+        self._pushes: deque[Future[None]] = deque()
+        self._store = ThreadPoolExecutor(1, "embeddings") if prefetch or late_push else None
+
+    def run_step(self, step: int) -> Stepped | None:
+        """Take the next batch through one step; None when the data has ended."""
+        self._read_ahead()
+        if not self._ahead:
+            return None
+        for one in self._ahead:
+            self._pull(one)
+        if self._unpushed is not None:
+            self._push(self._unpushed)
+            self._unpushed = None
+        one = self._ahead.popleft()
+        assert one.pulled is not None
+        heads, gradients = self._stepper.compute(one.pulled.result(), step)
+        self._apply_dense(gradients)
+        if self._late_push:
+            self._unpushed = gradients
+        else:
+            self._push(gradients)
+        while len(self._pushes) > (1 if self._late_push else 0):
+            self._pushes.popleft().result()
+        return Stepped(one.batch, heads, one.mark, gradients.plan.occurrences)
+
+    def _apply_dense(self, gradients: Gradients) -> None:
+        if not self._late_dense:
+            self._stepper.apply_dense(gradients)
+            return
+        late, self._unapplied = self._unapplied, gradients
+        if late is not None:
+            self._stepper.apply_dense(late)
+
+    def _read_ahead(self) -> None:
+        while len(self._ahead) <= self._prefetch:
+            found = next(self._batches, None)
+            if found is None:
+                return
+            self._ahead.append(_Ahead(*found))
+
+    def _pull(self, one: _Ahead) -> None:
+        if one.pulled is None:
+            one.pulled = self._submit(self._stepper.embedder.pull, one.batch)
+
+    def _push(self, gradients: Gradients) -> None:
+        self._pushes.append(self._submit(self._stepper.apply_sparse, gradients))
+
+    def _submit(self, call: Callable[..., Any], *args: Any) -> Future[Any]:
+        if self._store is not None:
+            return self._store.submit(call, *args)
+        done: Future[Any] = Future()
+        done.set_result(call(*args))
+        return done
+
+    def drain(self) -> None:
+        """Apply everything that is late, wait for it, and forget the rows that were pulled ahead."""
+        if self._unpushed is not None:
+            self._push(self._unpushed)
+            self._unpushed = None
+        if self._unapplied is not None:
+            self._stepper.apply_dense(self._unapplied)
+            self._unapplied = None
+        while self._pushes:
+            self._pushes.popleft().result()
+        for one in self._ahead:
+            if one.pulled is not None:
+                one.pulled.result()
+                one.pulled = None
+
+    def close(self) -> None:
+        """Stop the thread; what is under way is finished, what is late is dropped."""
+        if self._store is not None:
+            self._store.shutdown(wait=True, cancel_futures=True)

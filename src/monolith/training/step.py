@@ -1,0 +1,128 @@
+"""One training step: forward, loss, backward, clipping, and what is applied to the dense weights and to the rows.
+
+Nothing is applied when the loss is not finite. When things happen, and how late, is decided in ``pipeline``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from monolith import _native
+from monolith.core.errors import TrainingDiverged
+from monolith.features import Embedder, Model, PulledBatch
+from monolith.features.autograd import embed
+from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, clip_gradients
+from monolith.training.heads import Heads, judge
+
+__all__ = ["Gradients", "Stepper"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gradients:
+    """What one step learnt, clipped, ready to be applied."""
+
+    step: int
+    """The step's number, from 0."""
+    time_s: int
+    """Newest event time of the batch."""
+    plan: _native.StepPlan
+    dense: list[tuple[torch.nn.Parameter, Tensor]]
+    sparse: Sequence[Tensor]
+
+
+class Stepper:
+    """Computes and applies the steps of one model."""
+
+    def __init__(
+        self,
+        model: Model,
+        embedder: Embedder,
+        optimizers: Mapping[str, torch.optim.Optimizer],
+        clipping: ClippingConfig,
+        *,
+        weight_decay: float = 0.0,
+        device: str = "cpu",
+    ) -> None:
+        self.model = model
+        self.embedder = embedder
+        self.optimizers = optimizers
+        self._clipping = clipping
+        self._weight_decay = weight_decay
+        self._device = torch.device(device)
+
+    def compute(self, pulled: PulledBatch, step: int) -> tuple[Heads, Gradients]:
+        """Run forward and backward of one batch.
+
+        Raises:
+            TrainingDiverged: A loss is not finite; nothing was changed.
+        """
+        embedded = embed(self.embedder, pulled, device=self._device)
+        heads = judge(self.model, self.model(embedded.batch), embedded.batch)
+        loss = heads.loss
+        if loss is None:
+            names = ", ".join(heads.outputs)
+            raise TrainingDiverged(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
+        if not math.isfinite(loss.item()):
+            raise TrainingDiverged(_which_diverged(heads, step))
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        weights = [weight for weight in self.model.parameters() if weight.grad is not None]
+        rows = [each.grad if each.grad is not None else torch.zeros_like(each) for each in embedded.rows]
+        dense, sparse = self._clipped(
+            [each.grad for each in weights if each.grad is not None], rows, embedded.squares, step
+        )
+        dense = add_weight_decay(dense, weights, self._weight_decay)
+        times = pulled.batch.event_time_s
+        gradients = Gradients(
+            step=step,
+            time_s=int(times.max()) if len(times) else 0,
+            plan=pulled.plan,
+            dense=list(zip(weights, dense, strict=True)),
+            sparse=sparse,
+        )
+        return heads, gradients
+
+    def _clipped(
+        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Clip by the rule; nearly always there is nothing to do, and then nothing is copied."""
+        rule = self._clipping
+        if rule.clip_type is GradClipType.ClipByGlobalNorm and rule.clip_norm is not None:
+            bound = min(rule.clip_norm, math.inf if rule.sparse_clip_norm is None else rule.sparse_clip_norm)
+            if rule.sparse_norm_warmup_steps:
+                bound *= min(1.0, step / rule.sparse_norm_warmup_steps)
+            norms = torch._foreach_norm(dense) if dense else []
+            total = math.fsum(squares) + sum(float(norm) ** 2 for norm in norms)
+            if math.sqrt(total) <= bound:
+                return dense, sparse
+        return clip_gradients(dense, sparse, rule, step)
+
+    def apply_dense(self, gradients: Gradients) -> None:
+        """Update the dense weights."""
+        for weight, gradient in gradients.dense:
+            weight.grad = gradient
+        for optimizer in self.optimizers.values():
+            optimizer.step()
+
+    def apply_sparse(self, gradients: Gradients) -> None:
+        """Push the gradients of the rows."""
+        grads = [each.numpy() for each in gradients.sparse]
+        self.embedder.push(gradients.plan, grads, time_s=gradients.time_s, step=gradients.step)
+
+    @torch.no_grad()
+    def predict(self, pulled: PulledBatch) -> Heads:
+        """Run forward only."""
+        embedded = embed(self.embedder, pulled, device=self._device, needs_grad=False)
+        return judge(self.model, self.model(embedded.batch), embedded.batch)
+
+
+def _which_diverged(heads: Heads, step: int) -> str:
+    bad = {name: loss.item() for name, loss in heads.losses.items() if not math.isfinite(loss.item())}
+    what = ", ".join(f"{name} = {value}" for name, value in bad.items()) or "their sum"
+    return f"step {step + 1}: the loss is not finite ({what})"
