@@ -8,6 +8,7 @@ Knows no layer and no task: ``InstantiableParams`` calls whatever class it was g
 from __future__ import annotations
 
 import copy
+import enum
 import inspect
 import re
 import sys
@@ -18,6 +19,7 @@ from typing import Any, Self
 from monolith.core.errors import ConfigError
 
 __all__ = [
+    "REQUIRED",
     "IllegalParam",
     "InstantiableParams",
     "Params",
@@ -42,6 +44,20 @@ _LAYER_OPTIONS = (
     "implementation",
     "name",
 )
+
+
+class _Unset(enum.Enum):
+    # An enum, because its members stay themselves when they are copied and pickled.
+    REQUIRED = enum.auto()
+
+    def __repr__(self) -> str:
+        return "<required>"
+
+    __str__ = __repr__
+
+
+REQUIRED = _Unset.REQUIRED
+"""The value of a parameter that must be set, because the constructor has no default for it."""
 
 
 class UnknownParam(ConfigError, AttributeError):
@@ -310,7 +326,7 @@ class InstantiableParams(Params):
         nearest counts). What goes through ``**kwargs`` is left out while it is None.
 
         Raises:
-            ConfigError: ``cls`` is None.
+            ConfigError: ``cls`` is None, or an argument without a default was not set.
         """
         if self.cls is None:
             raise ConfigError("cls is None, so there is nothing to make; give InstantiableParams(cls) a class")
@@ -319,6 +335,8 @@ class InstantiableParams(Params):
             return self.cls(self)
         values = _flatten(self)
         given = {name: values[name] for name in arguments.named if name in values}
+        if unset := [name for name, value in given.items() if value is REQUIRED]:
+            raise ConfigError(f"{self.cls.__name__}: {', '.join(unset)} has no default; set it before instantiate()")
         for name in (*arguments.optional, *(_LAYER_OPTIONS if arguments.takes_any else ())):
             if name not in given and values.get(name) is not None:
                 given[name] = values[name]
@@ -329,7 +347,7 @@ def params_of(cls: type[Any]) -> InstantiableParams:
     """Return parameters with the names and defaults of a constructor's arguments.
 
     Arguments that a constructor hands on by ``**kwargs`` are those of the base's constructor, or of the ``TypedDict``
-    that it names. An argument without a default is None.
+    that it names. An argument without a default is ``REQUIRED`` until it is set.
 
     >>> class Scale:
     ...     def __init__(self, factor=2.0, *, name=None): ...
@@ -347,7 +365,7 @@ def params_of(cls: type[Any]) -> InstantiableParams:
             if is_required:
                 raise ConfigError(f"{cls.__name__}'s argument {name!r} cannot name a parameter; give it a default")
             continue
-        made.define(name, None if is_required else copy.deepcopy(default), f"{cls.__name__}'s argument {name}.")
+        made.define(name, REQUIRED if is_required else copy.deepcopy(default), f"{cls.__name__}'s argument {name}.")
     return made
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import ConfigError
-from monolith.core.params import InstantiableParams, Params, ParamsFrozen, UnknownParam, params_of
+from monolith.core.params import REQUIRED, InstantiableParams, Params, ParamsFrozen, UnknownParam, params_of
 
 
 def test_errors_are_config_errors_too() -> None:
@@ -112,9 +112,17 @@ class Empty:
 
 def test_params_of_a_class_are_the_arguments_of_its_constructor_and_those_it_hands_on() -> None:
     p = params_of(Handing)
-    assert list(p.iter_params()) == [("cls", Handing), ("units", None), ("width", 4), ("name", None)]
+    assert list(p.iter_params()) == [("cls", Handing), ("units", REQUIRED), ("width", 4), ("name", None)]
     made = p.set(units=2, width=9).instantiate()
     assert (made.units, made.width) == (2, 9)
+
+
+def test_an_argument_without_a_default_must_be_set_be_it_to_none() -> None:
+    p = pickle.loads(pickle.dumps(params_of(Handing).copy()))
+    assert "units: <required>" in str(p)
+    with pytest.raises(ConfigError, match=r"Handing: units has no default; set it before instantiate\(\)"):
+        p.instantiate()
+    assert p.set(units=None).instantiate().units is None
 
 
 def test_arguments_of_a_base_that_cannot_be_given_are_no_params() -> None:
