@@ -36,13 +36,13 @@ class TableOptions(TypedDict, total=False):
     """How the rows of a ready-made model are kept; every model takes these as keyword arguments."""
 
     vec_optimizer: Optimizer
-    """Update rule of the vectors; Adagrad with rate 0.05 unless given."""
+    """Update rule of the vectors; Adagrad with rate 0.1 unless given."""
     vec_initializer: Initializer
     """First values of the vectors; uniform in ±0.05 unless given."""
     vec_compressor: Compressor
     """The form of the vectors when they are served; half precision unless given."""
     bias_optimizer: Optimizer
-    """Update rule of the biases; Adagrad with rate 0.05 unless given."""
+    """Update rule of the biases; Adagrad with rate 0.1 unless given."""
     expire_days: int
     """Days without an update after which a row may go."""
     occurrence_threshold: int
@@ -152,7 +152,7 @@ def vector_slice(
         list(names),
         "vec",
         dim,
-        optimizer=options.get("vec_optimizer", Adagrad(learning_rate=0.05)),
+        optimizer=options.get("vec_optimizer", Adagrad(learning_rate=0.1)),
         initializer=options.get("vec_initializer", RandomUniform(-0.05, 0.05)),
         compressor=options.get("vec_compressor"),
         out=out,  # type: ignore[arg-type]
@@ -165,7 +165,7 @@ def bias_slice(model: Model, names: Sequence[str], options: TableOptions) -> Emb
         list(names),
         "bias",
         1,
-        optimizer=options.get("bias_optimizer", Adagrad(learning_rate=0.05)),
+        optimizer=options.get("bias_optimizer", Adagrad(learning_rate=0.1)),
         initializer=Zeros(),
         compressor=Fp32(),
         out="add_n",

@@ -45,9 +45,9 @@ class World:
     (1000, True, True)
     """
 
-    users: int = 10_000
+    users: int = 5_000
     """How many users; their ids are 1 to this."""
-    items: int = 2_000
+    items: int = 1_000
     """How many items; their ids are 1 to this."""
     categories: int = 20
     """How many categories the items fall into."""
