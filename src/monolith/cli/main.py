@@ -47,7 +47,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: monolith train --task deepfm --data clicks.parquet --model-dir runs/one    Help: monolith train --help",
+    epilog="Example: monolith train --task deepfm --data clicks.parquet --model-dir runs/clicks",
 )
 
 
