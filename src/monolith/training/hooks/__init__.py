@@ -11,6 +11,7 @@ from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profi
 from monolith.training.hooks.profiler import ProfilerHook
 from monolith.training.hooks.slow_start import SlowStartHook
 from monolith.training.hooks.stop_file import StopFileHook
+from monolith.training.hooks.stop_signal import StopSignalHook
 from monolith.training.hooks.store_health import StoreHealthHook
 from monolith.training.hooks.throughput import Throughput, ThroughputHook
 from monolith.training.hooks.tide_stop import TideStopHook
@@ -28,6 +29,7 @@ __all__ = [
     "ControllerHook",
     "SlowStartHook",
     "StopFileHook",
+    "StopSignalHook",
     "StoreHealthHook",
     "TideStopHook",
     # measuring
