@@ -183,7 +183,7 @@ class _Merge:
             elif entry.key in sections and entry.value is not None:
                 if entry.entries is None:
                     raise ConfigError(
-                        f"{entry.place} gives section {entry.key!r} the value {entry.value!r}; give fields"
+                        f"{entry.place}: section {entry.key!r} is {entry.value!r}; put its fields below it"
                     )
                 yield from ((below, entry.key) for below in entry.entries)
             elif entry.entries is not None:
