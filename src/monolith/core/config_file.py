@@ -51,7 +51,7 @@ def read_config_file(path: str | Path) -> tuple[FileEntry, ...]:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value that a piece of YAML (or JSON) spells.
+    """Return the value that a piece of JSON or YAML spells.
 
     Raises:
         ValueError: It spells none.
@@ -59,6 +59,10 @@ def parse_value(text: str) -> Any:
     >>> parse_value("{new: old}"), parse_value('["a", "b"]')
     ({'new': 'old'}, ['a', 'b'])
     """
+    try:
+        return json.loads(text)  # first, because YAML reads the escapes of JSON otherwise
+    except (ValueError, RecursionError):
+        pass
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
