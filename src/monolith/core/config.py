@@ -166,17 +166,17 @@ class _Merge:
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, Setting]:
         variables = {variable_of(name): name for name in self.fields}
         retired = {variable_of(name): remedy for name, remedy in self.retired.items()}
-        given = [variable for variable, text in environment.items() if text and variable.startswith(_PREFIX)]
-        for variable in given:
-            if variable in retired:
+        found = {}
+        for variable, text in environment.items():
+            if not text or not variable.startswith(_PREFIX):
+                continue
+            if name := variables.get(variable):
+                found[name] = self.setting(name, text, "environment", variable)
+            elif variable in retired:
                 logger.warning("environment variable is ignored: %s name=%s", retired[variable], variable)
-            elif variable not in variables and (near := _near_variable(variable, variables)):
+            elif near := _near_variable(variable, variables):
                 logger.warning("environment variable is ignored, did you mean %s? name=%s", near, variable)
-        return {
-            (name := variables[variable]): self.setting(name, environment[variable], "environment", variable)
-            for variable in given
-            if variable in variables
-        }
+        return found
 
     def from_file(self, entries: Sequence[FileEntry]) -> dict[str, Setting]:
         found: dict[str, Setting] = {}

@@ -213,6 +213,14 @@ def test_a_retired_field_is_told_so_wherever_it_stands(tmp_path: Path, caplog: p
     assert "use is_fast name=MONOLITH_SPEED" in caplog.text
 
 
+def test_a_field_that_came_back_is_not_retired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    retired = {"seed": "never again"}
+    with caplog.at_level(logging.WARNING):
+        assert load(JobConfig, environment={"MONOLITH_SEED": "1"}, retired=retired).config.seed == 1
+        assert load(JobConfig, file=yaml_file(tmp_path, "seed: 2"), retired=retired).config.seed == 2
+    assert not caplog.records
+
+
 @dataclass(frozen=True, kw_only=True)
 class NeedyConfig:
     task: str
