@@ -105,7 +105,9 @@ def read_manifest(folder: str | os.PathLike[str]) -> CheckpointManifest:
         raise ManifestInvalid(f"'{path}' is not the manifest of a checkpoint")
     version = body.pop("version")
     if version != _VERSION:
-        raise VersionConflict(f"'{path}' has version {version}, this release reads {_VERSION}; use the one that wrote it")
+        raise VersionConflict(
+            f"'{path}' has version {version}, this release reads {_VERSION}; use the one that wrote it"
+        )
     return _decoded(body)
 
 

@@ -17,6 +17,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.embedding import snapshot
 from monolith.embedding._arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
+from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.embedding.table import Table
@@ -278,9 +279,9 @@ class MultiTable:
         """Write all tables as of now to the folder ``path``, in ``shards`` files each."""
         return self.cut().write(path, shards)
 
-    def cut(self) -> snapshot.TableCut:
+    def cut(self) -> TableCut:
         """Take all tables as they are now, to be written while training goes on; wait for an earlier cut's end."""
-        return snapshot.TableCut(list(self._tables.values()))
+        return TableCut(list(self._tables.values()))
 
     def restore(
         self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)
