@@ -35,7 +35,7 @@ class Aliases:
         for new, old in (alias_map or {}).items():
             covered = [name for name in names if name == new or name.startswith(f"{new}.")]
             if not covered:
-                near = difflib.get_close_matches(new, names, n=1)
+                near = difflib.get_close_matches(new, _names_and_modules(names), n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "its keys are names of the model as it is now"
                 raise ConfigError(f"reload_alias_map names {new!r}, which is no weight of the model; {hint}")
             olds.update({name: old + name.removeprefix(new) for name in covered})
@@ -96,6 +96,13 @@ def _weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
                 yield prefix + name, None if is_lazy(weight) else weight
         if type(module).get_extra_state is not nn.Module.get_extra_state:
             yield f"{prefix}_extra_state", None
+
+
+def _names_and_modules(names: Iterable[str]) -> list[str]:
+    """Names of weights and of all modules they are in."""
+    return sorted(
+        {".".join(parts[: end + 1]) for parts in (name.split(".") for name in names) for end in range(len(parts))}
+    )
 
 
 def _listed(names: list[str]) -> str:

@@ -6,9 +6,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import checkpoint_runs as runs
 import numpy as np
 import pytest
-import checkpoint_runs as runs
 import torch
 from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 
