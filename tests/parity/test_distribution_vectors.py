@@ -9,8 +9,7 @@ from monolith.core.errors import ConfigError
 from monolith.data.batch import Ragged
 from monolith.data.transforms import ragged
 from monolith.embedding import MultiTable, SliceSpec, TableSpec
-from monolith.embedding.initializers import Ones, Zeros
-from monolith.embedding.optimizers import Adagrad, Sgd
+from monolith.embedding.optimizers import Adagrad
 from monolith.features import distribution as d
 
 
@@ -49,7 +48,7 @@ def test_the_offset_map_fills_and_its_gradient_sums(keys: d.UniqueKeys) -> None:
     assert filled.tolist() == [0, 1, 2, 3, 4, 5, 2, 3, 0, 1, 6, 7, 8, 9, 10, 11, 6, 7, 8]
     grad = d.fill_with_offset_map_gradient(keys, np.arange(19))
     assert grad.tolist() == [8, 10, 8, 10, 4, 5, 26, 28, 30, 13, 14, 15]
-    with pytest.raises(ConfigError, match="value has 11 floats; .* need 12"):
+    with pytest.raises(ConfigError, match=r"value has 11 floats; .* need 12"):
         d.fill_with_offset_map(keys, np.arange(11))
 
 
@@ -153,22 +152,6 @@ def test_typed_packs_begin_with_their_counts() -> None:
 
 def test_ragged_row_ids() -> None:
     assert ragged.row_ids(Ragged.from_lists([[], [1], [2, 3]]).offsets).tolist() == [1, 2, 2]
-
-
-def fused_tables() -> MultiTable:
-    dims, first = {"a": 1, "b": 1, "c": 2}, {"a": Ones(), "b": Zeros(), "c": Ones()}
-    return MultiTable(
-        TableSpec(name, [SliceSpec(dim, optimizer=Sgd(), initializer=first[name])], on_miss="initial")
-        for name, dim in dims.items()
-    )
-
-
-def test_fused_lookup_of_two_shards() -> None:
-    rows = fused_tables().fused_lookup([0, 4, 6, 1, 3, 7], [1, 1, 1, 1, 1, 1], 2)
-    assert rows.embeddings.tolist() == [1, 0, 1, 1, 1, 0, 1, 1]
-    assert rows.embedding_splits.tolist() == [4, 4]
-    assert rows.id_offsets.tolist() == [0, 1, 2, 3, 4, 5, 6]
-    assert rows.embedding_offsets.tolist() == [0, 1, 2, 4, 5, 6, 8]
 
 
 def test_ten_synchronous_steps_equal_adagrad() -> None:

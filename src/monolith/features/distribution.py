@@ -170,7 +170,7 @@ def fused_gather_embeddings(embeddings: ArrayLike, order: FusedOrder, dims: Sequ
 def fused_gather_embeddings_gradient(
     grads: Sequence[ArrayLike], order: FusedOrder, dims: Sequence[int], scale: float = 1.0
 ) -> _Floats:
-    """Return the gradient of the floats: of an id that occurs several times, the sum. Shapes: K times (n, D) -> (F,)."""
+    """Return the gradient of the floats; an id that occurs several times has the sum. Shapes: K times (n, D) -> (F,)."""
     tables = len(dims)
     length = sum(int(size) * dims[i % tables] for i, size in enumerate(order.sharded_slot_sizes))
     total = np.zeros(length, np.float32)
@@ -342,7 +342,7 @@ def gen_seq_mask(splits: ArrayLike, max_length: int) -> _Array:
 
 
 def reduce_sqrtn(rows: ArrayLike, offsets: ArrayLike) -> _Floats:
-    """Return the root of the sum of squares of each bag's rows, column by column. Shapes: (N, D), (B + 1,) -> (B, D)."""
+    """Return the root of the sum of squares of each bag's rows, per column. Shapes: (N, D), (B + 1,) -> (B, D)."""
     given = np.asarray(rows, np.float32)
     squares = np.zeros((len(_ids(offsets)) - 1, given.shape[1]), np.float32)
     np.add.at(squares, ragged.row_ids(offsets), given * given)
@@ -387,7 +387,7 @@ def unpack_tensors(shapes: Mapping[str, Sequence[int]], packed: ArrayLike, sizes
             unpacked[name] = part.reshape(tuple(shapes[name]))
         except ValueError:
             raise DimensionMismatch(
-                f"{name!r} has {part.size} values; shape {tuple(shapes[name])} needs others"
+                f"{name!r} has {part.size} values; shape {tuple(shapes[name])} is not of that size"
             ) from None
     return unpacked
 
