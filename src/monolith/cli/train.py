@@ -54,7 +54,7 @@ def train(
 
     job = Job(loaded.config, hooks=[StopSignalHook()])
     if loaded.config.only_feature_engineering:
-        written = write_features(job.batches(), loaded.config.model_dir, index=loaded.config.index)
+        written = write_features(job.batches(), Path(loaded.config.model_dir), index=loaded.config.index)
         for path in written.paths:
             typer.echo(path)
         return

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
@@ -43,7 +45,7 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
 
 def _dumps(config: RunConfig) -> list[Hook]:
     name = config.deep_insight_name or "model"
-    options = {
+    options: dict[str, Any] = {
         "sample_ratio": config.deep_insight_sample_ratio,
         "heads": None if config.deep_insight_target is None else config.deep_insight_target.split(","),
         "extra_fields": config.extra_fields_keys,

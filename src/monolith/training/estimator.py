@@ -17,7 +17,7 @@ import torch
 
 from monolith import embedding
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import CheckpointMissing, ConfigError, DataError
+from monolith.core.errors import CheckpointMissing, ConfigError, DataError, SchemaMismatch
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore, MultiTable
 from monolith.features import Declaration, Model
@@ -214,7 +214,7 @@ class Estimator:
         if steps is not None and max_steps is not None:
             raise ConfigError(f"steps is {steps} and max_steps is {max_steps}; give one of them")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}; give a whole number from 1 up, or None")
         return max_steps if steps is None else self.step + steps
 
@@ -276,15 +276,13 @@ class Estimator:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
         """
         metrics = self._new_metrics()
-        loss, samples = 0.0, 0
+        samples = 0
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
-            if heads.loss is not None:
-                loss += heads.loss.item()
             samples += batch.size
             metrics.update(
                 StepResult(
                     step=self._step,
-                    loss=0.0,
+                    loss=0.0 if heads.loss is None else heads.loss.item() / max(1, batch.size),
                     heads=heads.results(),
                     batch=batch,
                     samples=batch.size,
@@ -296,12 +294,7 @@ class Estimator:
                 break
         if not samples:
             raise DataError("the data gave no batch to evaluate; check the patterns and filters")
-        return {
-            **metrics.results(),
-            "loss": loss / samples,
-            "samples": float(samples),
-            "global_step": float(self._step),
-        }
+        return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(
         self, data: Dataset | Sequence[Batch], *, checkpoint: str | Path | None = None

@@ -196,7 +196,7 @@ class TrainingRun:
         loss = stepped.heads.loss
         result = StepResult(
             step=self._step,
-            loss=0.0 if loss is None else loss.item(),
+            loss=0.0 if loss is None else loss.item() / max(1, stepped.batch.size),
             heads=stepped.heads.results(),
             batch=stepped.batch,
             samples=stepped.batch.size,
@@ -269,7 +269,8 @@ class TrainingRun:
 
     def _collect_saves(self) -> None:
         """Tell hooks and the data's source of checkpoints that became safe; raise what failed."""
-        self._dense_saves = [each for each in self._dense_saves if not each.is_done or not each.wait()]
+        while self._dense_saves and self._dense_saves[0].is_done:
+            self._dense_saves.pop(0).wait()
         while self._saving and self._saving[0][0].is_done:
             pending, place = self._saving.pop(0)
             path = pending.wait()
@@ -309,7 +310,7 @@ class TrainingRun:
         saved = [] if self._checkpointer is None else self._checkpointer.folder.saved()
         if not saved:
             return "There is no checkpoint yet: lower the learning rates or check the data."
-        return f"The last good checkpoint is {saved[-1].path}: lower the learning rates or check the data, and start again."
+        return f"The last good checkpoint is {saved[-1].path}: lower the learning rates or check the data and go on."
 
     def place(self) -> Any:
         """Return the place in the data behind the last step."""

@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 from monolith import models
+from monolith.artifacts import CheckpointFolder
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.features import Model
+from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config.job import JobConfig
 from monolith.training.estimator import Estimator
+from monolith.training.eval_loop import follow_checkpoints
 from monolith.training.hooks import Hook
+from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import open_batches, open_rows
 
 __all__ = ["Job"]
@@ -81,6 +85,17 @@ class Job:
         batches = self._batches(self.config.data, is_training=False)
         return self.estimator.evaluate(batches, self.config.eval_steps, checkpoint=checkpoint)
 
+    def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
+        """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
+        folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
+        found = follow_checkpoints(
+            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
+        )
+        for step, path in found:
+            metrics = self.evaluate(path)
+            write_summary(metrics, step, Path(self.config.model_dir) / "eval")
+            yield metrics
+
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the predictions of ``data``, batch by batch."""
         return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
@@ -90,9 +105,9 @@ class Job:
         return self._batches(self.config.data, is_training=True)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
-        model = self.estimator.model
-        if patterns is None and not self.config.kafka_topics and hasattr(model, "input_fn"):
-            made: Dataset = model.input_fn("train" if is_training else "eval")
+        own: Any = getattr(type(self.estimator.model), "input_fn", None)
+        if patterns is None and not self.config.kafka_topics and own is not None:
+            made: Dataset = own(self.estimator.model, "train" if is_training else "eval")
             return made
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard)
@@ -115,7 +130,7 @@ class Job:
         if "." not in self._task and ":" not in self._task and name in models.MODELS:
             self._inferred = self._infer_schema()
             return models.from_schema(name, self._inferred, options, labels=self._labels)
-        made = _instantiate(load_class(self._task, homes=["monolith.models"]), self._task, options)
+        made: object = _instantiate(load_class(self._task), self._task, options)
         if not isinstance(made, Model):
             raise ConfigError(f"task {self._task!r} is a {type(made).__name__}; give a subclass of monolith.Model")
         return made

@@ -82,7 +82,7 @@ def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCh
 def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedCheckpoint | None:
     """What was asked for; None when it is only another folder, and this one has checkpoints of its own."""
     if settings.restore_dir and not folder.saved():
-        place = local_folder("restore_dir", settings.restore_dir)
+        place = local_folder("restore_dir", str(settings.restore_dir))
         if (place / MANIFEST).is_file() and not settings.restore_ckpt:
             return SavedCheckpoint(place, read_manifest(place))
         folder = CheckpointFolder(place / CHECKPOINTS if (place / CHECKPOINTS).is_dir() else place)
