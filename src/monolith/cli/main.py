@@ -20,7 +20,8 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_COMMANDS = {name: f"monolith.cli.{name}" for name in ("bench", "convert", "inspect")}
+_NAMES = ("bench", "control", "convert", "evaluate", "inspect", "predict", "train")
+_COMMANDS = {name: f"monolith.cli.{name}" for name in _NAMES}
 
 
 class _LazyGroup(typer.core.TyperGroup):
@@ -47,7 +48,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Example: monolith bench engine --quick    Help on one command: monolith bench --help",
+    epilog="Example: monolith train --task deepfm --data clicks.parquet --model-dir runs/clicks",
 )
 
 

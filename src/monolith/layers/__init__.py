@@ -7,6 +7,7 @@ also modules of their own: ``monolith.layers.activations.get("prelu")``, ``monol
 from __future__ import annotations
 
 from monolith.layers import activations, clipping, initializers, losses, optimizers, regularizers
+from monolith.layers.base_layer import BaseLayer
 from monolith.layers.bias import AddBias
 from monolith.layers.clipping import GradClipType
 from monolith.layers.co_action import CAN
@@ -57,6 +58,7 @@ __all__ = [
     "optimizers",
     "regularizers",
     # the base, and its losses
+    "BaseLayer",
     "Layer",
     "layer_losses",
     # towers

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.core.errors import ConfigError
 from monolith.layers import activations
 from monolith.layers._arguments import check_rank, check_whole
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 
 __all__ = ["CAN"]
 
 
-class CAN(nn.Module):
+class CAN(Configured):
     """h ← act(h · W_l + b_l) per layer, with W_l (d, d) and b_l (d,) read from the item's row, layer after layer.
 
     Shapes: item (B, (d² + d) · layer_num); user and result depend on the form:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_choice, check_dims, check_rank
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 from monolith.layers.initializers import InitializerLike
 from monolith.layers.mlp import MLP
 from monolith.layers.regularizers import RegularizerLike
@@ -19,7 +20,7 @@ from monolith.layers.regularizers import RegularizerLike
 __all__ = ["DIN"]
 
 
-class DIN(nn.Module):
+class DIN(Configured):
     """score_t = MLP([q, k_t, q − k_t, q ∘ k_t]), divided by sqrt(H) with ``decay``, 0 where masked; no softmax.
 
     Shapes: query (B, H), keys (B, T, H), mask (B, T) or None: positions with mask ≥ 1 count. ``mode="sum"`` gives

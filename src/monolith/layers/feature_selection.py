@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_number, check_whole
+from monolith.layers.configured import Configured
 from monolith.layers.initializers import InitializerLike
 from monolith.layers.interaction import as_stack
 from monolith.layers.layer import Layer
@@ -19,7 +20,7 @@ from monolith.layers.regularizers import RegularizerLike
 __all__ = ["IRazor", "SeNet", "iRazor"]
 
 
-class SeNet(nn.Module):
+class SeNet(Configured):
     """Squeeze and excite: each feature is scaled by a weight computed from the means of all features.
 
     squeeze_f = mean of feature f; weights = sigmoid(W2 · relu(W1 · squeeze)), or the squeeze itself without

@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_choice, check_dims, check_rank, check_whole
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 from monolith.layers.dense import Dense
 from monolith.layers.initializers import InitializerLike
 from monolith.layers.layer import Layer
@@ -64,7 +65,7 @@ def as_stack(label: str, features: Tensor | Sequence[Tensor]) -> Tensor:
     return torch.stack(list(features), dim=1)
 
 
-class FM(nn.Module):
+class FM(Configured):
     """Factorisation machine: all pairs of features at once, ½ · [(Σ x_i)² − Σ x_i²] = Σ_{i<j} x_i ∘ x_j.
 
     Shapes: X (B, n, k) or a list of n (B, k); out (B, 1), the sum of all inner products, or (B, k) without ``pooled``.
@@ -87,7 +88,7 @@ class FM(nn.Module):
         return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
 
 
-class GroupInt(nn.Module):
+class GroupInt(Configured):
     """Every left feature times every right one, with optional attention over the pairs. Also named ``FFM``.
 
     ``multiply``: l_i ∘ r_j, (B, L·R·k); ``dot``: l_i · r_j, (B, L·R); pairs are left-major. With ``use_attention``
@@ -262,7 +263,7 @@ class CDot(Layer):
         return torch.cat([crossed.flatten(1), compressed], dim=1)
 
 
-class AutoInt(nn.Module):
+class AutoInt(Configured):
     """Self-attention without weights: X ← softmax(X Xᵀ) · X, ``layer_num`` times.
 
     Shapes: X (B, n, k) or a list of n (B, k); out the same size, merged per ``out_type``.

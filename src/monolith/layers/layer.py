@@ -16,13 +16,14 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter, is_l
 
 from monolith.core.errors import ConfigError
 from monolith.layers import initializers, regularizers
+from monolith.layers.configured import Configured
 from monolith.layers.initializers import Initializer, InitializerLike
 from monolith.layers.regularizers import Regularizer, RegularizerLike
 
 __all__ = ["Layer", "LossRecord", "layer_losses"]
 
 
-class Layer(nn.Module):
+class Layer(Configured):
     """A module whose parameters may wait for the first input.
 
     A layer of your own declares parameters, gives them shapes in :meth:`measure`, and computes in ``forward``:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_dims
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 from monolith.layers.initializers import InitializerLike
 from monolith.layers.mlp import (
     MLP,
@@ -24,7 +25,7 @@ from monolith.layers.mlp import (
 __all__ = ["LHUCTower"]
 
 
-class LHUCTower(nn.Module):
+class LHUCTower(Configured):
     """h_i = block_i(h_{i−1}) ∘ gate_i(lhuc_input), with block = dense → [batch norm, not last] → activation.
 
     A gate is an MLP with relu inside and 2 · sigmoid at the end, so it starts near 1. Its input is the original

@@ -15,6 +15,7 @@ from monolith.core.errors import ConfigError
 from monolith.layers import activations
 from monolith.layers._arguments import check_dims
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 from monolith.layers.dense import Dense
 from monolith.layers.feature_insight import feature_insight
 from monolith.layers.initializers import InitializerLike
@@ -42,7 +43,7 @@ class MLPOptions(TypedDict, total=False):
     batch_normalization_renorm_momentum: float
 
 
-class MLP(nn.Module):
+class MLP(Configured):
     """A stack: [batch norm on the input] then, per width, dense → [batch norm, not after the last] → [activation].
 
     Shapes: x (..., in), y (..., output_dims[-1]).

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_dims, check_whole
 from monolith.layers.activations import ActivationLike
+from monolith.layers.configured import Configured
 from monolith.layers.dense import Dense
 from monolith.layers.initializers import InitializerLike
 from monolith.layers.mlp import MLP, MLPOptions
@@ -18,7 +19,7 @@ from monolith.layers.mlp import MLP, MLPOptions
 __all__ = ["PLE", "Extraction"]
 
 
-class Extraction(nn.Module):
+class Extraction(Configured):
     """One level: out_t = Σ_e gate_te · expert_e over the experts of task t and the shared ones.
 
     Gates are softmax(input_t · W_t), W_t starting as zeros. The shared output mixes all experts by a gate of the shared
@@ -78,7 +79,7 @@ def _mixed(gates: Tensor, outputs: list[Tensor]) -> Tensor:
     return torch.matmul(gates.unsqueeze(1), torch.stack(outputs, dim=1)).squeeze(1)
 
 
-class PLE(nn.Module):
+class PLE(Configured):
     """Progressive layered extraction: levels of :class:`Extraction`, each fed with what the one before gave.
 
     Shapes: x (B, in); result a list of ``num_tasks`` tensors (B, last width of the last level).

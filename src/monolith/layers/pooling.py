@@ -6,14 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from monolith.core.errors import ConfigError
+from monolith.layers.configured import Configured
 
 __all__ = ["AvgPooling", "MaxPooling", "SumPooling"]
 
 
-class _Pooling(nn.Module, ABC):
+class _Pooling(Configured, ABC):
     def forward(self, tensors: Sequence[Tensor]) -> Tensor:
         """Pool the list; a single tensor is returned as it is."""
         name = type(self).__name__

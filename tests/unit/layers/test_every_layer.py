@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
 }
 
 # GradNorm differentiates inside forward: it has tests of its own, and no place in an exported model.
-ELSEWHERE = {"Layer", "GradNorm", "iRazor"}
+ELSEWHERE = {"BaseLayer", "Layer", "GradNorm", "iRazor"}
 
 
 def test_every_public_layer_has_a_case() -> None:

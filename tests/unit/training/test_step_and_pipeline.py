@@ -1,6 +1,6 @@
 import itertools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -255,7 +255,7 @@ def test_a_loss_that_is_not_finite_changes_nothing() -> None:
 
 def test_a_step_costs_the_store_one_pull_and_one_push() -> None:
     class Counting(MultiTable):
-        calls: list[str] = []
+        calls: ClassVar[list[str]] = []
 
         def pull(self, ids: Any) -> Any:
             self.calls.append("pull")

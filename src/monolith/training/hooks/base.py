@@ -47,7 +47,7 @@ class StepResult:
     step: int
     """Steps finished, this one included."""
     loss: float
-    """The loss of the whole batch: heads, extra losses and layer losses added up."""
+    """The loss per example: heads, extra losses and layer losses added up, over the size of the batch."""
     heads: Mapping[str, HeadResult]
     batch: Batch
     samples: int

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import HeadResult, StepResult
 from monolith.training.metrics.auc import StreamingAuc
 from monolith.training.metrics.averages import Calibration, LogLoss, MeanSquaredError
 from monolith.training.metrics.base import Metric
 from monolith.training.metrics.samples import select_probabilities, select_values
+
+if TYPE_CHECKING:
+    from monolith.training.hooks.base import HeadResult, StepResult
 
 __all__ = ["HeadMetrics", "RunMetrics"]
 
@@ -104,7 +106,7 @@ class HeadMetrics:
 
 
 class RunMetrics:
-    """The metrics of all heads, by ``head/metric``, and ``loss``, the mean loss of a step.
+    """The metrics of all heads, by ``head/metric``, and ``loss``, the mean loss of an example.
 
     A window ends with every step whose number is a multiple of ``window_steps``. ``window()`` tells of the last one
     that has ended, to all who ask and for one computation, so hooks with periods of their own show the same numbers.
@@ -178,36 +180,36 @@ class _Total:
         self._auc_exact_size = auc_exact_size
         self._heads: dict[str, HeadMetrics] = {}
         self._loss = 0.0
-        self._steps = 0
+        self._samples = 0
 
     def update(self, result: StepResult) -> None:
         for name, head in result.heads.items():
             if head.label is not None:
                 self._head(name, head.is_classification).update(head)
-        self._loss += result.loss
-        self._steps += 1
+        self._loss += result.loss * result.samples
+        self._samples += result.samples
 
     def merge(self, other: _Total) -> None:
         for name, head in other._heads.items():
             self._head(name, head.is_classification).merge(head)
         self._loss += other._loss
-        self._steps += other._steps
+        self._samples += other._samples
 
     def results(self) -> dict[str, float]:
-        values = {"loss": self._loss / self._steps} if self._steps else {}
+        values = {"loss": self._loss / self._samples} if self._samples else {}
         for name, head in self._heads.items():
             values |= {f"{name}/{metric}": value for metric, value in head.results().items()}
         return values
 
     def state(self) -> dict[str, Any]:
         heads = {name: head.state() for name, head in self._heads.items()}
-        return {"heads": heads, "loss": self._loss, "steps": self._steps}
+        return {"heads": heads, "loss": self._loss, "samples": self._samples}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         self._heads.clear()
         for name, saved in state["heads"].items():
             self._head(name, bool(saved["is_classification"])).restore(saved)
-        self._loss, self._steps = float(state["loss"]), int(state["steps"])
+        self._loss, self._samples = float(state["loss"]), int(state["samples"])
 
     def _head(self, name: str, is_classification: bool) -> HeadMetrics:
         head = self._heads.get(name)

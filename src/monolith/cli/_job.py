@@ -1,0 +1,38 @@
+"""What ``train``, ``evaluate`` and ``predict`` share: reading a job's settings, and showing metrics."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from monolith.core.config import Loaded, load
+from monolith.training.config.job import JobConfig
+from monolith.training.config.retired import RETIRED
+
+__all__ = ["load_job", "show_metrics"]
+
+
+def load_job(flags: Mapping[str, Any], config: Path | None) -> Loaded[JobConfig]:
+    """Merge the command line, the environment and a file into the settings of a job."""
+    return load(JobConfig, command_line=flags, environment=os.environ, file=config, retired=RETIRED)
+
+
+def show_metrics(metrics: Mapping[str, float], *, as_json: bool) -> None:
+    """Print metrics on standard output: a table, or one JSON object."""
+    if as_json:
+        plain = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+        typer.echo(json.dumps(plain))
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in metrics.items():
+        is_whole = math.isfinite(value) and value == int(value)
+        table.add_row(name, f"{value:,.0f}" if is_whole else f"{value:.6g}")
+    Console().print(table)

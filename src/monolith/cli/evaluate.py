@@ -1,0 +1,43 @@
+"""``monolith evaluate``: scores data with a trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from monolith.training.config.job import JobConfig
+from monolith.training.config.options import with_config_options
+
+__all__ = ["register"]
+
+_EXAMPLE = "Example: monolith evaluate --model-dir runs/clicks --data 'day-9.parquet' --json"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``evaluate`` to the program."""
+    app.command("evaluate", epilog=_EXAMPLE)(with_config_options(JobConfig)(evaluate))
+
+
+def evaluate(
+    flags: Mapping[str, Any],
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; the newest when not given.")] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Evaluate every new checkpoint, until that of --max-steps.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON, one object per line.")] = False,
+) -> None:
+    """Score data with a trained model, without learning from it. The model folder knows which model it is."""
+    from monolith.cli._job import load_job, show_metrics
+    from monolith.training.runner import Job
+
+    loaded = load_job(flags, config)
+    job = Job(loaded.config)
+    if not follow:
+        show_metrics(job.evaluate(checkpoint), as_json=as_json)
+        return
+    for metrics in job.evaluate_new_checkpoints():
+        show_metrics(metrics, as_json=as_json)

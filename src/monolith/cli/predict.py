@@ -1,0 +1,53 @@
+"""``monolith predict``: writes what a trained model says of each example."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from monolith.training.config.job import JobConfig
+from monolith.training.config.options import with_config_options
+
+__all__ = ["register"]
+
+_EXAMPLE = "Example: monolith predict --model-dir runs/clicks --data 'day-9.parquet' --out scores.jsonl"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``predict`` to the program."""
+    app.command("predict", epilog=_EXAMPLE)(with_config_options(JobConfig)(predict))
+
+
+def predict(
+    flags: Mapping[str, Any],
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; the newest when not given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write to; standard output when not given.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Accepted for symmetry: the output is always JSON.")] = False,
+) -> None:
+    """Write one JSON object per example: each head's prediction, and the model's extra outputs."""
+    from monolith.cli._job import load_job
+    from monolith.core.storage import NewFile
+    from monolith.training.runner import Job
+
+    job = Job(load_job(flags, config).config)
+    file = None if out is None else NewFile(str(out))
+    try:
+        for found in job.predict(checkpoint):
+            names, columns = list(found), [found[name].tolist() for name in found]
+            lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in zip(*columns, strict=True)]
+            if file is None:
+                sys.stdout.writelines(lines)
+            else:
+                file.write("".join(lines).encode())
+    except BaseException:
+        if file is not None:
+            file.discard()
+        raise
+    if file is not None:
+        file.publish()

@@ -1,0 +1,61 @@
+"""``monolith train``: trains a model on files or a stream, from the newest checkpoint of its folder on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from monolith.training.config.job import JobConfig
+from monolith.training.config.options import with_config_options
+
+__all__ = ["register"]
+
+_EXAMPLE = (
+    "Example: monolith train --task deepfm --data 'day-*.parquet' --label-features click --model-dir runs/clicks    "
+    "An own model: monolith train --task ranker.py:Ranker --data 'part-*.pb' --model-dir runs/ranker --max-steps 10000"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``train`` to the program."""
+    app.command("train", epilog=_EXAMPLE)(with_config_options(JobConfig)(train))
+
+
+def train(
+    flags: Mapping[str, Any],
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    print_config: Annotated[
+        bool, typer.Option("--print-config", help="Show every setting, where it comes from, and end.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
+) -> None:
+    """Train a model.
+
+    Goes on from the newest checkpoint of --model-dir, at the exact place in the data. Ctrl-C saves and ends.
+    """
+    from monolith.cli._job import load_job, show_metrics
+
+    loaded = load_job(flags, config)
+    if print_config:
+        from monolith.training.config import report
+
+        if as_json:
+            typer.echo(json.dumps(report.report_json(loaded.report)))
+        else:
+            report.print_config(loaded.report)
+        return
+    from monolith.training.feature_engineering import write_features
+    from monolith.training.hooks import StopSignalHook
+    from monolith.training.runner import Job
+
+    job = Job(loaded.config, hooks=[StopSignalHook()])
+    if loaded.config.only_feature_engineering:
+        written = write_features(job.batches(), Path(loaded.config.model_dir), index=loaded.config.index)
+        for path in written.paths:
+            typer.echo(path)
+        return
+    show_metrics(job.train(), as_json=as_json)

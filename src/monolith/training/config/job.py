@@ -1,0 +1,102 @@
+"""What a job of the command line adds to a run: which model, on which data, for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias, get_args
+
+from monolith.training.config._checks import (
+    check_bool,
+    check_choice,
+    check_mapping,
+    check_names,
+    check_text,
+    check_whole,
+    refuse_both,
+)
+from monolith.training.config.run import RunConfig
+
+__all__ = ["DataConfig", "JobConfig", "TaskConfig"]
+
+RecordName: TypeAlias = Literal["auto", "instance", "example", "example_batch", "tf_example"]
+CompressionName: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskConfig:
+    """The model, and how long it is trained."""
+
+    task: str | None = None
+    """The model: package.module.Class, FILE.py:Class, a registered name, or a ready-made one such as deepfm."""
+    task_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the model, such as {dim: 32}; of a registered task, its params by dotted name."""
+    steps: int | None = None
+    """Steps to take in this run; None = max_steps, or the end of the data."""
+    max_steps: int | None = None
+    """Step to stop at, counted over all runs of the model folder; excludes steps."""
+    steps_per_eval: int | None = None
+    """Steps between evaluations on eval_data; None = one at the end."""
+    eval_steps: int | None = None
+    """Batches per evaluation; None = all."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "task")
+        check_mapping(self, "task_options")
+        check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
+        refuse_both(self, "steps", "max_steps")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """What is read, and how it becomes batches."""
+
+    data: str | None = None
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input."""
+    eval_data: str | None = None
+    """Files to evaluate on, of the same kind."""
+    record: RecordName = "auto"
+    """Message in the files; auto looks at the first one."""
+    compression: CompressionName = "auto"
+    """Compression of the files; auto goes by their names."""
+    sort_id: bool = True
+    """Whether records have a sort id in front; ignored where the framing is detected."""
+    kafka_dump: bool = False
+    """Whether records are dumps of Kafka messages; ignored where the framing is detected."""
+    kafka_dump_prefix: bool = False
+    """Whether such dumps have a prefix; ignored where the framing is detected."""
+    lagrangex_header: bool = False
+    """Whether records have a LagrangeX header; ignored where the framing is detected."""
+    batch_size: int = 512
+    """Examples per step."""
+    epochs: int = 1
+    """Times that the data is read; 0 = for ever."""
+    shuffle_buffer: int = 0
+    """Rows of a window in which rows are shuffled; 0 = as they come."""
+    label_features: tuple[str, ...] = ()
+    """Columns that hold the labels, in order; none = the label of the record."""
+    kafka_servers: str | None = None
+    """Brokers (host:port,...) to read the training data from, instead of files."""
+    kafka_topics: tuple[str, ...] = ()
+    """Topics to read."""
+    kafka_group_id: str | None = None
+    """Consumer group."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "data", "eval_data", "kafka_servers", "kafka_group_id")
+        check_choice(self, "record", get_args(RecordName))
+        check_choice(self, "compression", get_args(CompressionName))
+        check_bool(self, "sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header")
+        check_whole(self, "batch_size", at_least=1)
+        check_whole(self, "epochs", "shuffle_buffer")
+        check_names(self, "label_features")
+        check_names(self, "kafka_topics")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobConfig(RunConfig, TaskConfig, DataConfig):
+    """Everything that ``monolith train`` can be told."""
+
+    def __post_init__(self) -> None:
+        for section in (RunConfig, TaskConfig, DataConfig):
+            section.__post_init__(self)

@@ -1,0 +1,79 @@
+"""The datasets of a job: files of any kind by their names, standard input, or Kafka."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from monolith import data
+from monolith.core.errors import ConfigError
+from monolith.data import Dataset, Framing, Schema
+from monolith.data.records.detect import detect
+from monolith.data.sources.base import RecordKind
+from monolith.data.sources.patterns import expand
+from monolith.training.config.job import DataConfig
+
+__all__ = ["open_batches", "open_rows"]
+
+
+def open_rows(config: DataConfig, patterns: str | None, *, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> Dataset:
+    """Return the rows of files, of ``-`` (standard input), or of Kafka when the settings name topics.
+
+    Raises:
+        ConfigError: Nothing says what to read, or the kind of the files cannot be told.
+    """
+    if config.kafka_topics and patterns is None:
+        return _kafka(config, seed)
+    if patterns is None:
+        raise ConfigError("nothing says what to read; give --data FILES, or --kafka-servers with --kafka-topics")
+    if patterns == "-":
+        return data.stdin(
+            record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
+        )
+    paths = expand(patterns)
+    if all(path.endswith(".parquet") for path in paths):
+        return data.parquet(patterns, seed=seed, shard=shard)
+    options: dict[str, Any] = {"compression": config.compression, "seed": seed, "shard": shard}
+    if config.record != "auto":
+        return data.files(patterns, record=config.record, framing=_framing(config), **options)
+    found = detect(paths[0])
+    if found.record is None or found.framing is None:
+        raise ConfigError(f"{paths[0]}: {' '.join(found.evidence)}; give --record, and the framing by --sort-id etc.")
+    return data.files(patterns, record=found.record, framing=found.framing, **options)
+
+
+def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
+    """Return rows as the batches of a job; shuffled and repeated only for training."""
+    if is_training:
+        rows = rows.shuffle(config.shuffle_buffer)
+        if config.epochs != 1:
+            rows = rows.repeat(config.epochs or None)
+    return rows.with_schema(schema).batch(config.batch_size)
+
+
+def _kafka(config: DataConfig, seed: int) -> Dataset:
+    if config.kafka_servers is None or config.kafka_group_id is None:
+        raise ConfigError("kafka_topics needs kafka_servers and kafka_group_id; give --kafka-servers, --kafka-group-id")
+    return data.kafka(
+        config.kafka_servers,
+        list(config.kafka_topics),
+        config.kafka_group_id,
+        record=_named_record(config),
+        framing=None,
+        seed=seed,
+    )
+
+
+def _named_record(config: DataConfig) -> RecordKind:
+    if config.record == "auto":
+        kinds = ", ".join(get_args(RecordKind))
+        raise ConfigError(f"a stream cannot be looked at beforehand; give --record: {kinds}")
+    return config.record
+
+
+def _framing(config: DataConfig) -> Framing:
+    return Framing(
+        sort_id=config.sort_id,
+        kafka_dump=config.kafka_dump,
+        kafka_dump_prefix=config.kafka_dump_prefix,
+        lagrangex_header=config.lagrangex_header,
+    )

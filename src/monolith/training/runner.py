@@ -1,0 +1,178 @@
+"""Jobs: a configuration turned into a model, data and an estimator. What ``monolith train`` and its like do.
+
+A trained model's folder remembers its job, so evaluating and predicting need no more than the folder and data.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from monolith import models
+from monolith.artifacts import CheckpointFolder
+from monolith.core.durable_files import replace_file
+from monolith.core.errors import ConfigError
+from monolith.core.registry import SingleTaskModelParams, load_class
+from monolith.data import Dataset, Schema, infer_schema
+from monolith.features import Model
+from monolith.training.checkpoints.choice import CHECKPOINTS
+from monolith.training.config.job import JobConfig
+from monolith.training.estimator import Estimator
+from monolith.training.eval_loop import follow_checkpoints
+from monolith.training.hooks import Hook
+from monolith.training.hooks.summaries import write_summary
+from monolith.training.job_data import open_batches, open_rows
+
+__all__ = ["Job"]
+
+logger = logging.getLogger(__name__)
+
+_JOB_FILE = "job.json"
+
+
+class Job:
+    """One model and its data, by configuration.
+
+    Args:
+        config: Everything about it. Without a ``task`` the one that the model folder remembers is taken.
+        hooks: What runs beside the training.
+
+    Raises:
+        ConfigError: There is no such task, or nothing says which.
+    """
+
+    def __init__(self, config: JobConfig, *, hooks: Sequence[Hook] = ()) -> None:
+        self.config = config
+        self._remembered = _read_job(config) if config.task is None else {}
+        self._inferred: Schema | None = None
+        self.estimator = Estimator(self._make_model, config, hooks=hooks)
+
+    @property
+    def schema(self) -> Schema:
+        """What the data is read as."""
+        options = {"label_features": self._labels} if self._labels else {}
+        return self.estimator.model.declaration.schema(**options)
+
+    # --- work ---------------------------------------------------------------------------------------------------------
+
+    def train(self) -> dict[str, float]:
+        """Train, and evaluate when there is data for it; return the last metrics."""
+        self._remember()
+        train = self._batches(self.config.data, is_training=True)
+        if self.config.eval_data is None:
+            return self.estimator.train(train, self.config.steps, self.config.max_steps)
+        evaluate = self._batches(self.config.eval_data, is_training=False)
+        if self.config.steps_per_eval is None:
+            self.estimator.train(train, self.config.steps, self.config.max_steps)
+            return self.estimator.evaluate(evaluate, self.config.eval_steps)
+        max_steps = self.config.max_steps
+        if self.config.steps is not None:
+            max_steps = self.estimator.step + self.config.steps
+        found = self.estimator.train_and_evaluate(
+            train,
+            evaluate,
+            max_steps=max_steps,
+            steps_per_eval=self.config.steps_per_eval,
+            eval_steps=self.config.eval_steps,
+        )
+        return found[-1] if found else {}
+
+    def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
+        """Score ``data`` with the newest checkpoint, or with a given one."""
+        batches = self._batches(self.config.data, is_training=False)
+        return self.estimator.evaluate(batches, self.config.eval_steps, checkpoint=checkpoint)
+
+    def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
+        """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
+        folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
+        found = follow_checkpoints(
+            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
+        )
+        for step, path in found:
+            metrics = self.evaluate(path)
+            write_summary(metrics, step, Path(self.config.model_dir) / "eval")
+            yield metrics
+
+    def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
+        """Iterate over the predictions of ``data``, batch by batch."""
+        return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
+
+    def batches(self) -> Dataset:
+        """Return the training data."""
+        return self._batches(self.config.data, is_training=True)
+
+    def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
+        own: Any = getattr(type(self.estimator.model), "input_fn", None)
+        if patterns is None and not self.config.kafka_topics and own is not None:
+            made: Dataset = own(self.estimator.model, "train" if is_training else "eval")
+            return made
+        shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
+        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard)
+        return open_batches(self.config, rows, self.schema, is_training=is_training)
+
+    # --- the model ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _task(self) -> str:
+        task: str = self.config.task or self._remembered["task"]
+        return task
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        return self.config.label_features or tuple(self._remembered.get("label_features", ()))
+
+    def _make_model(self) -> Model:
+        options = {**self._remembered.get("task_options", {}), **self.config.task_options}
+        name = self._task.replace("-", "_").lower()
+        if "." not in self._task and ":" not in self._task and name in models.MODELS:
+            self._inferred = self._infer_schema()
+            return models.from_schema(name, self._inferred, options, labels=self._labels)
+        made: object = _instantiate(load_class(self._task), self._task, options)
+        if not isinstance(made, Model):
+            raise ConfigError(f"task {self._task!r} is a {type(made).__name__}; give a subclass of monolith.Model")
+        return made
+
+    def _infer_schema(self) -> Schema:
+        """Look at the data, or at what was seen of it when the model was first trained."""
+        seen = _read_job(self.config, default={}).get("schema")
+        if seen is not None:
+            return Schema.from_json(json.dumps(seen))
+        return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
+
+    def _remember(self) -> None:
+        if not self.config.model_dir:
+            return
+        folder = Path(self.config.model_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        body = {
+            "task": self._task,
+            "task_options": {**self._remembered.get("task_options", {}), **self.config.task_options},
+            "label_features": list(self._labels),
+            "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
+        }
+        replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
+
+
+def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    path = Path(config.model_dir) / _JOB_FILE
+    if not config.model_dir or not path.is_file():
+        if default is not None:
+            return default
+        raise ConfigError(f"nothing says which model; give --task, or a --model-dir that was trained ({path})")
+    try:
+        body: dict[str, Any] = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}); give --task and --task-options instead") from error
+    return body
+
+
+def _instantiate(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:
+    if issubclass(cls, SingleTaskModelParams):
+        return cls().task().set(**options).instantiate()
+    try:
+        return cls(**options)
+    except TypeError as error:
+        raise ConfigError(f"task {task!r} refuses the options {dict(options)}: {error}") from error
