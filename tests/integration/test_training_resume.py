@@ -100,7 +100,7 @@ def test_where_the_data_stopped_is_in_the_checkpoint_of_each_step(pattern: str, 
     made.train(child.dataset(pattern), max_steps=15)
     steps = [saved.step for saved in CheckpointFolder(tmp_path / "checkpoints").saved()]
     assert steps == [5, 10, 15]
-    again = child.estimator(tmp_path / "again", restore_dir=str(tmp_path), restore_ckpt="checkpoint-10")
+    again = child.estimator(tmp_path / "again", restore_dir=str(tmp_path), restore_ckpt="10")
     assert again.step == 10
     again.train(child.dataset(pattern), max_steps=15)
     assert child.fingerprint(again) == child.fingerprint(made)

@@ -16,10 +16,11 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch._dynamo  # what torch's optimizers import when the first is made, for seconds
 from torch import nn
 
 import monolith as mt
-import monolith.cli.train  # noqa: F401  imported here, so that no process has to
+import monolith.cli.train  # this and the next are imported here so that no process has to
 from monolith.cli import main as program
 from monolith.embedding import Adam, Ftrl
 from monolith.testing.world import World
