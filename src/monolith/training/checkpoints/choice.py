@@ -52,7 +52,8 @@ def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
     number = folder.last_number()
     notes: dict[Path, dict[str, Any]] = {}
-    asked = {"restore_dir": settings.restore_dir, "restore_ckpt": settings.restore_ckpt}
+    restore_dir = None if settings.restore_dir is None else str(settings.restore_dir)
+    asked = {"restore_dir": restore_dir, "restore_ckpt": settings.restore_ckpt}
     marker_path = model_dir / "restore_ckpt"
     marker = read_marker(marker_path)
     is_new_request = any(asked.values()) and (marker is None or marker.get("asked", asked) != asked)
@@ -82,7 +83,7 @@ def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCh
 def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedCheckpoint | None:
     """What was asked for; None when it is only another folder, and this one has checkpoints of its own."""
     if settings.restore_dir and not folder.saved():
-        place = local_folder("restore_dir", settings.restore_dir)
+        place = local_folder("restore_dir", str(settings.restore_dir))
         if (place / MANIFEST).is_file() and not settings.restore_ckpt:
             return SavedCheckpoint(place, read_manifest(place))
         folder = CheckpointFolder(place / CHECKPOINTS if (place / CHECKPOINTS).is_dir() else place)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Protocol
 
 __all__ = ["CheckpointSettings", "SaveTimer"]
@@ -22,7 +23,7 @@ class CheckpointSettings(Protocol):
         ...
 
     @property
-    def restore_dir(self) -> str | None:
+    def restore_dir(self) -> str | Path | None:
         """Another run's folder to start from, while this one has no checkpoint of its own."""
         ...
 
