@@ -32,6 +32,12 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "LHUCTower": {"output_dims": [3, 2]},
     "MLP": {"output_dims": [3, 2]},
     "MMoE": {"num_tasks": 2, "expert_output_dims": [3], "num_experts": 2, "use_bias": False},
+    "MixedEmbedOpComb": {
+        "slot_names": ["user"],
+        "embedding_size_choices_list": [[0, 2]],
+        "warmup_steps": 1,
+        "pretraining_steps": 1,
+    },
     "PLE": {"num_tasks": 2, "level_output_dims": [[2], [2]]},
     "SNR": {"num_out_subnet": 2, "out_subnet_dim": 2},
     "SeNet": {"num_feature": 3, "cmp_dim": 2},
