@@ -26,7 +26,7 @@ from monolith.features.vocabulary import read_vocabulary, vocabulary_sizes
 from monolith.training.tasks.base_task import BaseTask, Mode
 from monolith.training.tasks.host_call import UID_BUCKETS
 from monolith.training.tasks.input_files import files_between
-from monolith.training.tasks.stop_batches import StopBatches
+from monolith.training.tasks.stop_batches import StopBatches, changed_batch
 from monolith.training.tasks.unknown_ids import noise_for_unknown
 
 __all__ = ["UID_BUCKET", "BaseEmbeddingTask", "InputFn"]
@@ -157,18 +157,7 @@ class BaseEmbeddingTask(BaseTask):
 
     def post_process(self, batch: Batch) -> Batch:
         """Bring ids into their vocabularies, split large ones, and add the bucket of each user."""
-        slots = {feature.name: feature.slot for feature in self.schema().sparse_features}
-        ids: dict[str, Ragged] = {}
-        for name, bags in batch.ids.items():
-            slot = slots.get(name)
-            inside = self._within_vocabulary(bags.values)
-            if (split := self.split_of(slot)) is None:
-                ids[name] = Ragged(inside, bags.offsets, bags.shared)
-                continue
-            for part, values in enumerate(split.split_fids(inside)):
-                ids[f"{name}_{part}"] = Ragged(values, bags.offsets, bags.shared)
-        buckets = np.remainder(batch.uid, UID_BUCKETS).astype(np.int32)
-        return replace(batch, ids=ids, extras={**batch.extras, UID_BUCKET: buckets}, _writable=None)
+        return changed_batch(batch, self._processed)
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
@@ -195,6 +184,19 @@ class BaseEmbeddingTask(BaseTask):
         return noise_for_unknown(rows, init_minval_for_oov, init_maxval_for_oov)
 
     # --- private ------------------------------------------------------------------------------------------------------
+
+    def _processed(self, batch: Batch) -> Batch:
+        slots = {feature.name: feature.slot for feature in self.schema().sparse_features}
+        ids: dict[str, Ragged] = {}
+        for name, bags in batch.ids.items():
+            inside = self._within_vocabulary(bags.values)
+            if (split := self.split_of(slots.get(name))) is None:
+                ids[name] = Ragged(inside, bags.offsets, bags.shared)
+                continue
+            for part, values in enumerate(split.split_fids(inside)):
+                ids[f"{name}_{part}"] = Ragged(values, bags.offsets, bags.shared)
+        buckets = np.remainder(batch.uid, UID_BUCKETS).astype(np.int32)
+        return replace(batch, ids=ids, extras={**batch.extras, UID_BUCKET: buckets})
 
     def _within_vocabulary(self, values: IdArray) -> IdArray:
         """Return fids with signatures as vocabularies have them.

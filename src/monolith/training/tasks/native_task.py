@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any, Self
 
@@ -21,7 +22,7 @@ class NativeTask(BaseTask):
         p.define("mode", "train", "What the task is asked to do: train, eval or predict.")
         p.define("metrics", Params(), "What is measured.")
         for name, value, meaning in _METRICS:
-            p.metrics.define(name, value, meaning)
+            p.metrics.define(name, copy.copy(value), meaning)
         p.train.define("max_pending_seconds_for_barrier", 30, "Longest wait for all workers to stand still.")
         p.train.define("slow_start_steps", 0, "Worker i starts at step int(n ln(1 + i)).")
         p.train.define("sample_bias", 0.0, "Bias of the sampling of negatives.")
