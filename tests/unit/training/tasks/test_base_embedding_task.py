@@ -14,6 +14,8 @@ from monolith.core.params import InstantiableParams
 from monolith.data import Batch, Schema, SparseFeature
 from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter
+from monolith.embedding import MultiTable
+from monolith.features import Model, Output
 from monolith.training.tasks import BaseEmbeddingTask, StopBatches, is_stopping
 
 
@@ -154,6 +156,30 @@ def test_large_vocabularies_are_split_and_small_ones_not(params: InstantiablePar
     assert list(params.instantiate().post_process(batch_of(999)).ids) == ["user"]
     assert task.split_of(2) is None
     assert task.split_of(None) is None
+
+
+class SplitModel(Model):
+    """The sum of the rows of remainder and quotient, which share a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_feature("user_0", slot=1)
+        self.embedding_feature("user_1", slot=1, shared_with="user_0")
+        self.vec = self.embedding_slice(["user_0", "user_1"], "vec", dim=2, out="add_n")
+
+    def forward(self, batch: Any) -> Output:
+        return Output(logits=self.vec(batch).sum(1))
+
+
+def test_a_model_adds_the_rows_of_a_split_id(params: InstantiableParams) -> None:
+    task = params.set(qr_multi_hashing=True, qr_hashing_threshold=999).instantiate()
+    batch = task.post_process(batch_of(999))
+    model = SplitModel()
+    tables = MultiTable(model.declaration.table_specs())
+    model.attach(tables)
+    for name, row in (("user_0", [1.0, 2.0]), ("user_1", [10.0, 20.0])):
+        tables["user_0"].assign(batch.ids[name].values, np.array([row], np.float32))
+    assert model(batch).logits.tolist() == [33.0]
 
 
 def test_sizes_come_from_the_file_with_overrides(params: InstantiableParams) -> None:
