@@ -20,7 +20,8 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_COMMANDS = {name: f"monolith.cli.{name}" for name in ("bench", "convert", "evaluate", "inspect", "predict", "train")}
+_NAMES = ("bench", "control", "convert", "evaluate", "inspect", "predict", "train")
+_COMMANDS = {name: f"monolith.cli.{name}" for name in _NAMES}
 
 
 class _LazyGroup(typer.core.TyperGroup):

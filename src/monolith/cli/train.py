@@ -49,12 +49,13 @@ def train(
             report.print_config(loaded.report)
         return
     from monolith.training.feature_engineering import write_features
-    from monolith.training.hooks.signals import SignalHook
+    from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job
 
-    job = Job(loaded.config, hooks=[SignalHook()])
+    job = Job(loaded.config, hooks=[StopSignalHook()])
     if loaded.config.only_feature_engineering:
-        for path in write_features(job.batches(), loaded.config.model_dir, worker=loaded.config.index):
+        written = write_features(job.batches(), loaded.config.model_dir, index=loaded.config.index)
+        for path in written.paths:
             typer.echo(path)
         return
     show_metrics(job.train(), as_json=as_json)

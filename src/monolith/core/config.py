@@ -10,7 +10,7 @@ import dataclasses
 import difflib
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
@@ -19,15 +19,24 @@ from monolith.core.config_fields import ConfigField, config_fields, unknown_fiel
 from monolith.core.config_file import FileEntry, read_config_file
 from monolith.core.errors import ConfigError
 
-__all__ = ["ENVIRONMENT_PREFIX", "FieldReport", "Layer", "Loaded", "Setting", "changed_fields", "flag_of", "load"]
+__all__ = [
+    "_PREFIX",
+    "FieldReport",
+    "Layer",
+    "Loaded",
+    "Setting",
+    "changed_fields",
+    "flag_of",
+    "load",
+    "variable_of",
+]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Layer: TypeAlias = Literal["code", "command line", "environment", "file", "default"]
 
-ENVIRONMENT_PREFIX = "MONOLITH_"
-"""The variable of field ``seed`` is ``MONOLITH_SEED``."""
+_PREFIX = "MONOLITH_"
 
 # Other programs own variables with this prefix too, so only names that are all but equal to a field are remarked on.
 _TYPING_ERROR = 0.85
@@ -125,6 +134,15 @@ def flag_of(field: str) -> str:
     return "--" + field.replace("_", "-")
 
 
+def variable_of(field: str) -> str:
+    """Return the environment variable of a field.
+
+    >>> variable_of("seed"), variable_of("monolith_threads")
+    ('MONOLITH_SEED', 'MONOLITH_THREADS')
+    """
+    return _PREFIX + field.upper().removeprefix(_PREFIX)
+
+
 def changed_fields(config: object) -> dict[str, Any]:
     """Return the fields of a configuration that differ from their defaults."""
     values = {name: (getattr(config, name), field.default) for name, field in config_fields(type(config)).items()}
@@ -146,18 +164,18 @@ class _Merge:
         return {name: self.setting(name, value, "command line", flag_of(name)) for name, value in values.items()}
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, Setting]:
+        variables = {variable_of(name): name for name in self.fields}
+        retired = {variable_of(name): remedy for name, remedy in self.retired.items()}
         found = {}
         for variable, text in environment.items():
-            if not variable.startswith(ENVIRONMENT_PREFIX) or not text:
+            if not text or not variable.startswith(_PREFIX):
                 continue
-            name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-            if name in self.fields and variable.isupper():
+            if name := variables.get(variable):
                 found[name] = self.setting(name, text, "environment", variable)
-            elif name in self.retired:
-                logger.warning("environment variable is ignored: %s name=%s", self.retired[name], variable)
-            elif near := difflib.get_close_matches(name, self.fields, n=1, cutoff=_TYPING_ERROR):
-                meant = ENVIRONMENT_PREFIX + near[0].upper()
-                logger.warning("environment variable is ignored, did you mean %s? name=%s", meant, variable)
+            elif variable in retired:
+                logger.warning("environment variable is ignored: %s name=%s", retired[variable], variable)
+            elif near := _near_variable(variable, variables):
+                logger.warning("environment variable is ignored, did you mean %s? name=%s", near, variable)
         return found
 
     def from_file(self, entries: Sequence[FileEntry]) -> dict[str, Setting]:
@@ -183,7 +201,7 @@ class _Merge:
             elif entry.key in sections and entry.value is not None:
                 if entry.entries is None:
                     raise ConfigError(
-                        f"{entry.place} gives section {entry.key!r} the value {entry.value!r}; give fields"
+                        f"{entry.place}: section {entry.key!r} is {entry.value!r}; put its fields below it"
                     )
                 yield from ((below, entry.key) for below in entry.entries)
             elif entry.entries is not None:
@@ -208,9 +226,7 @@ class _Merge:
     def build(self, chosen: Mapping[str, Setting]) -> Any:
         for name, field in self.fields.items():
             if field.default is dataclasses.MISSING and name not in chosen:
-                raise ConfigError(
-                    f"{name} is missing; give {flag_of(name)}, {ENVIRONMENT_PREFIX}{name.upper()} or a file that has it"
-                )
+                raise ConfigError(f"{name} is missing; give {flag_of(name)}, {variable_of(name)} or a file that has it")
         try:
             return self.config_type(**{name: setting.value for name, setting in chosen.items()})
         except ConfigError as error:
@@ -219,6 +235,13 @@ class _Merge:
                 raise
             places = ", ".join(f"{name} from {chosen[name].place}" for name in culprits)
             raise ConfigError(f"{error} ({places})") from error
+
+
+def _near_variable(variable: str, known: Iterable[str]) -> str | None:
+    """The variable that was meant, of those with the same prefix."""
+    fields = [name.removeprefix(_PREFIX) for name in known]
+    near = difflib.get_close_matches(variable.removeprefix(_PREFIX), fields, n=1, cutoff=_TYPING_ERROR)
+    return _PREFIX + near[0] if near else None
 
 
 def _report(config: object, field: ConfigField, given: Sequence[Setting]) -> FieldReport:

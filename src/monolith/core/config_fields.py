@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import difflib
+import functools
 import inspect
 import itertools
 import re
@@ -84,13 +85,13 @@ class ConfigField:
         Raises:
             ConfigError: It cannot be; the text names field, value, place and remedy.
         """
-        if tuple in self.kinds:
-            if isinstance(value, str):
-                value = [part.strip() for part in value.split(",") if part.strip()]
-            if isinstance(value, list):
-                value = tuple(value)
+        typed = value
+        if tuple in self.kinds and isinstance(value, str):
+            typed = tuple(part.strip() for part in value.split(",") if part.strip())
+        elif tuple in self.kinds and isinstance(value, list):
+            typed = tuple(value)
         try:
-            return TypeAdapter(self.hint).validate_python(value, strict=not isinstance(value, str))
+            return TypeAdapter(self.hint).validate_python(typed, strict=not isinstance(typed, str))
         except ValidationError as error:
             raise self.refusal(value, place) from error
 
@@ -118,14 +119,13 @@ def config_fields(config_type: type) -> dict[str, ConfigField]:
         raise ConfigError(f"{config_type!r} is no dataclass; give a configuration type")
     hints = typing.get_type_hints(config_type)
     owners = _owners(config_type)
-    helps = {owner: _helps(owner) for owner in set(owners.values())}
     return {
         field.name: ConfigField(
             name=field.name,
             section=_section(owners[field.name]),
             hint=hints[field.name],
             default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
-            help=helps[owners[field.name]].get(field.name, ""),
+            help=_helps(owners[field.name]).get(field.name, ""),
         )
         for field in dataclasses.fields(config_type)
         if field.init
@@ -161,7 +161,8 @@ def _section(owner: type) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", owner.__name__.removesuffix("Config").strip("_")).lower()
 
 
-def _helps(owner: type) -> dict[str, str]:
+@functools.cache
+def _helps(owner: type) -> Mapping[str, str]:
     """The docstrings below the fields of one class; none where its source is not at hand."""
     try:
         source = textwrap.dedent(inspect.getsource(owner))

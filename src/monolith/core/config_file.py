@@ -18,6 +18,8 @@ from monolith.core.storage import open_file
 
 __all__ = ["FileEntry", "parse_value", "read_config_file"]
 
+_NULL = "tag:yaml.org,2002:null"
+
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
@@ -49,7 +51,7 @@ def read_config_file(path: str | Path) -> tuple[FileEntry, ...]:
 
 
 def parse_value(text: str) -> Any:
-    """Return the value that a piece of YAML (or JSON) spells.
+    """Return the value that a piece of JSON or YAML spells.
 
     Raises:
         ValueError: It spells none.
@@ -57,6 +59,10 @@ def parse_value(text: str) -> Any:
     >>> parse_value("{new: old}"), parse_value('["a", "b"]')
     ({'new': 'old'}, ['a', 'b'])
     """
+    try:
+        return json.loads(text)  # first, because YAML reads the escapes of JSON otherwise
+    except (ValueError, RecursionError):
+        pass
     try:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError) as error:
@@ -68,19 +74,17 @@ def _read_yaml(name: str, content: bytes) -> tuple[FileEntry, ...]:
         loader = yaml.SafeLoader(content)
         try:
             node = loader.get_single_node()
-            return () if node is None else _yaml_entries(name, loader, _checked_mapping(name, node))
+            if node is None or node.tag == _NULL:
+                return ()
+            if not isinstance(node, yaml.MappingNode):
+                raise ConfigError(f"{name} holds no settings; write one 'key: value' per line")
+            return _yaml_entries(name, loader, node)
         finally:
             loader.dispose()
     except ConfigError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
         raise ConfigError(f"{name} is not YAML: {_one_line(error)}") from error
-
-
-def _checked_mapping(name: str, node: yaml.Node) -> yaml.MappingNode:
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{name} holds no settings; write one 'key: value' per line")
-    return node
 
 
 def _yaml_entries(name: str, loader: yaml.SafeLoader, node: yaml.MappingNode) -> tuple[FileEntry, ...]:

@@ -5,15 +5,18 @@ Local files only; :mod:`monolith.core.storage` opens files anywhere. What a file
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from monolith import _native
 
-__all__ = ["replace_file", "seal", "sync_folder", "unseal", "write_synced"]
+__all__ = ["only_writer", "replace_file", "seal", "sync_folder", "unseal", "write_synced"]
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -43,6 +46,17 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Keep other writers, of this process or another, out of the folder; they wait."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def seal(body: dict[str, Any]) -> bytes:

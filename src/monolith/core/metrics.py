@@ -12,6 +12,7 @@ from typing import Literal
 __all__ = [
     "ALL",
     "Metric",
+    "CHECKPOINT_AGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
@@ -22,6 +23,14 @@ __all__ = [
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
+    "TRAIN_EVENT_TIME_SECONDS",
+    "TRAIN_HEAD",
+    "TRAIN_IDS_TOTAL",
+    "TRAIN_LOSS",
+    "TRAIN_SAMPLES_TOTAL",
+    "TRAIN_STEP",
+    "TRAIN_STEPS_TOTAL",
+    "TRAIN_STEP_SECONDS",
 ]
 
 
@@ -71,6 +80,52 @@ TABLE_NONFINITE_GRADIENTS_TOTAL = Metric(
     kind="counter",
     help="Gradient rows skipped because they held NaN or infinity.",
     labels=("table",),
+)
+TRAIN_STEP = Metric(
+    name="monolith_train_step",
+    kind="gauge",
+    help="Steps that the model has learnt from, over all its runs.",
+)
+TRAIN_STEPS_TOTAL = Metric(
+    name="monolith_train_steps_total",
+    kind="counter",
+    help="Steps that this process has finished.",
+)
+TRAIN_SAMPLES_TOTAL = Metric(
+    name="monolith_train_samples_total",
+    kind="counter",
+    help="Rows of all batches that this process has learnt from.",
+)
+TRAIN_IDS_TOTAL = Metric(
+    name="monolith_train_ids_total",
+    kind="counter",
+    help="Occurrences of ids in all batches that this process has learnt from.",
+)
+TRAIN_LOSS = Metric(
+    name="monolith_train_loss",
+    kind="gauge",
+    help="Loss of the last batch: heads, extra losses and layer losses added up.",
+)
+TRAIN_HEAD = Metric(
+    name="monolith_train_head",
+    kind="gauge",
+    help="A quality metric of a head, such as auc or log_loss, over the last window of steps, scored before learning.",
+    labels=("head", "metric"),
+)
+TRAIN_STEP_SECONDS = Metric(
+    name="monolith_train_step_seconds",
+    kind="histogram",
+    help="From the end of one step to the end of the next.",
+)
+TRAIN_EVENT_TIME_SECONDS = Metric(
+    name="monolith_train_event_time_seconds",
+    kind="gauge",
+    help="Unix time of the newest event that was learnt from.",
+)
+CHECKPOINT_AGE_SECONDS = Metric(
+    name="monolith_checkpoint_age_seconds",
+    kind="gauge",
+    help="Time since a checkpoint of this run became safe; since the run's start before the first.",
 )
 RETRY_FAILURES_TOTAL = Metric(
     name="monolith_retry_failures_total",

@@ -16,7 +16,20 @@ from typing import Any, BinaryIO, Protocol, cast
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["NewFile", "file_bytes", "find_files", "has_wildcard", "is_file", "is_url", "open_file", "read_up_to"]
+__all__ = [
+    "NewFile",
+    "file_bytes",
+    "find_files",
+    "has_wildcard",
+    "is_file",
+    "is_folder",
+    "is_url",
+    "make_folder",
+    "open_file",
+    "read_up_to",
+    "remove_file",
+    "walk_files",
+]
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
@@ -88,6 +101,51 @@ def find_files(pattern: str) -> list[str]:
     else:
         found = [name for name in glob.glob(pattern, recursive=True) if os.path.isfile(name)]
     return sorted(found)
+
+
+def is_folder(path: str) -> bool:
+    """Return whether a folder has this name."""
+    if is_url(path):
+        system, inner = _remote(path)
+        return bool(system.isdir(inner))
+    return os.path.isdir(path)
+
+
+def make_folder(path: str) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    if is_url(path):
+        system, inner = _remote(path)
+        system.makedirs(inner, exist_ok=True)
+    else:
+        os.makedirs(path, exist_ok=True)
+
+
+def walk_files(folder: str) -> list[str]:
+    """Return every file under a folder, hidden ones too, by its name relative to the folder, sorted."""
+    if is_url(folder):
+        system, inner = _remote(folder)
+        root = inner.rstrip("/") + "/"
+        found = [str(name).removeprefix(root) for name in system.find(inner)]
+    else:
+        found = [
+            os.path.relpath(os.path.join(place, name), folder).replace(os.sep, "/")
+            for place, _, names in os.walk(folder, followlinks=True)
+            for name in names
+        ]
+    return sorted(found)
+
+
+def remove_file(path: str) -> None:
+    """Remove a file.
+
+    Raises:
+        OSError: There is no such file.
+    """
+    if is_url(path):
+        system, inner = _remote(path)
+        system.rm_file(inner)
+    else:
+        os.remove(path)
 
 
 class _Target(Protocol):

@@ -9,7 +9,6 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +17,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.embedding import snapshot
 from monolith.embedding._arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
+from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.embedding.table import Table
@@ -277,12 +277,11 @@ class MultiTable:
 
     def save(self, path: str | PathLike[str], shards: int | None = None) -> Manifest:
         """Write all tables as of now to the folder ``path``, in ``shards`` files each."""
-        saved = snapshot.save(list(self._tables.values()), path, shards)
-        return Manifest(
-            path=Path(path),
-            rows={table.name: table.rows for table in saved},
-            max_time_s={table.name: table.max_time_s for table in saved},
-        )
+        return self.cut().write(path, shards)
+
+    def cut(self) -> TableCut:
+        """Take all tables as they are now, to be written while training goes on; wait for an earlier cut's end."""
+        return TableCut(list(self._tables.values()))
 
     def restore(
         self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)

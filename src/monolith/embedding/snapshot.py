@@ -7,27 +7,25 @@ names, with its sizes and checksums.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from monolith import _native
-from monolith.core.durable_files import seal, sync_folder, unseal, write_synced
+from monolith.core.durable_files import only_writer, seal, sync_folder, unseal, write_synced
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding._arguments import check_whole
 from monolith.embedding.specs import TableSpec
+from monolith.embedding.store import Manifest
 
 if TYPE_CHECKING:
     from monolith.embedding.table import Table
 
-__all__ = ["SavedTable", "read_manifest", "restore", "save"]
+__all__ = ["SavedTable", "TableCut", "read_manifest", "restore", "save"]
 
 MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_snapshot"
@@ -75,20 +73,58 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
         path: A folder; made when missing. A snapshot in it is replaced, whole or not at all.
         shards: Files per table; None = one per million rows, at most 4.
     """
-    if shards is not None:
-        check_whole("shards", shards, 1, _MOST_SHARDS)
-    folder = Path(path)
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError(f"{folder} is a file; give a folder to save the snapshot in")
-    folder.mkdir(parents=True, exist_ok=True)
-    generation = secrets.randbits(63)
-    with _only_writer(folder):
-        cuts = [_native.Cut(table._native) for table in tables]
+    _check_target(Path(path), shards)  # before tables begin to keep rows aside
+    return TableCut(tables).write_tables(path, shards)
+
+
+class TableCut:
+    """Tables as they were at one instant each. Taking it is quick; writing it may be left to another thread.
+
+    Rows that change before they are written are kept aside, so write it soon. A table has one cut at a time: the next
+    one waits until this one is written or dropped. Written once; ``drop`` is for a cut that is not wanted any more.
+    """
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._tables = list(tables)
+        self._cuts = [_native.Cut(table._native) for table in self._tables]
+        self._is_spent = False
+
+    def write(self, path: str | PathLike[str], shards: int | None = None) -> Manifest:
+        """Write the tables to the folder ``path``, whole or not at all; see ``save``."""
+        saved = self.write_tables(path, shards)
+        return Manifest(
+            path=Path(path),
+            rows={table.name: table.rows for table in saved},
+            max_time_s={table.name: table.max_time_s for table in saved},
+        )
+
+    def drop(self) -> None:
+        """Let go of the tables."""
+        self._is_spent = True
+        self._cuts.clear()
+
+    def write_tables(self, path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
+        """Like ``write``; return what the manifest says of each table."""
+        if self._is_spent:
+            raise ConfigError("this cut was already written or dropped; take another")
+        folder = Path(path)
+        try:
+            _check_target(folder, shards)
+            folder.mkdir(parents=True, exist_ok=True)
+            with only_writer(folder):
+                self._write_and_publish(folder, shards)
+                return read_manifest(folder)
+        finally:
+            # Explicitly: an error keeps the frames of this call, and those must not keep the tables cut.
+            self.drop()
+
+    def _write_and_publish(self, folder: Path, shards: int | None) -> None:
+        generation = secrets.randbits(63)
         written: list[Path] = []
         try:
             entries = []
-            for index, (table, cut) in enumerate(zip(tables, cuts, strict=True)):
-                entries.append(_write_table(folder, generation, index, table, cut, shards, written))
+            for index, table in enumerate(self._tables):
+                entries.append(_write_table(folder, generation, index, table, self._cuts, shards, written))
             body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
             manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
             written.append(manifest)
@@ -104,34 +140,36 @@ def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None 
         _native.failpoint("snapshot.after_rename")
         sync_folder(folder)
         _remove_other_generations(folder, generation)
-        return read_manifest(folder)
 
 
-@contextmanager
-def _only_writer(folder: Path) -> Iterator[None]:
-    """Keep other saves, of this process or another, out of the folder."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
+def _check_target(folder: Path, shards: int | None) -> None:
+    if shards is not None:
+        check_whole("shards", shards, 1, _MOST_SHARDS)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is a file; give a folder to save the snapshot in")
 
 
 def _write_table(
-    folder: Path, generation: int, index: int, table: Table, cut: _native.Cut, shards: int | None, written: list[Path]
+    folder: Path,
+    generation: int,
+    index: int,
+    table: Table,
+    cuts: list[_native.Cut],
+    shards: int | None,
+    written: list[Path],
 ) -> dict[str, Any]:
-    count = shards or min(_MOST_FILES, max(1, cut.rows // _ROWS_PER_FILE))
+    # No local name for the cut: see TableCut.write_tables.
+    count = shards or min(_MOST_FILES, max(1, cuts[index].rows // _ROWS_PER_FILE))
     stem = f"{generation:016x}-{index:04d}"
     paths = [folder / f"{stem}-{part:05d}-of-{count:05d}.rows" for part in range(count)]
     written.extend(paths)
     filter_entry = None
-    if filter_state := cut.filter:
+    if filter_state := cuts[index].filter:
         file = folder / f"{stem}.filter"
         written.append(file)
         write_synced(file, filter_state)
         filter_entry = {"name": file.name, "bytes": len(filter_state), "crc32c": _native.crc32c(filter_state)}
-    parts = cut.write(generation, [str(file) for file in paths])
+    parts = cuts[index].write(generation, [str(file) for file in paths])
     try:
         spec = json.loads(table.spec.to_json())
     except ConfigError:
@@ -143,9 +181,9 @@ def _write_table(
         "is_serving": table.is_serving,
         "skip_zero_rows": table.is_serving and table._native.skips_zero_rows,
         "rows": sum(part.rows for part in parts),
-        "max_time_s": cut.max_time_s,
-        "turn": cut.turn,
-        "scales": cut.scales,
+        "max_time_s": cuts[index].max_time_s,
+        "turn": cuts[index].turn,
+        "scales": cuts[index].scales,
         "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in parts],
         "filter": filter_entry,
     }

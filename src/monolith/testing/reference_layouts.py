@@ -112,8 +112,8 @@ class ReferencePlan:
             if grad is not None:
                 row = totals[step.table][step.number, step.columns]
                 row += step.share * grad[step.example, step.floats].astype(np.float64)
-        for row, total in zip(rows, totals, strict=True):
-            row[...] = total
+        for out, total in zip(rows, totals, strict=True):
+            out[...] = total
         return [float(np.square(total).sum()) for total in totals]
 
     def _steps(self) -> Iterator[_Step]:

@@ -77,6 +77,7 @@ class TrainingRun:
         self._asked = threading.Condition()
         self._is_held = False
         self._stands_still = False
+        self._is_over = False
         self._wanted_saves: list[tuple[str, Future[Path]]] = []
 
     # --- what hooks see -----------------------------------------------------------------------------------------------
@@ -140,6 +141,8 @@ class TrainingRun:
         """Write a checkpoint of the next step boundary; returns when it is safe. Not from the loop's own thread."""
         wanted: Future[Path] = Future()
         with self._asked:
+            if self._is_over:
+                raise MonolithError("the run is over; its last checkpoint is in the model folder")
             self._wanted_saves.append((reason, wanted))
             self._asked.notify_all()
         return wanted.result()
@@ -276,6 +279,7 @@ class TrainingRun:
     def _end(self, error: BaseException | None) -> None:
         self._pipeline.close()
         with self._asked:
+            self._is_over = True
             wanted, self._wanted_saves = self._wanted_saves, []
         for _, answer in wanted:
             answer.set_exception(MonolithError("the run ended before it could save"))

@@ -1,7 +1,7 @@
 """Kafka topics as a source: consumer groups, exact places, lag, and broker loss that is survived and told.
 
-The only module that imports confluent_kafka, and only when a source is made. Offsets are kept in positions, which are
-saved with checkpoints; the broker is told of them by ``committed`` only, after a checkpoint.
+Offsets are kept in positions, which are saved with checkpoints; the broker is told of them by ``committed`` only,
+after a checkpoint.
 
 Where a partition begins when the group gives it to this consumer:
 
@@ -17,7 +17,6 @@ first, in the order of then, whoever holds those partitions now; only then does 
 from __future__ import annotations
 
 import functools
-import importlib
 import logging
 import threading
 from collections import deque
@@ -32,6 +31,7 @@ from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_R
 from monolith.core.retry import RetryPolicy, retry
 from monolith.data.records.framing import Framing
 from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.kafka_client import load_client
 from monolith.data.sources.kafka_outage import Outage
 from monolith.data.sources.kafka_start import Partition, Start, StartPlaces, checked_start
 
@@ -143,7 +143,7 @@ class KafkaSource:
         self._metrics = metrics
         self._clock = clock or SystemClock()
         self._outage = Outage(self._servers, max_outage_s, self._clock, self._count_outage)
-        self._client = _load_client()
+        self._client = load_client()
         self._settings = _checked_settings(self._servers, group, config or {})
         self._assigns_by_difference = _assigns_by_difference(self._settings)
         self._consumer = self._new_consumer({"error_cb": self._note_error, "on_commit": self._note_commit})
@@ -558,12 +558,3 @@ def _checked_settings(servers: str, group: str, config: Mapping[str, Any]) -> di
 def _assigns_by_difference(settings: Mapping[str, Any]) -> bool:
     is_new_protocol = str(settings.get("group.protocol", "")).lower() == "consumer"
     return is_new_protocol or "cooperative" in str(settings["partition.assignment.strategy"])
-
-
-def _load_client() -> Any:
-    try:
-        return importlib.import_module("confluent_kafka")
-    except ImportError as exc:
-        raise ConfigError(
-            f"Kafka needs confluent-kafka ({exc}); install it with: pip install 'monolith[kafka]'"
-        ) from exc

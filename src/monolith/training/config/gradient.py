@@ -33,7 +33,7 @@ class GradientConfig:
     dense_weight_decay: float = 0.0
     """Share of each weight that is added to its gradient after clipping."""
     dense_optimizer: DenseOptimizerName = "adam"
-    """Optimizer of the dense part, where the model does not bring its own."""
+    """Of the dense part: adam, adamw, adagrad, sgd, momentum, rmsprop, adamom, rmsprop_v2 or shampoo."""
     dense_learning_rate: float = 0.001
     """Learning rate of that optimizer."""
     dense_optimizer_options: Mapping[str, Any] = field(default_factory=dict)

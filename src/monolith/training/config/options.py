@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,6 +22,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["OptionSpec", "config_options", "with_config_options"]
 
 _PARAMETER = "flags"
+_OPPOSITE = "opposite_of_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class OptionSpec:
 
     field: str
     flag: str
-    is_switch: bool
-    """``--flag`` and ``--no-flag``, without a value."""
+    """What ``--help`` shows: of a switch that is on by default, the form that turns it off."""
+    opposite: str | None
+    """The other form of a switch; None for a flag that takes a value."""
     metavar: str
     default: str
     help: str
@@ -67,11 +69,10 @@ def with_config_options(config_type: type) -> Callable[[Callable[..., Any]], Cal
 
         @functools.wraps(command)
         def run(**arguments: Any) -> Any:
-            given = {spec.field: arguments.pop(spec.field) for spec in specs}
-            flags: Mapping[str, Any] = {field: value for field, value in given.items() if value is not None}
+            flags = {spec.field: value for spec in specs if (value := _given(spec, arguments)) is not None}
             return command(**arguments, **{_PARAMETER: flags})
 
-        parameters = [*own, *map(_parameter, specs)]
+        parameters = [*own, *(parameter for spec in specs for parameter in _parameters(spec))]
         run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del run.__wrapped__  # typer would look through to the command's own parameters
@@ -90,10 +91,12 @@ def _check_parameters(command: Callable[..., Any], signature: inspect.Signature,
 
 
 def _option(field: ConfigField) -> OptionSpec:
+    on, off = flag_of(field.name), flag_of(f"no_{field.name}")
+    is_switch = field.kinds == (bool,)
     return OptionSpec(
         field=field.name,
-        flag=flag_of(field.name),
-        is_switch=field.kinds == (bool,),
+        flag=off if is_switch and field.default is True else on,
+        opposite=None if not is_switch else on if field.default is True else off,
         metavar=_metavar(field),
         default=_default(field),
         help=field.help,
@@ -103,7 +106,7 @@ def _option(field: ConfigField) -> OptionSpec:
 
 def _metavar(field: ConfigField) -> str:
     if field.literals:
-        return "|".join(field.literals)
+        return "WORD"
     names: dict[object, str] = {int: "INTEGER", float: "NUMBER", tuple: "A,B,...", Mapping: "{A: B}"}
     return next((names[kind] for kind in field.kinds if kind in names), "TEXT")
 
@@ -112,20 +115,35 @@ def _default(field: ConfigField) -> str:
     if field.default is dataclasses.MISSING:
         return "required"
     if isinstance(field.default, bool):
-        return str(field.default).lower()
+        return "on" if field.default else "off"
     return str(field.default) if field.default not in (None, "", (), {}) else "none"
 
 
-def _parameter(spec: OptionSpec) -> inspect.Parameter:
-    declaration = f"{spec.flag}/--no-{spec.flag.removeprefix('--')}" if spec.is_switch else spec.flag
-    option = typer.Option(
-        declaration,
-        help=spec.help,
-        metavar=None if spec.is_switch else spec.metavar,
-        show_default=spec.default,
-        rich_help_panel=f"{spec.section.replace('_', ' ').capitalize()} options",
-    )
-    kind: Any = bool | None if spec.is_switch else str | None
-    return inspect.Parameter(
-        spec.field, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option]
-    )
+def _parameters(spec: OptionSpec) -> Iterator[inspect.Parameter]:
+    """The options of a flag: a switch has a second, hidden one, which leaves ``--help`` room for the long names."""
+    shown = spec.help if spec.default == "none" else f"{spec.help} Default: {spec.default}."
+    if spec.opposite is None:
+        yield _parameter(spec, spec.field, str, spec.flag, help=shown, metavar=spec.metavar)
+    else:
+        yield _parameter(spec, spec.field, bool, spec.flag, help=f"{shown} Opposite: {spec.opposite}.", metavar=" ")
+        yield _parameter(spec, _OPPOSITE + spec.field, bool, spec.opposite, hidden=True)
+
+
+def _parameter(spec: OptionSpec, name: str, kind: type, flag: str, **settings: Any) -> inspect.Parameter:
+    panel = f"{spec.section.replace('_', ' ').capitalize()} options"
+    option = typer.Option(flag, show_default=False, rich_help_panel=panel, **settings)
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _given(spec: OptionSpec, arguments: dict[str, Any]) -> Any:
+    """Take a flag out of a command's arguments; None when it was not given."""
+    value = arguments.pop(spec.field)
+    if spec.opposite is None:
+        return value
+    opposite = arguments.pop(_OPPOSITE + spec.field)
+    if value and opposite:
+        raise ConfigError(f"{spec.flag} and {spec.opposite} are both given; give one of the two")
+    if not value and not opposite:
+        return None
+    return bool(value) is not spec.flag.startswith("--no-")

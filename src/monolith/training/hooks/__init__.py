@@ -8,10 +8,15 @@ from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.file_close import FileCloseHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
+from monolith.training.hooks.prediction_dump import PredictionDumpHook
 from monolith.training.hooks.profiler import ProfilerHook
+from monolith.training.hooks.progress import ProgressHook
+from monolith.training.hooks.prometheus import PrometheusHook
 from monolith.training.hooks.slow_start import SlowStartHook
 from monolith.training.hooks.stop_file import StopFileHook
+from monolith.training.hooks.stop_signal import StopSignalHook
 from monolith.training.hooks.store_health import StoreHealthHook
+from monolith.training.hooks.summaries import SummaryHook
 from monolith.training.hooks.throughput import Throughput, ThroughputHook
 from monolith.training.hooks.tide_stop import TideStopHook
 
@@ -28,14 +33,19 @@ __all__ = [
     "ControllerHook",
     "SlowStartHook",
     "StopFileHook",
+    "StopSignalHook",
     "StoreHealthHook",
     "TideStopHook",
-    # measuring
+    # measuring and showing
     "MemoryProfileHook",
     "ProfilerHook",
+    "ProgressHook",
+    "PrometheusHook",
+    "SummaryHook",
     "Throughput",
     "ThroughputHook",
     "heap_profile_environment",
     # files
     "FileCloseHook",
+    "PredictionDumpHook",
 ]

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import HeadResult, StepResult
 from monolith.training.metrics.auc import StreamingAuc
 from monolith.training.metrics.averages import Calibration, LogLoss, MeanSquaredError
 from monolith.training.metrics.base import Metric
 from monolith.training.metrics.samples import select_probabilities, select_values
+
+if TYPE_CHECKING:
+    from monolith.training.hooks.base import HeadResult, StepResult
 
 __all__ = ["HeadMetrics", "RunMetrics"]
 

@@ -1,0 +1,59 @@
+"""Which checkpoints stay: arithmetic on manifests only, no files."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from monolith.artifacts.checkpoint_manifest import CheckpointManifest
+from monolith.core.errors import ConfigError
+
+__all__ = ["Retention"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Retention:
+    """Keep the newest ``max_to_keep`` that are neither exempt nor spared, and spare one every so often."""
+
+    max_to_keep: int | None = 10
+    """None or 0 removes nothing."""
+    spare_every_hours: float | None = 24.0
+    """One checkpoint per this time is never removed; None spares none."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that make no rule."""
+        if self.max_to_keep is not None and self.max_to_keep < 0:
+            raise ConfigError(f"checkpoints_max_to_keep is {self.max_to_keep}; give a number from 1, or 0 for all")
+        if self.spare_every_hours is not None and not self.spare_every_hours >= 0:
+            raise ConfigError(f"keep_checkpoint_every_n_hours is {self.spare_every_hours}; give hours, or None")
+
+    def spare(
+        self, last: CheckpointManifest | None, saved_at_s: float, started_at_s: float
+    ) -> tuple[bool, float | None]:
+        """Return whether a new checkpoint is spared, and the time after which the next one will be.
+
+        Args:
+            last: The checkpoint before it; it remembers the time, so that a restart does not start over.
+            saved_at_s: When the new one was taken.
+            started_at_s: When the run began.
+        """
+        if self.spare_every_hours is None:
+            return False, None
+        pause_s = self.spare_every_hours * 3600
+        due_s = started_at_s + pause_s
+        if last is not None and last.spare_after_s is not None:
+            due_s = min(last.spare_after_s, saved_at_s + pause_s)  # a shorter pause than before counts at once
+        is_spared = saved_at_s > due_s
+        return is_spared, saved_at_s + pause_s if is_spared else due_s
+
+    def removable(self, saved: Mapping[str, CheckpointManifest], exempt: Collection[str]) -> list[str]:
+        """Return the names to remove, oldest first.
+
+        Args:
+            saved: Name to manifest, in the order saved.
+            exempt: Names that stay and do not count.
+        """
+        if not self.max_to_keep:
+            return []
+        counted = [name for name, manifest in saved.items() if name not in exempt and not manifest.is_spared]
+        return counted[: -self.max_to_keep]

@@ -1,0 +1,256 @@
+"""What the training loop talks to: when to save, saving in the background, restoring.
+
+The loop's thread takes the cut (copies of the dense part, a mark in the tables) and goes on; one writer thread does the
+rest. Which checkpoint a run starts from is in :mod:`choice`, how it comes back in :mod:`restoring`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Literal, Protocol, runtime_checkable
+
+import monolith
+from monolith.artifacts.checkpoint_folder import CheckpointFolder
+from monolith.artifacts.checkpoint_manifest import CheckpointManifest
+from monolith.artifacts.retention import Retention
+from monolith.core.clock import Clock
+from monolith.core.errors import ArtifactError, ConfigError
+from monolith.training.checkpoints import files
+from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
+from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
+from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
+from monolith.training.checkpoints.settings import CheckpointSettings, SaveTimer
+from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
+
+__all__ = ["Checkpointer"]
+
+logger = logging.getLogger(__name__)
+
+_Fill = Callable[[Path], Mapping[str, int]]
+
+
+@runtime_checkable
+class _Evicting(Protocol):
+    def evict(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Save:
+    """What is known of a save when its state has been taken."""
+
+    kind: Literal["full", "dense_only"]
+    step: int
+    reason: str
+    saved_at_s: float
+    pause_s: float
+
+
+class Checkpointer:
+    """Saves and restores the state of one run. Used by one thread, the loop's.
+
+    Args:
+        model_dir: The run's folder. Full checkpoints are in ``checkpoints/``, dense-only ones in ``dense_only/``.
+        config: A ``CheckpointConfig``, or anything with its fields.
+        clock: Where the time comes from.
+        timer: Says when a full save is due; None = only when ``save`` is called.
+        dense_timer: The same of dense-only saves.
+        on_safe: Called with step and folder when a full checkpoint is safe, by the thread that wrote it. What it
+            raises is logged: the checkpoint is there all the same.
+    """
+
+    def __init__(
+        self,
+        model_dir: str | PathLike[str],
+        config: CheckpointSettings,
+        *,
+        clock: Clock,
+        timer: SaveTimer | None = None,
+        dense_timer: SaveTimer | None = None,
+        on_safe: Callable[[int, Path], None] | None = None,
+    ) -> None:
+        self._model_dir = local_folder("model_dir", str(model_dir))
+        if config.clear_nn and config.reload_alias_map:
+            raise ConfigError("clear_nn starts the dense part anew, reload_alias_map restores it; set one of them")
+        self._config = config
+        self._clock = clock
+        self._timer = timer
+        self._dense_timer = dense_timer
+        self._on_safe = on_safe
+        self._retention = Retention(
+            max_to_keep=config.checkpoints_max_to_keep, spare_every_hours=config.keep_checkpoint_every_n_hours
+        )
+        self._folders = {
+            "full": CheckpointFolder(self._model_dir / CHECKPOINTS),
+            "dense_only": CheckpointFolder(self._model_dir / DENSE_ONLY),
+        }
+        self._started_at_s = clock.now_s()
+        self._writer = BackgroundWriter()
+        self.last_step: int | None = None
+        """The step of the newest full checkpoint that was begun or restored here; None before both."""
+
+    @property
+    def folder(self) -> CheckpointFolder:
+        """The full checkpoints."""
+        return self._folders["full"]
+
+    # --- saving ---
+
+    def is_due(self, step: int) -> bool:
+        """Return whether a full save is due after ``step``."""
+        return self._timer is not None and self._timer.is_due(step, self._clock.now_s())
+
+    def is_dense_due(self, step: int) -> bool:
+        """Return whether a dense-only save is due after ``step``; not where a full one is."""
+        if self._dense_timer is None or self.last_step == step:
+            return False
+        return self._dense_timer.is_due(step, self._clock.now_s())
+
+    def save(self, state: TrainingState, *, reason: str) -> PendingSave:
+        """Take the state as it is now and write it as a full checkpoint.
+
+        Returns after the cut, unless ``background_save`` is off or the store cannot be cut. Waits first for a save that
+        is still under way.
+
+        Raises:
+            ConfigError: The state holds something that cannot be saved; nothing was written.
+        """
+        self._writer.wait_until_idle(state.step)
+        started_s, saved_at_s = self._clock.monotonic_s(), self._clock.now_s()
+        captured = capture(state)
+        if self._config.feature_eviction_on_save and isinstance(state.store, _Evicting):
+            # Before the cut: a snapshot leaves expired rows out, so a resumed run would not have them either.
+            logger.info("expired rows removed step=%d rows=%d", state.step, state.store.evict())
+        cut = state.store.cut() if isinstance(state.store, CuttingStore) else None
+        save = _Save("full", state.step, reason, saved_at_s, self._clock.monotonic_s() - started_s)
+
+        def fill(folder: Path) -> Mapping[str, int]:
+            files.write_dense(folder, captured)
+            tables = folder / files.TABLES
+            return (state.store.snapshot(tables) if cut is None else cut.write(tables)).rows
+
+        def write() -> Path:
+            try:
+                return self._write(save, fill)
+            finally:
+                if cut is not None:
+                    cut.drop()  # also when it failed before the tables' turn: they must not stay cut
+
+        self.last_step = state.step
+        if self._timer is not None:
+            self._timer.mark_saved(state.step, saved_at_s)
+        return self._begin(save, write, in_background=cut is not None)
+
+    def save_dense(self, state: TrainingState, *, reason: str) -> PendingSave:
+        """Like ``save``, without the tables, into ``dense_only/``."""
+        self._writer.wait_until_idle(state.step)
+        started_s, saved_at_s = self._clock.monotonic_s(), self._clock.now_s()
+        captured = capture(state)
+        save = _Save("dense_only", state.step, reason, saved_at_s, self._clock.monotonic_s() - started_s)
+
+        def fill(folder: Path) -> Mapping[str, int]:
+            files.write_dense(folder, captured)
+            return {}
+
+        if self._dense_timer is not None:
+            self._dense_timer.mark_saved(state.step, saved_at_s)
+        return self._begin(save, lambda: self._write(save, fill), in_background=True)
+
+    def poll(self) -> list[tuple[int, Path]]:
+        """Return step and folder of the full saves that became safe since the last call.
+
+        Raises:
+            ArtifactError: One could not be written, of either kind; earlier ones are as they were. Told once.
+        """
+        safe = [(pending.step, pending.wait()) for pending in self._writer.poll()]
+        return [(step, path) for step, path in safe if path.parent == self.folder.root]
+
+    def close(self) -> None:
+        """Wait for what is under way; raise the error of a save that failed, unless someone was told before."""
+        self._writer.close()
+
+    def _begin(self, save: _Save, write: Callable[[], Path], *, in_background: bool) -> PendingSave:
+        run = self._writer.begin if in_background and self._config.background_save else self._writer.finish
+        return run(save.step, save.reason, save.pause_s, write)
+
+    def _write(self, save: _Save, fill: _Fill) -> Path:
+        started_s = self._clock.monotonic_s()
+        header = CheckpointManifest(
+            step=save.step,
+            number=0,
+            kind=save.kind,
+            saved_at_s=save.saved_at_s,
+            reason=save.reason,
+            package_version=monolith.__version__,
+        )
+        folder = self._folders[save.kind]
+        try:
+            saved = folder.add(header, fill, retention=self._retention, started_at_s=self._started_at_s)
+        except OSError as error:
+            raise ArtifactError(_failure(save, folder, error)) from error
+        logger.info(
+            "checkpoint saved path=%s reason=%s bytes=%d pause_ms=%.1f write_s=%.2f",
+            saved.path,
+            save.reason,
+            saved.manifest.bytes,
+            1000 * save.pause_s,
+            self._clock.monotonic_s() - started_s,
+        )
+        if save.kind == "full" and self._on_safe is not None:
+            try:
+                self._on_safe(save.step, saved.path)
+            except Exception:
+                logger.exception("on_safe failed; the checkpoint is safe path=%s", saved.path)
+        return saved.path
+
+    # --- restoring ---
+
+    def restore(self, state: TrainingState) -> Restored | None:
+        """Put the newest checkpoint, or the one that was asked for, into the objects of ``state``.
+
+        Returns:
+            What the loop takes over itself; None when there is nothing to start from.
+
+        Raises:
+            ArtifactError: The checkpoint is missing or damaged. Nothing has changed; an older one is never taken
+                silently, the text says how to.
+            SchemaMismatch: It does not fit the model.
+        """
+        self.folder.repair()
+        choice = choose(self._model_dir, self._config)
+        restored = None
+        if choice.saved is not None and choice.is_dense_cleared:
+            restored = restore_without_dense(choice.saved, state, keep_step=self._config.continue_training)
+        elif choice.saved is not None:
+            restored = restore_all(choice.saved, state, self._config.reload_alias_map)
+        choice.leave_notes()
+        if restored is None:
+            return None
+        self.last_step = restored.step
+        logger.info(
+            "checkpoint restored path=%s step=%d dense=%s",
+            restored.path,
+            restored.step,
+            "cleared" if choice.is_dense_cleared else "restored",
+        )
+        return restored
+
+    def load(self, state: TrainingState) -> Restored | None:
+        """Like ``restore``, for evaluation and prediction: leaves no markers, clears nothing.
+
+        Give a state without optimizers, and with ``rng=False``, to leave those as they are.
+        """
+        saved = choose_for_reading(self._model_dir, self._config)
+        return None if saved is None else restore_all(saved, state, self._config.reload_alias_map)
+
+
+def _failure(save: _Save, folder: CheckpointFolder, error: OSError) -> str:
+    saved = folder.saved()
+    last = f"the last good one is '{saved[-1].path}'" if saved else "there is no earlier one"
+    return (
+        f"the checkpoint of step {save.step} was not saved: {error}; nothing of it is left, {last}. Free some space "
+        f"under '{folder.root}', or choose another model_dir"
+    )

@@ -1,0 +1,132 @@
+"""Which checkpoint a run starts from: its own newest one, or one that was asked for, once.
+
+A request (``restore_dir``, ``restore_ckpt``) is noted in ``<model_dir>/restore_ckpt`` with the number of the newest
+checkpoint at that time. Until the run has saved a newer one it starts from there again; after that, from its own. The
+same holds for ``<model_dir>/clear_nn``. A crash between restore and first save therefore loses no request, and a later
+restart does not repeat one.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
+from monolith.artifacts.checkpoint_manifest import MANIFEST, read_manifest
+from monolith.artifacts.markers import read_marker, write_marker
+from monolith.core.errors import CheckpointMissing, ConfigError
+from monolith.core.storage import is_url
+from monolith.training.checkpoints.settings import CheckpointSettings
+
+__all__ = ["CHECKPOINTS", "DENSE_ONLY", "Choice", "choose", "choose_for_reading", "local_folder"]
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINTS = "checkpoints"
+DENSE_ONLY = "dense_only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What to restore, and the notes to leave when it is restored."""
+
+    saved: SavedCheckpoint | None
+    """None: there is nothing to start from."""
+    is_dense_cleared: bool
+    notes: dict[Path, dict[str, Any]]
+
+    def leave_notes(self) -> None:
+        """Write the markers."""
+        for path, note in self.notes.items():
+            write_marker(path, note)
+
+
+def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
+    """Decide for a training run.
+
+    Raises:
+        ArtifactError: What was asked for is not there, or the newest checkpoint is damaged.
+    """
+    folder = CheckpointFolder(model_dir / CHECKPOINTS)
+    number = folder.last_number()
+    notes: dict[Path, dict[str, Any]] = {}
+    asked = {"restore_dir": settings.restore_dir, "restore_ckpt": settings.restore_ckpt}
+    marker_path = model_dir / "restore_ckpt"
+    marker = read_marker(marker_path)
+    is_new_request = any(asked.values()) and (marker is None or marker.get("asked", asked) != asked)
+    if is_new_request and (saved := _requested(folder, settings)) is not None:
+        notes[marker_path] = {"asked": asked, "checkpoint": str(saved.path.resolve()), "number": number}
+    else:
+        saved = _current(folder, marker, number)
+    clear_path = model_dir / "clear_nn"
+    is_dense_cleared = settings.clear_nn and _is_still_to_do(read_marker(clear_path), number)
+    if is_dense_cleared:
+        notes[clear_path] = {"number": number}
+    elif settings.clear_nn:
+        logger.info("clear_nn was done before; remove the marker to do it again marker=%s", clear_path)
+    return Choice(saved=saved, is_dense_cleared=is_dense_cleared, notes=notes)
+
+
+def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCheckpoint | None:
+    """Decide for evaluation and prediction: a request counts each time, and leaves no note."""
+    folder = CheckpointFolder(model_dir / CHECKPOINTS)
+    if settings.restore_ckpt or settings.restore_dir:
+        saved = _requested(folder, settings)
+        if saved is not None:
+            return saved
+    return _current(folder, read_marker(model_dir / "restore_ckpt"), folder.last_number())
+
+
+def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedCheckpoint | None:
+    """What was asked for; None when it is only another folder, and this one has checkpoints of its own."""
+    if settings.restore_dir and not folder.saved():
+        place = local_folder("restore_dir", settings.restore_dir)
+        if (place / MANIFEST).is_file() and not settings.restore_ckpt:
+            return SavedCheckpoint(place, read_manifest(place))
+        folder = CheckpointFolder(place / CHECKPOINTS if (place / CHECKPOINTS).is_dir() else place)
+        if not settings.restore_ckpt:
+            saved = folder.newest()
+            if saved is None:
+                raise CheckpointMissing(f"restore_dir '{place}' holds no checkpoint; check the path")
+            return saved
+    if settings.restore_ckpt is None:
+        logger.info("restore_dir is not used: the run has checkpoints of its own dir=%s", folder.root)
+        return None
+    return folder.find(_name_in(folder, settings.restore_ckpt))
+
+
+def _name_in(folder: CheckpointFolder, restore_ckpt: str) -> str:
+    """The name of a checkpoint that may be given as a path."""
+    path = Path(restore_ckpt)
+    if path.parent != Path() and path.parent.resolve() != folder.root.resolve():
+        raise ConfigError(
+            f"restore_ckpt {restore_ckpt!r} is not in '{folder.root}'; give its name only, and set restore_dir to "
+            "start from another run"
+        )
+    return path.name
+
+
+def _current(folder: CheckpointFolder, marker: dict[str, Any] | None, number: int) -> SavedCheckpoint | None:
+    """The newest checkpoint, or the one that was asked for when none is newer."""
+    if marker and marker["number"] >= number:
+        path = Path(marker["checkpoint"])
+        return SavedCheckpoint(path, read_manifest(path))
+    return folder.newest()
+
+
+def _is_still_to_do(marker: dict[str, Any] | None, number: int) -> bool:
+    """Whether what was asked for once is not in any checkpoint yet."""
+    return marker is None or marker.get("number", -1) >= number
+
+
+def local_folder(field: str, path: str) -> Path:
+    """Return a folder's path, or refuse a URL (also one that went through ``Path``, which drops a slash)."""
+    scheme, colon, _ = path.partition(":/")
+    if is_url(path) or (colon and scheme.isalnum()):
+        raise ConfigError(
+            f"{field} is {path!r}; checkpoints are written to and read from local folders: give a local path, and "
+            "copy to or from the URL with monolith.artifacts.copy_folder"
+        )
+    return Path(path)

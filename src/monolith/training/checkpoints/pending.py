@@ -1,0 +1,102 @@
+"""Saves on their way to the disk: one thread that writes them, one at a time, and what became of each."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+__all__ = ["BackgroundWriter", "PendingSave"]
+
+logger = logging.getLogger(__name__)
+
+
+class PendingSave:
+    """A save whose state is taken and whose files are on their way."""
+
+    def __init__(self, step: int, reason: str, pause_s: float, future: Future[Path]) -> None:
+        self.step = step
+        self.reason = reason
+        self.pause_s = pause_s
+        """How long training stood still for it."""
+        self.is_reported = False
+        """Whether a caller was told how it ended."""
+        self._future = future
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it ended, well or not."""
+        return self._future.done()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended, and not well."""
+        return self._future.done() and self._future.exception() is not None
+
+    def wait(self, timeout_s: float | None = None) -> Path:
+        """Wait until the checkpoint is safe and return its folder; raise what went wrong.
+
+        Raises:
+            ArtifactError: It could not be written; earlier ones are as they were.
+            TimeoutError: It is still under way.
+        """
+        self.settle(timeout_s)
+        self.is_reported = True
+        return self._future.result()
+
+    def settle(self, timeout_s: float | None = None) -> None:
+        """Wait until it ended, well or not."""
+        self._future.exception(timeout_s)
+
+
+class BackgroundWriter:
+    """Runs the writing of saves in a thread of its own. Used by one thread."""
+
+    def __init__(self) -> None:
+        self._pool: ThreadPoolExecutor | None = None
+        self._pending: list[PendingSave] = []
+
+    def wait_until_idle(self, step: int) -> None:
+        """Wait for the save under way, whatever becomes of it, because that of ``step`` comes next."""
+        for pending in self._pending:
+            if not pending.is_done:
+                logger.info("waiting for the save under way step=%d under_way=%d", step, pending.step)
+                pending.settle()
+
+    def begin(self, step: int, reason: str, pause_s: float, write: Callable[[], Path]) -> PendingSave:
+        """Let the thread write."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        return self._add(PendingSave(step, reason, pause_s, self._pool.submit(write)))
+
+    def finish(self, step: int, reason: str, pause_s: float, write: Callable[[], Path]) -> PendingSave:
+        """Write before returning."""
+        future: Future[Path] = Future()
+        try:
+            future.set_result(write())
+        except Exception as error:  # reported like that of the thread, by wait or poll
+            future.set_exception(error)
+        return self._add(PendingSave(step, reason, pause_s, future))
+
+    def _add(self, pending: PendingSave) -> PendingSave:
+        self._pending.append(pending)
+        return pending
+
+    def poll(self) -> list[PendingSave]:
+        """Return those that became safe since the last call; raise the error of one that failed, once."""
+        for pending in [each for each in self._pending if each.has_failed]:
+            self._pending.remove(pending)
+            if not pending.is_reported:
+                pending.wait()
+        safe = [each for each in self._pending if each.is_done]
+        self._pending = [each for each in self._pending if not each.is_done]
+        return safe
+
+    def close(self) -> None:
+        """Wait for what is under way, end the thread, and raise the error that nobody was told of, if any."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True)
+            self._pool = None
+        for pending in [each for each in self._pending if each.has_failed and not each.is_reported]:
+            pending.wait()

@@ -1,0 +1,113 @@
+"""Putting a checkpoint back into the objects of a run: all of it is checked before the first of them changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint, remedy
+from monolith.artifacts.checkpoint_manifest import verify_files
+from monolith.core.errors import ArtifactError, ManifestInvalid
+from monolith.embedding import RestoreReport
+from monolith.training.checkpoints import files
+from monolith.training.checkpoints.dense_weights import fit_weights
+from monolith.training.checkpoints.state import TrainingState
+
+__all__ = ["Restored", "restore_all", "restore_without_dense"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What a run starts from."""
+
+    step: int
+    path: Path
+    data: Mapping[str, Any] | None
+    """For ``Dataset.restore``; None when it was not saved."""
+    metrics: Mapping[str, Any]
+    extra: Mapping[str, Any]
+    report: RestoreReport | None
+    """Which tables came back; None when the store does not say."""
+
+
+def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
+    """Restore weights, optimizers, tables and random generators; ``state.step`` too.
+
+    Raises:
+        ManifestInvalid: A file is missing or altered; the text names it and an earlier checkpoint that is whole.
+        SchemaMismatch: The weights or tables do not fit the model.
+    """
+    loaded = _read_files(saved)
+    weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
+    report = _restore_tables(saved, state)
+    files.restore_dense(loaded, state, weights, aliases)
+    state.step = saved.step
+    return _restored(saved.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
+
+
+def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_step: bool) -> Restored:
+    """Restore the tables and the place in the data; weights, optimizers and random generators stay as they are.
+
+    Without ``keep_step`` steps, metrics and extra start over.
+    """
+    loaded = _read_files(saved)
+    report = _restore_tables(saved, state)
+    state.step = saved.step if keep_step else 0
+    if keep_step:
+        return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
+    return _restored(state.step, loaded, report, metrics={}, extra={})
+
+
+def _restored(
+    step: int,
+    loaded: files.Loaded,
+    report: RestoreReport | None,
+    *,
+    metrics: Mapping[str, Any],
+    extra: Mapping[str, Any],
+) -> Restored:
+    path, data = loaded.path, loaded.state["data"]
+    return Restored(step=step, path=path, data=data, metrics=metrics, extra=extra, report=report)
+
+
+def _read_files(saved: SavedCheckpoint) -> files.Loaded:
+    try:
+        return files.read_files(saved)
+    except ManifestInvalid as error:
+        raise _with_remedy(saved, error) from error
+
+
+def _restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreReport | None:
+    try:
+        report = files.restore_tables(saved, state)
+    except ManifestInvalid as error:
+        raise _with_remedy(saved, error) from error
+    if report is not None and report.skipped:
+        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(report.skipped))
+    if report is not None and report.missing:
+        logger.warning("tables that the checkpoint has not start empty tables=%s", ",".join(report.missing))
+    return report
+
+
+def _with_remedy(damaged: SavedCheckpoint, error: ManifestInvalid) -> ManifestInvalid:
+    """Name the newest of the earlier checkpoints that is whole; to fall back on it is for the user to decide."""
+    earlier = [
+        saved
+        for saved in CheckpointFolder(damaged.path.parent).saved()
+        if saved.manifest.number < damaged.manifest.number
+    ]
+    good = next((saved for saved in reversed(earlier) if _is_whole(saved)), None)
+    return ManifestInvalid(f"the checkpoint of step {damaged.step} is damaged: {error}; {remedy(good)}")
+
+
+def _is_whole(saved: SavedCheckpoint) -> bool:
+    try:
+        verify_files(saved.path, saved.manifest)
+    except ArtifactError:
+        return False
+    return True

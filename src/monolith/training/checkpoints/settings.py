@@ -1,0 +1,69 @@
+"""What a checkpointer asks of its configuration and of the timer that says when to save."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+__all__ = ["CheckpointSettings", "SaveTimer"]
+
+
+class CheckpointSettings(Protocol):
+    """The fields of ``CheckpointConfig`` that decide what is saved, kept and restored."""
+
+    @property
+    def checkpoints_max_to_keep(self) -> int | None:
+        """How many stay, exempt and spared ones not counted; None or 0 = all."""
+        ...
+
+    @property
+    def keep_checkpoint_every_n_hours(self) -> float | None:
+        """One per this time is never removed."""
+        ...
+
+    @property
+    def restore_dir(self) -> str | None:
+        """Another run's folder to start from, while this one has no checkpoint of its own."""
+        ...
+
+    @property
+    def restore_ckpt(self) -> str | None:
+        """The checkpoint to start from instead of the newest one; once."""
+        ...
+
+    @property
+    def clear_nn(self) -> bool:
+        """Restore the tables only, once; the dense part starts anew."""
+        ...
+
+    @property
+    def continue_training(self) -> bool:
+        """With ``clear_nn``: keep the step."""
+        ...
+
+    @property
+    def reload_alias_map(self) -> Mapping[str, str] | None:
+        """Weight (or module) of the model to the name it has in the checkpoint."""
+        ...
+
+    @property
+    def background_save(self) -> bool:
+        """Whether training goes on while files are written."""
+        ...
+
+    @property
+    def feature_eviction_on_save(self) -> bool:
+        """Whether expired rows leave the tables with each save."""
+        ...
+
+
+class SaveTimer(Protocol):
+    """Says when the next save is due: by steps, by seconds, by the hour of the day."""
+
+    def is_due(self, step: int, now_s: float) -> bool:
+        """Return whether to save after this step; never twice at one step."""
+        ...
+
+    def mark_saved(self, step: int, now_s: float) -> None:
+        """Take note of a save, for whatever reason it was made."""
+        ...

@@ -1,0 +1,48 @@
+"""Files of named tensors. The only module of training that imports safetensors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from monolith.core.errors import ConfigError, ManifestInvalid
+
+__all__ = ["read_tensors", "write_tensors"]
+
+try:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+except ImportError as exc:
+    raise ConfigError("checkpoints need safetensors: pip install 'monolith[train]'") from exc
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write the tensors, which lie in the computer's memory, and wait until the disk has them.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    try:
+        save_file(dict(tensors), path)
+    except SafetensorError as error:  # it has no error of its own for a full disk
+        raise OSError(f"cannot write '{path}': {error}") from error
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Return all tensors of a file.
+
+    Raises:
+        ManifestInvalid: It is not what ``write_tensors`` wrote.
+    """
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise ManifestInvalid(f"'{path}' cannot be read: {error}") from error

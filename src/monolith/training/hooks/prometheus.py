@@ -1,0 +1,236 @@
+"""A run's numbers for Prometheus to fetch.
+
+The only module that imports prometheus_client, and only when it is used. Names and meanings are those of
+:mod:`monolith.core.metrics`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from monolith.core.errors import ConfigError
+from monolith.core.metrics import (
+    CHECKPOINT_AGE_SECONDS,
+    TABLE_BYTES,
+    TABLE_EVICTED_ROWS_TOTAL,
+    TABLE_NONFINITE_GRADIENTS_TOTAL,
+    TABLE_NOT_ADMITTED_IDS_TOTAL,
+    TABLE_ROWS,
+    TRAIN_EVENT_TIME_SECONDS,
+    TRAIN_HEAD,
+    TRAIN_IDS_TOTAL,
+    TRAIN_LOSS,
+    TRAIN_SAMPLES_TOTAL,
+    TRAIN_STEP,
+    TRAIN_STEP_SECONDS,
+    TRAIN_STEPS_TOTAL,
+    Metric,
+)
+from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.metrics.batch_fields import on_host
+from monolith.training.metrics.run_metrics import RunMetrics
+from monolith.training.metrics.table_sizes import TableSize, table_sizes
+
+__all__ = ["MetricRegistry", "MetricServer", "PrometheusHook"]
+
+logger = logging.getLogger(__name__)
+
+_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_TABLE_COUNTS: tuple[tuple[Metric, Callable[[TableSize], int]], ...] = (
+    (TABLE_EVICTED_ROWS_TOTAL, lambda size: size.evicted_rows),
+    (TABLE_NOT_ADMITTED_IDS_TOTAL, lambda size: size.not_admitted_ids),
+    (TABLE_NONFINITE_GRADIENTS_TOTAL, lambda size: size.nonfinite_gradients),
+)
+
+
+class MetricRegistry:
+    """Metrics by their description, apart from those of any other registry. Safe to use from several threads.
+
+    ``export`` has the signature of what sources take as ``metrics=``.
+
+    Raises:
+        ConfigError: prometheus_client is not installed.
+    """
+
+    def __init__(self) -> None:
+        self._client = _load()
+        self.registry = self._client.CollectorRegistry()
+        """The ``prometheus_client.CollectorRegistry`` behind it."""
+        self._made: dict[str, Any] = {}
+        self._lock = threading.Lock()
+
+    def export(self, metric: Metric, value: float, labels: tuple[str, ...] = ()) -> None:
+        """Take what a counter grew by, what a gauge is now, or one observation of a histogram."""
+        child = self._child(metric, labels)
+        if metric.kind == "counter":
+            child.inc(value)
+        elif metric.kind == "gauge":
+            child.set(value)
+        else:
+            child.observe(value)
+
+    def compute(self, metric: Metric, function: Callable[[], float]) -> None:
+        """Ask ``function`` for the value of a gauge whenever it is fetched; it is called in other threads."""
+        self._child(metric, ()).set_function(function)
+
+    def text(self) -> str:
+        """Return everything as it is served."""
+        return bytes(self._client.generate_latest(self.registry)).decode()
+
+    def _child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
+        with self._lock:
+            made = self._made.get(metric.name)
+            if made is None:
+                made = self._made[metric.name] = self._make(metric)
+        return made.labels(*labels) if metric.labels else made
+
+    def _make(self, metric: Metric) -> Any:
+        if metric.kind == "histogram":
+            more = {"buckets": _SECONDS_BUCKETS}
+            return self._client.Histogram(metric.name, metric.help, metric.labels, registry=self.registry, **more)
+        kind = self._client.Counter if metric.kind == "counter" else self._client.Gauge
+        return kind(metric.name, metric.help, metric.labels, registry=self.registry)
+
+
+class MetricServer:
+    """Serves a registry over HTTP, at ``/metrics`` and any other path, until it is closed.
+
+    Args:
+        metrics: What to serve.
+        port: Where; 0 = any that is free.
+        host: The address to listen on.
+
+    Raises:
+        ConfigError: The port cannot be had.
+    """
+
+    def __init__(self, metrics: MetricRegistry, port: int, host: str = "0.0.0.0") -> None:
+        try:
+            self._server, self._thread = _load().start_http_server(port, host, metrics.registry)
+        except (OSError, OverflowError) as exc:
+            raise ConfigError(
+                f"metrics_port {port} on {host} cannot be served ({exc}); choose another, or 0 for any"
+            ) from exc
+        self.port: int = self._server.server_port
+        """The port that it listens on."""
+
+    def close(self) -> None:
+        """Stop serving. May be called twice."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+            self._thread.join()
+        self._server.server_close()
+
+
+class PrometheusHook(Hook):
+    """Exports steps, samples, ids, loss, heads, step times, tables, event time and checkpoint age of a run.
+
+    The counts are exact after every step. Metrics of heads and tables are brought up to date every ``every_steps``
+    steps, and at the end.
+
+    Args:
+        metrics: The run's metrics, which someone else updates.
+        port: Where to serve; 0 = any that is free. The address is logged.
+        host: The address to listen on.
+        every_steps: Steps between two looks at heads and tables.
+        registry: Where to export to; None = one of its own. Give the same one to a source to serve its metrics too.
+
+    Raises:
+        ConfigError: prometheus_client is not installed.
+    """
+
+    def __init__(
+        self,
+        metrics: RunMetrics,
+        port: int = 0,
+        *,
+        host: str = "0.0.0.0",
+        every_steps: int = 100,
+        registry: MetricRegistry | None = None,
+    ) -> None:
+        if every_steps < 1:
+            raise ConfigError(f"every_steps must be at least 1, got {every_steps}")
+        self._metrics = metrics
+        self._port = port
+        self._host = host
+        self._every_steps = every_steps
+        self.registry = registry or MetricRegistry()
+        """Where everything is exported to."""
+        self._server: MetricServer | None = None
+        self._counted: dict[tuple[str, str], int] = {}
+        self._newest_event_s = 0
+        self._saved_at_s = 0.0
+
+    @property
+    def port(self) -> int | None:
+        """Where it is served now, None when no run is under way."""
+        return None if self._server is None else self._server.port
+
+    def on_start(self, run: Run) -> None:
+        """Begin to serve."""
+        clock = run.clock
+        self._saved_at_s = clock.monotonic_s()
+        self._counted = {}
+        self.registry.compute(CHECKPOINT_AGE_SECONDS, lambda: clock.monotonic_s() - self._saved_at_s)
+        self.registry.export(TRAIN_STEP, run.step)
+        self._look(run)
+        self._server = MetricServer(self.registry, self._port, self._host)
+        logger.info("metrics served url=http://%s:%d/metrics", self._host, self._server.port)
+
+    def after_step(self, run: Run, result: StepResult) -> None:
+        """Count the step."""
+        export = self.registry.export
+        export(TRAIN_STEP, result.step)
+        export(TRAIN_STEPS_TOTAL, 1)
+        export(TRAIN_SAMPLES_TOTAL, result.samples)
+        export(TRAIN_IDS_TOTAL, result.ids)
+        export(TRAIN_LOSS, result.loss)
+        export(TRAIN_STEP_SECONDS, result.seconds)
+        self._newest_event_s = max(self._newest_event_s, int(on_host(result.batch.event_time_s).max(initial=0)))
+        if self._newest_event_s:
+            export(TRAIN_EVENT_TIME_SECONDS, self._newest_event_s)
+        if result.step % self._every_steps == 0:
+            self._look(run)
+
+    def after_save(self, run: Run, path: Path) -> None:
+        """Begin anew to count the checkpoint's age."""
+        self._saved_at_s = run.clock.monotonic_s()
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Stop serving; the numbers stay in the registry."""
+        if self._server is None:
+            return
+        self._look(run)
+        self._server.close()
+        self._server = None
+
+    def _look(self, run: Run) -> None:
+        for name, value in self._metrics.window().items():
+            head, _, metric = name.rpartition("/")
+            if head:
+                self.registry.export(TRAIN_HEAD, value, (head, metric))
+        for table, size in table_sizes(run.store).items():
+            self.registry.export(TABLE_ROWS, size.rows, (table,))
+            self.registry.export(TABLE_BYTES, size.bytes, (table,))
+            self._count(table, size)
+
+    def _count(self, table: str, size: TableSize) -> None:
+        for metric, count_of in _TABLE_COUNTS:
+            count, key = count_of(size), (metric.name, table)
+            # Tables that were there before the run begin at what they have; one that was made anew begins at 0.
+            self.registry.export(metric, max(0, count - self._counted.get(key, count)), (table,))
+            self._counted[key] = count
+
+
+def _load() -> Any:
+    try:
+        return importlib.import_module("prometheus_client")
+    except ImportError as exc:
+        raise ConfigError(
+            f"metrics for Prometheus need prometheus_client ({exc}); install it with: pip install 'monolith[train]'"
+        ) from exc

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from monolith.cli import main as program
+from monolith.core.errors import ClusterError, NoSuchService
+from monolith.training.control import read_address
+from monolith.training.hooks import ControllerHook
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "training" / "hooks"))
+
+from fake_run import FakeRun
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    """A run under way, with a controller."""
+    run = FakeRun(tmp_path, [ControllerHook(grace_s=0.0)])
+    thread = threading.Thread(target=run.train, args=(10**9,))
+    thread.start()
+    run.wait(lambda: run.step > 0)
+    yield run
+    run.stop("the test is over")
+    run.resume()
+    thread.join()
+
+
+def control(*arguments: object) -> str:
+    result = CliRunner().invoke(program.app, ["control", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_a_training_is_held_saved_and_let_go(run: FakeRun) -> None:
+    assert control("status", run.model_dir).startswith("the training runs; step ")
+    assert "will stand still" in control("stop", run.model_dir)
+    run.wait(lambda: run.is_paused)
+    assert control("blocked", run.model_dir) == "blocked: worker 0; not blocked: nobody\n"
+    assert control("save", run.model_dir) == f"a checkpoint is safe; step {run.step:,}\n"
+    assert run.saved == [(run.step, "controller")]
+    assert "goes on" in control("resume", run.model_dir)
+    run.wait(lambda: not run.is_paused)
+
+
+def test_json_is_one_object(run: FakeRun) -> None:
+    address = read_address(run.model_dir)
+    assert json.loads(control("blocked", address, "--json")) == {
+        "action": "blocked",
+        "address": address,
+        "blocked": [],
+        "unblocked": [0],
+    }
+    assert json.loads(control("status", run.model_dir, "--json"))["step"] > 0
+
+
+def test_what_cannot_be_done_is_one_error(run: FakeRun, tmp_path: Path) -> None:
+    control("stop", run.model_dir)
+    with pytest.raises(ClusterError, match="stopped already"):
+        control("stop", run.model_dir)
+    with pytest.raises(NoSuchService, match="no training with a controller"):
+        control("status", tmp_path / "elsewhere")
+
+
+def test_the_help_has_an_example() -> None:
+    assert "monolith control status" in control("--help")

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolith.core.config_fields import config_fields
+from monolith.core.errors import ConfigError
+from monolith.training.config import (
+    CheckpointConfig,
+    ClusterConfig,
+    GradientConfig,
+    MetricsConfig,
+    PipelineConfig,
+    RunConfig,
+    RunnerConfig,
+    RuntimeConfig,
+    ServingConfig,
+)
+
+SECTIONS = [
+    CheckpointConfig,
+    PipelineConfig,
+    GradientConfig,
+    MetricsConfig,
+    RuntimeConfig,
+    ClusterConfig,
+    ServingConfig,
+]
+
+
+def names(config_type: type) -> set[str]:
+    return {field.name for field in dataclasses.fields(config_type)}
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_section_stands_alone_and_is_part_of_the_whole(section: type) -> None:
+    assert isinstance(RunnerConfig(), section)
+    assert {name: getattr(section(), name) for name in names(section)} == {
+        name: getattr(RunnerConfig(), name) for name in names(section)
+    }
+
+
+def test_sections_share_no_field() -> None:
+    assert sum(len(names(section)) for section in SECTIONS) + 1 == len(names(RunnerConfig))
+
+
+def test_a_run_has_the_sections_of_one_process() -> None:
+    assert names(RunConfig) == {"model_dir"}.union(*(names(section) for section in SECTIONS[:5]))
+
+
+@pytest.mark.parametrize("field", config_fields(RunnerConfig).values(), ids=lambda field: field.name)
+def test_every_field_explains_itself_in_one_line(field: Any) -> None:
+    assert field.help.endswith("."), f"{field.name} has no docstring, or one without an end"
+    assert len(field.help) <= 115
+    assert all(word in field.help for word in field.literals)
+
+
+def test_sections_have_names_that_one_writes_in_a_file() -> None:
+    assert {field.section for field in config_fields(RunnerConfig).values()} == {
+        "run",
+        "checkpoint",
+        "pipeline",
+        "gradient",
+        "metrics",
+        "runtime",
+        "cluster",
+        "serving",
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"save_checkpoints_secs": 60, "save_checkpoints_steps": 5}, "save_checkpoints_secs is 60 and save_.* is 5"),
+        ({"dense_only_save_checkpoints_secs": 1, "dense_only_save_checkpoints_steps": 1}, "give one of the two"),
+        ({"save_checkpoints_steps": 0}, "save_checkpoints_steps is 0; give a whole number of at least 1"),
+        ({"save_checkpoints_steps": 1.5}, r"save_checkpoints_steps is 1\.5; give a whole number"),
+        ({"save_checkpoints_secs": 0}, "save_checkpoints_secs is 0; give a number above 0"),
+        ({"save_checkpoints_secs": float("nan")}, "save_checkpoints_secs is nan; give a finite number"),
+        ({"checkpoints_max_to_keep": 0}, "checkpoints_max_to_keep is 0; give a whole number of at least 1"),
+        ({"checkpoints_max_to_keep": None}, "checkpoints_max_to_keep is None"),
+        ({"keep_checkpoint_every_n_hours": -1}, "keep_checkpoint_every_n_hours is -1; give a number above 0"),
+        ({"restore_dir": ""}, "restore_dir is ''; give a path"),
+        ({"restore_dir": 7}, "restore_dir is 7; give a path"),
+        ({"restore_ckpt": " "}, "restore_ckpt is ' '; give text"),
+        ({"clear_nn": 1}, "clear_nn is 1; give True or False"),
+        ({"clear_nn": True, "reload_alias_map": {"a": "b"}}, "with clear_nn True; .* give one of the two"),
+        ({"reload_alias_map": ["a"]}, r"reload_alias_map is \['a'\]; give a mapping whose keys are names"),
+        ({"reload_alias_map": {"a": 1}}, "give a mapping from names to names"),
+        ({"tide_start_hour": 24, "tide_end_hour": 6}, "tide_start_hour is 24; give a whole number from 0 to 23"),
+        ({"tide_start_hour": 22}, "tide_end_hour is None; a tide window needs both"),
+        ({"tide_end_hour": 22}, "tide_start_hour is None; a tide window needs both"),
+        ({"tide_start_minute": 30}, "tide_start_minute is 30 without a tide window"),
+        ({"tide_save_secs": 30}, "tide_save_secs is 30 without a tide window; give tide_start_hour and tide_end_hour"),
+        ({"batch_prefetch_capacity": -1}, "batch_prefetch_capacity is -1; give a whole number of at least 0"),
+        ({"enable_embedding_postpush": "yes"}, "enable_embedding_postpush is 'yes'; give True or False"),
+        ({"clip_type": "global"}, "clip_type is 'global'; did you mean 'global_norm'"),
+        ({"clip_type": None}, "clip_type is None; "),
+        ({"clip_norm": 0}, "clip_norm is 0; give a number above 0"),
+        ({"clip_norm": "1"}, "clip_norm is '1'; give a finite number"),
+        ({"sparse_norm_warmup_steps": 0}, "sparse_norm_warmup_steps is 0"),
+        ({"dense_optimizer": "adamm"}, "dense_optimizer is 'adamm'; did you mean 'adam"),
+        ({"dense_learning_rate": -0.1}, r"dense_learning_rate is -0\.1; give a number of at least 0"),
+        ({"dense_optimizer_options": {1: 2}}, "give a mapping whose keys are names"),
+        ({"metrics_port": 70000}, "metrics_port is 70000; give a whole number from 0 to 65535"),
+        ({"deep_insight_sample_ratio": 2}, "deep_insight_sample_ratio is 2; give a number of at most 1"),
+        ({"extra_fields_keys": "a"}, "extra_fields_keys is 'a'; give a sequence of names"),
+        ({"prediction_kafka_topic": "t"}, "prediction_kafka_servers is None; dumps to Kafka need both"),
+        ({"prediction_kafka_servers": "h:1"}, "prediction_kafka_topic is None; dumps to Kafka need both"),
+        ({"progress": "no"}, "progress is 'no'; give True or False"),
+        ({"accelerator": "gpu"}, "accelerator is 'gpu'; did you mean 'cpu'|give one of"),
+        ({"threads": 0}, "threads is 0; give a whole number of at least 1"),
+        ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
+        ({"seed": True}, "seed is True; give a whole number"),
+        ({"index": 2, "num_workers": 2}, "index is 2 with num_workers 2; give 0 to num_workers - 1"),
+        ({"model_dir": None}, "model_dir is None; give a path"),
+    ],
+)
+def test_a_run_refuses_what_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^RunConfig\.{message}|{message}"):
+        RunConfig(**values)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"server_type": "chief"}, "server_type is 'chief'; give one of 'ps', 'worker'"),
+        ({"num_ps": -1}, "num_ps is -1"),
+        ({"discovery_type": "zookeper"}, "did you mean 'zookeeper'"),
+        ({"retry_wait_in_secs": -1}, "retry_wait_in_secs is -1"),
+        ({"barrier_timeout_ms": 0}, "barrier_timeout_ms is 0"),
+        ({"server_type": "ps", "num_ps": 2, "num_extra_ps": 1, "index": 3}, "index is 3 with 3 servers in all"),
+        ({"max_rpc_deadline_millis": 0}, "max_rpc_deadline_millis is 0"),
+        ({"export_dir_base": ""}, "export_dir_base is ''; give a path"),
+        ({"clip_norm": -1}, "clip_norm is -1"),
+    ],
+)
+def test_a_runner_refuses_what_cannot_be(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        RunnerConfig(**values)
+
+
+def test_the_index_of_a_server_is_one_among_the_servers() -> None:
+    assert RunnerConfig(server_type="ps", num_ps=2, index=1, num_workers=1).index == 1
+
+
+def test_paths_are_kept_as_text() -> None:
+    config = RunConfig(model_dir=Path("runs") / "a", restore_dir=Path("b"), prediction_path="s3://bucket/c")
+    assert (config.model_dir, config.restore_dir, config.prediction_path) == ("runs/a", "b", "s3://bucket/c")
+
+
+def test_a_list_of_names_is_kept_as_a_tuple() -> None:
+    assert RunConfig(extra_fields_keys=["a", "b"]).extra_fields_keys == ("a", "b")  # type: ignore[arg-type]
+
+
+def test_none_is_an_answer_where_it_says_so() -> None:
+    config = RunConfig(clip_norm=None, keep_checkpoint_every_n_hours=None)
+    assert config.clip_norm is None
+
+
+def test_a_configuration_cannot_be_changed_but_copied() -> None:
+    config = RunConfig(seed=3, reload_alias_map={"a": "b"})
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.seed = 4  # type: ignore[misc]
+    assert dataclasses.replace(config, seed=4).seed == 4
+    assert copy.deepcopy(config) == config == pickle.loads(pickle.dumps(config))
+
+
+def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'save_checkpoints_steps'"):
+        RunConfig(save_checkpoint_steps=3)  # type: ignore[call-arg]
+
+
+def test_a_retired_field_is_refused_with_what_to_do() -> None:
+    with pytest.raises(ConfigError, match="RunnerConfig sets 'enable_gpu_training', which is retired: use accelerator"):
+        RunnerConfig(enable_gpu_training=True)  # type: ignore[call-arg]
+
+
+def test_a_runner_config_keeps_every_setting_of_the_run_defaults_included() -> None:
+    run = RunConfig(seed=7, save_checkpoints_steps=10, model_dir="a")
+    runner = run.to_runner_config(num_ps=2)
+    assert {name: getattr(runner, name) for name in names(RunConfig)} == dataclasses.asdict(run)
+    assert (runner.num_ps, runner.max_retry_times, runner.retry_wait_in_secs) == (2, 6, 5)
+    assert (runner.embedding_prefetch_capacity, runner.enable_embedding_postpush) == (0, False)
+
+
+def test_a_runner_config_of_a_runner_config_keeps_its_cluster() -> None:
+    assert RunnerConfig(num_ps=3, seed=1).to_runner_config(seed=2) == RunnerConfig(num_ps=3, seed=2)
