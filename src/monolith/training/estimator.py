@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -20,10 +20,10 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore, MultiTable
-from monolith.features import Model
+from monolith.features import Declaration, Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
-from monolith.training.config import RunConfig
+from monolith.training.config import RunConfig, SaveTimer
 from monolith.training.default_hooks import default_hooks
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.heads import Heads
@@ -94,21 +94,26 @@ class Estimator:
             device=self.config.accelerator,
         )
         self._checkpointer: Checkpointer | None = None
+        self._timers = SaveTimer.from_config(self.config), SaveTimer.dense_only(self.config)
         if self.config.model_dir:
-            self._checkpointer = Checkpointer(Path(self.config.model_dir), self.config, clock=self._clock)
+            timer, dense_timer = self._timers
+            self._checkpointer = Checkpointer(
+                self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
+            )
         self._metrics = self._new_metrics()
         self._step = 0
         self._place: Any = None
         self._data_ended = False
-        self._is_restored = False
+        self._holds: Literal["nothing", "reading", "training"] = "nothing"
         self._has_trained = False
 
     # --- what it holds ------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
-        """Steps finished, over all runs of the model folder."""
-        self._restore_once()
+        """Steps behind what is in memory; before any use, those of the newest checkpoint."""
+        if self._holds == "nothing":
+            self._restore()
         return self._step
 
     @property
@@ -118,7 +123,8 @@ class Estimator:
 
     def latest_checkpoint(self) -> Path | None:
         """Return the folder of the newest checkpoint, or None."""
-        return None if self._checkpointer is None else self._checkpointer.latest()
+        newest = None if self._checkpointer is None else self._checkpointer.folder.newest()
+        return None if newest is None else newest.path
 
     def get_variable_names(self) -> list[str]:
         """Return the names of the dense weights."""
@@ -130,7 +136,6 @@ class Estimator:
         Raises:
             ConfigError: There is none of that name.
         """
-        self._restore_once()
         weights = self.model.state_dict()
         if name not in weights:
             raise ConfigError(f"the model has no weight {name!r}; it has {', '.join(weights)}")
@@ -170,8 +175,8 @@ class Estimator:
             DataError: There was nothing to train on.
             TrainingDiverged: A loss is not finite.
         """
+        self._restore()
         until = self._until(steps, max_steps)
-        self._restore_once()
         if until is not None and self._step >= until:
             logger.info("step %d is reached already; nothing to train (max_steps %d)", self._step, until)
             return {}
@@ -199,6 +204,7 @@ class Estimator:
             with _deterministic(self.config.deterministic):
                 run.run(until)
         finally:
+            self._holds = "training"
             self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
         if self._step == first and run.data_ended:
             raise DataError("the data gave no batch to train on; check the patterns and filters, or resume_data=False")
@@ -308,10 +314,7 @@ class Estimator:
             yield found
 
     def _score(self, data: Any, checkpoint: str | Path | None) -> Iterator[tuple[Batch, Heads]]:
-        if checkpoint is not None:
-            self._load(Path(checkpoint))
-        else:
-            self._restore_once()
+        self._load(checkpoint)
         was_training = self.model.training
         self.model.eval()
         try:
@@ -328,39 +331,52 @@ class Estimator:
         except ConfigError:  # a learning rate that is a bare function has no text form
             return {"declaration": None}
 
-    def _state(self) -> TrainingState:
-        return TrainingState(
-            step=self._step,
-            model=self.model,
-            optimizers=self._stepper.optimizers,
-            store=self.store,
-            data=None,
-            metrics={},
-            extra={},
+    def _restore(self) -> None:
+        """Before the first training: take over the newest checkpoint, or the one that the settings ask for."""
+        if self._holds == "training" or self._checkpointer is None:
+            return
+        now_s = self._clock.now_s()
+        restored = self._checkpointer.restore(
+            TrainingState(step=0, model=self.model, optimizers=self._stepper.optimizers, store=self.store)
         )
+        self._holds = "training"
+        if restored is not None:
+            self._check_slices(restored)
+            self._step, self._place = restored.step, restored.data
+            self._data_ended = bool(restored.extra.get("data_ended"))
+            if restored.metrics:
+                self._metrics.restore(restored.metrics)
+        for timer in self._timers:
+            timer.start(self._step, now_s)
 
-    def _restore_once(self) -> None:
-        if self._is_restored:
+    def _load(self, checkpoint: str | Path | None) -> None:
+        """Before scoring: load a checkpoint that was asked for, or the newest when nothing is in memory yet."""
+        if checkpoint is None and (self._holds != "nothing" or self._checkpointer is None):
             return
-        self._is_restored = True
-        if self._checkpointer is not None:
-            self._take(self._checkpointer.restore(self._state()))
-
-    def _load(self, checkpoint: Path) -> None:
         if self._checkpointer is None:
-            raise CheckpointMissing(
-                "this estimator has no model_dir; give RunConfig(model_dir=...) to load checkpoints"
-            )
-        self._is_restored = True
-        self._take(self._checkpointer.restore_from(self._state(), checkpoint))
-
-    def _take(self, restored: Restored | None) -> None:
+            raise CheckpointMissing("this estimator has no model_dir; give RunConfig(model_dir=...) to load from")
+        restored = self._checkpointer.load(
+            TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
+            None if checkpoint is None else Path(checkpoint),
+        )
         if restored is None:
+            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+        self._check_slices(restored)
+        self._holds = "reading"
+        self._step = restored.step
+
+    def _check_slices(self, restored: Restored) -> None:
+        """Refuse rows whose slices have changed places: their widths may agree all the same."""
+        saved = restored.extra.get("declaration")
+        if not isinstance(saved, str):
             return
-        self._step, self._place = restored.step, restored.data
-        self._data_ended = bool(restored.extra.get("data_ended"))
-        self._metrics.restore(restored.metrics)
-        logger.info("restored %s (step %d)", restored.path, restored.step)
+        before = Declaration.from_json(saved).slices
+        for table, slices in self.model.declaration.slices.items():
+            if table in before and list(before[table]) != list(slices):
+                raise SchemaMismatch(
+                    f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
+                    f"model {', '.join(slices)}; declare them in the order of the checkpoint"
+                )
 
 
 def _prepare(config: RunConfig) -> None:

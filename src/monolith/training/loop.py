@@ -70,6 +70,7 @@ class TrainingRun:
         )
         self._place: Callable[[], Any] = getattr(dataset, "mark", lambda: lambda: None)()
         self._saving: list[tuple[PendingSave, Any]] = []
+        self._dense_saves: list[PendingSave] = []
         self._last_saved_step = step
         self.data_ended = False
         self.stop_reason: str | None = None
@@ -189,8 +190,7 @@ class TrainingRun:
             self._report(stepped, now - before)
             before = now
             self._collect_saves()
-            if self._checkpointer is not None and self._checkpointer.is_due(self._step):
-                self._save("by schedule")
+            self._save_if_due()
 
     def _report(self, stepped: Stepped, seconds: float) -> None:
         loss = stepped.heads.loss
@@ -227,6 +227,15 @@ class TrainingRun:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
+    def _save_if_due(self) -> None:
+        if self._checkpointer is None:
+            return
+        if self._checkpointer.is_due(self._step):
+            self._save("by schedule")
+        elif self._checkpointer.is_dense_due(self._step):
+            self._pipeline.drain()
+            self._dense_saves.append(self._checkpointer.save_dense(self._state(None), reason="by schedule"))
+
     def _save(self, reason: str) -> PendingSave | None:
         if self._checkpointer is None:
             return None
@@ -234,7 +243,13 @@ class TrainingRun:
             hook.before_save(self)
         self._pipeline.drain()
         place = self._place()
-        state = TrainingState(
+        pending = self._checkpointer.save(self._state(place), reason=reason)
+        self._saving.append((pending, place))
+        self._last_saved_step = self._step
+        return pending
+
+    def _state(self, place: Any) -> TrainingState:
+        return TrainingState(
             step=self._step,
             model=self._stepper.model,
             optimizers=self._stepper.optimizers,
@@ -243,10 +258,6 @@ class TrainingRun:
             metrics={} if self._metrics is None else self._metrics.state(),
             extra={**self._extra(), "data_ended": self.data_ended},
         )
-        pending = self._checkpointer.save(state, reason=reason)
-        self._saving.append((pending, place))
-        self._last_saved_step = self._step
-        return pending
 
     def _save_and_wait(self, reason: str) -> Path:
         pending = self._save(reason)
@@ -258,6 +269,7 @@ class TrainingRun:
 
     def _collect_saves(self) -> None:
         """Tell hooks and the data's source of checkpoints that became safe; raise what failed."""
+        self._dense_saves = [each for each in self._dense_saves if not each.is_done or not each.wait()]
         while self._saving and self._saving[0][0].is_done:
             pending, place = self._saving.pop(0)
             path = pending.wait()
@@ -271,7 +283,7 @@ class TrainingRun:
         self._pipeline.drain()
         if self._step > self._last_saved_step or self.data_ended:
             self._save("at the end")
-        for pending, _ in self._saving:
+        for pending in [*(pending for pending, _ in self._saving), *self._dense_saves]:
             pending.wait()
         self._collect_saves()
         self._obey()
@@ -294,10 +306,10 @@ class TrainingRun:
             raise failures[0]
 
     def _last_good(self) -> str:
-        latest = None if self._checkpointer is None else self._checkpointer.latest()
-        if latest is None:
+        saved = [] if self._checkpointer is None else self._checkpointer.folder.saved()
+        if not saved:
             return "There is no checkpoint yet: lower the learning rates or check the data."
-        return f"The last good checkpoint is {latest}: lower the learning rates or check the data, and start again."
+        return f"The last good checkpoint is {saved[-1].path}: lower the learning rates or check the data, and start again."
 
     def place(self) -> Any:
         """Return the place in the data behind the last step."""

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Literal, Protocol, runtime_checkable
 
 import monolith
-from monolith.artifacts.checkpoint_folder import CheckpointFolder
-from monolith.artifacts.checkpoint_manifest import CheckpointManifest
+from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
+from monolith.artifacts.checkpoint_manifest import CheckpointManifest, read_manifest
 from monolith.artifacts.retention import Retention
 from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError, ConfigError
@@ -238,12 +238,19 @@ class Checkpointer:
         )
         return restored
 
-    def load(self, state: TrainingState) -> Restored | None:
+    def load(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:
         """Like ``restore``, for evaluation and prediction: leaves no markers, clears nothing.
 
         Give a state without optimizers, and with ``rng=False``, to leave those as they are.
+
+        Args:
+            state: What to restore into.
+            checkpoint: Folder of a checkpoint; None = as ``restore`` chooses.
         """
-        saved = choose_for_reading(self._model_dir, self._config)
+        if checkpoint is not None:
+            saved: SavedCheckpoint | None = SavedCheckpoint(checkpoint, read_manifest(checkpoint))
+        else:
+            saved = choose_for_reading(self._model_dir, self._config)
         return None if saved is None else restore_all(saved, state, self._config.reload_alias_map)
 
 

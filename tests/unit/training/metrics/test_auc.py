@@ -87,7 +87,7 @@ def test_the_bound_is_small_for_predictions_of_a_usual_shape() -> None:
 
 @given(ROWS, ROWS, st.integers(0, 70), st.integers(0, 70))
 def test_merging_is_counting_both(one: list[Row], other: list[Row], size: int, other_size: int) -> None:
-    left, right = auc_of(one, StreamingAuc(size)), auc_of(other, StreamingAuc(other_size))
+    left, right = auc_of(one, StreamingAuc(size, 1 << 10)), auc_of(other, StreamingAuc(other_size, 1 << 10))
     before = json.dumps(right.state())
     left.merge(right)
     truth = brute_force(one + other)
@@ -97,9 +97,9 @@ def test_merging_is_counting_both(one: list[Row], other: list[Row], size: int, o
 
 @given(ROWS, ROWS, st.integers(0, 70))
 def test_a_restored_one_goes_on_exactly(before: list[Row], after: list[Row], size: int) -> None:
-    straight = auc_of(after, auc_of(before, StreamingAuc(size)))
-    resumed = auc_of([(0.5, 1.0, 9.0)], StreamingAuc(size))
-    resumed.restore(json.loads(json.dumps(auc_of(before, StreamingAuc(size)).state())))
+    straight = auc_of(after, auc_of(before, StreamingAuc(size, 1 << 10)))
+    resumed = auc_of([(0.5, 1.0, 9.0)], StreamingAuc(size, 1 << 10))
+    resumed.restore(json.loads(json.dumps(auc_of(before, StreamingAuc(size, 1 << 10)).state())))
     auc_of(after, resumed)
     assert resumed.state() == straight.state()
     assert resumed.error_bound() == straight.error_bound()

@@ -1,0 +1,57 @@
+"""The hooks that a run's settings ask for."""
+
+from __future__ import annotations
+
+from monolith.training.config import RunConfig
+from monolith.training.hooks import (
+    ControllerHook,
+    Hook,
+    PredictionDumpHook,
+    ProfilerHook,
+    ProgressHook,
+    PrometheusHook,
+    StopFileHook,
+    SummaryHook,
+    ThroughputHook,
+)
+from monolith.training.hooks.prediction_dump import prediction_files, prediction_topic
+from monolith.training.metrics import RunMetrics
+
+__all__ = ["default_hooks"]
+
+
+def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
+    """Return the hooks of a run that ends at step ``until``; what needs a folder is left out without one."""
+    hooks: list[Hook] = [ThroughputHook()]
+    if config.log_step_count_steps:
+        hooks.append(
+            ProgressHook(metrics, target_steps=until, every_steps=config.log_step_count_steps, is_live=config.progress)
+        )
+    if config.metrics_port is not None:
+        hooks.append(PrometheusHook(metrics, config.metrics_port))
+    hooks += _dumps(config)
+    if config.model_dir:
+        hooks.append(StopFileHook())
+        if config.save_summary_steps:
+            hooks.append(SummaryHook(metrics, every_steps=config.save_summary_steps))
+        if config.profile_some_steps_from is not None:
+            hooks.append(ProfilerHook(config.profile_some_steps_from, every_steps=config.profile_save_steps_interval))
+        if config.controller_port is not None:
+            hooks.append(ControllerHook(config.controller_port))
+    return hooks
+
+
+def _dumps(config: RunConfig) -> list[Hook]:
+    name = config.deep_insight_name or "model"
+    options = {
+        "sample_ratio": config.deep_insight_sample_ratio,
+        "heads": None if config.deep_insight_target is None else config.deep_insight_target.split(","),
+        "extra_fields": config.extra_fields_keys,
+    }
+    found: list[Hook] = []
+    if (path := config.prediction_path) is not None:
+        found.append(PredictionDumpHook(lambda: prediction_files(path, worker=config.index), name, **options))
+    servers, topic = config.prediction_kafka_servers, config.prediction_kafka_topic
+    if servers is not None and topic is not None:
+        found.append(PredictionDumpHook(lambda: prediction_topic(servers, topic), name, **options))
+    return found
