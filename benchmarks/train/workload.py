@@ -1,7 +1,8 @@
-"""What is trained: a click model with the inputs of the Criteo logs, ids drawn from Zipf's law. The same for everyone."""
+"""What is trained: a click model with the inputs of the Criteo logs, ids drawn from Zipf's law. The same for all."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,6 +35,8 @@ class Sizes:
     """Steps of a contestant's turn, after as many that are not timed."""
     saves: int
     """Checkpoints whose pause is measured."""
+    steps_between_saves: int
+    """Enough for one checkpoint to be safe before the next is due."""
     batch: int = 4096
     batches: int = 32
     """Distinct batches, cycled."""
@@ -46,8 +49,8 @@ class Sizes:
         return self.ids // len(SPARSE)
 
 
-FULL = Sizes(ids=10_000_000, rounds=9, steps=12, saves=3)
-QUICK = Sizes(ids=520_000, rounds=3, steps=4, saves=1, batches=8, quick=True)
+FULL = Sizes(ids=10_000_000, rounds=9, steps=12, saves=3, steps_between_saves=200)
+QUICK = Sizes(ids=520_000, rounds=3, steps=3, saves=2, steps_between_saves=15, batches=8, quick=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +87,15 @@ class Workload:
         """Draw distinct batches."""
         return [self._example(number) for number in range(count or self.sizes.batches)]
 
-    def _example(self, number: int) -> Example:
-        size = self.sizes.batch
-        columns = [self._draw(size, feature) for feature in range(len(SPARSE))]
+    def coverage(self, number: int) -> Batch | None:
+        """Return the batch ``number`` of those that show every id once; None behind the last."""
+        rows = np.arange(self.sizes.ids_per_feature)[number * self.sizes.batch :][: self.sizes.batch]
+        return self._example(number, [rows] * len(SPARSE)).ours if len(rows) else None
+
+    def _example(self, number: int, columns: Sequence[Ints] | None = None) -> Example:
+        if columns is None:
+            columns = [self._draw(self.sizes.batch, feature) for feature in range(len(SPARSE))]
+        size = len(columns[0])
         dense = self._random.lognormal(1.0, 1.5, (size, DENSE)).astype(np.float32)
         label = (self._random.random(size) < 0.25).astype(np.float32)
         bounds = np.arange(size + 1, dtype=np.int64)
