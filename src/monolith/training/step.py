@@ -119,9 +119,7 @@ class Stepper:
     def _which_gradients(self, squares: Sequence[float]) -> str:
         tables = self.embedder.declaration.tables
         bad = [
-            f"of rows of {table!r}"
-            for table, square in zip(tables, squares, strict=False)
-            if not math.isfinite(square)
+            f"of rows of {table!r}" for table, square in zip(tables, squares, strict=False) if not math.isfinite(square)
         ]
         bad += [
             f"of weight {name!r}"

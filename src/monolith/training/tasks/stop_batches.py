@@ -6,7 +6,7 @@ that teach nothing, and says so, until all have come to the end. How workers agr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from monolith.core.errors import DataError
 from monolith.data import Batch, Dataset
 from monolith.data.batch import Ragged
 
-__all__ = ["STOPPING", "StopBatches", "changed_batch", "is_stopping"]
+__all__ = ["STOPPING", "StopBatches", "is_stopping"]
 
 STOPPING = "stopping"
 """The extra of a batch, (size,) bool: whether it stands for the end."""
@@ -68,22 +68,15 @@ def is_stopping(batch: Batch) -> bool:
     return STOPPING in batch.extras and bool(np.asarray(batch.extras[STOPPING]).any())
 
 
-def changed_batch(batch: Batch, change: Callable[[Batch], Batch]) -> Batch:
-    """Return ``change(batch)``, and see to it that ``as_torch`` of it has the change too."""
-    writable = batch._writable
-    again = None if writable is None else lambda: replace(change(writable()), _writable=None)
-    return replace(change(batch), _writable=again)
-
-
 def _marked(batch: Batch, stopping: bool) -> Batch:
     def mark(each: Batch) -> Batch:
         return replace(each, extras={**each.extras, STOPPING: np.full(each.size, stopping)})
 
-    return changed_batch(batch, mark)
+    return batch.changed(mark)
 
 
 def _emptied(batch: Batch) -> Batch:
-    return changed_batch(batch, _without_content)
+    return batch.changed(_without_content)
 
 
 def _without_content(batch: Batch) -> Batch:
