@@ -26,7 +26,7 @@ from monolith.features.vocabulary import read_vocabulary, vocabulary_sizes
 from monolith.training.tasks.base_task import BaseTask, Mode
 from monolith.training.tasks.host_call import UID_BUCKETS
 from monolith.training.tasks.input_files import files_between
-from monolith.training.tasks.stop_batches import StopBatches, changed_batch
+from monolith.training.tasks.stop_batches import StopBatches
 from monolith.training.tasks.unknown_ids import noise_for_unknown
 
 __all__ = ["UID_BUCKET", "BaseEmbeddingTask", "InputFn"]
@@ -157,7 +157,7 @@ class BaseEmbeddingTask(BaseTask):
 
     def post_process(self, batch: Batch) -> Batch:
         """Bring ids into their vocabularies, split large ones, and add the bucket of each user."""
-        return changed_batch(batch, self._processed)
+        return batch.changed(self._processed)
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
