@@ -76,8 +76,8 @@ def columns(data: Bars, begin: int, end: int) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    data = bars(1_600, tickers=12, seed=1)
-    split, end = 1_300, 1_600 - HOLD
+    data = bars(2_000, tickers=16, seed=1)
+    split, end = 1_600, 2_000 - HOLD
     train, test = columns(data, 60, split), columns(data, split, end)
     est = mt.Estimator(StockModel, mt.RunConfig(dense_learning_rate=0.003))
     est.train(mt.data.frame(train).shuffle(30_000, seed=0).batch(512))
