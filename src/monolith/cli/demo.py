@@ -33,10 +33,7 @@ def demo(
     typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
     result = made.run()
     if as_json:
-        body = dataclasses.asdict(result) | {
-            "samples_per_s": result.samples_per_s,
-            "checkpoint": str(result.checkpoint),
-        }
+        more = {"samples_per_s": result.samples_per_s, "checkpoint": str(result.checkpoint)}
         typer.echo(json.dumps(dataclasses.asdict(result) | more))
         return
     _show(result)

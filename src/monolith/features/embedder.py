@@ -59,7 +59,8 @@ class Embedder:
         """Find the unique ids of a batch.
 
         Raises:
-            SchemaMismatch: The batch lacks a feature of the model, or its lists are not sound.
+            SchemaMismatch: The batch lacks a feature of the model, or has another width of it, or its lists are not
+                sound.
         """
         try:
             lists = [batch.ids[name] for name in self._features]
@@ -69,12 +70,28 @@ class Embedder:
                 f"the batch has no feature {error.args[0]!r}, which the model declares; it has {known}. Read the data "
                 "with schema=model.declaration.schema()"
             ) from None
+        self._check_dense(batch)
         return self._kernel.plan(
             batch.size,
             [np.asarray(each.values) for each in lists],
             [np.asarray(each.offsets) for each in lists],
             [each.shared for each in lists],
         )
+
+    def _check_dense(self, batch: Batch) -> None:
+        for name, feature in self.declaration.dense.items():
+            if name not in batch.dense:
+                known = ", ".join(batch.dense) or "none"
+                raise SchemaMismatch(
+                    f"the batch has no dense feature {name!r}, which the model declares; it has {known}. Read the data "
+                    "with schema=model.declaration.schema()"
+                )
+            shape = getattr(batch.dense[name], "shape", None)  # strings have none
+            if shape is not None and tuple(shape) != (batch.size, feature.width):
+                raise SchemaMismatch(
+                    f"dense feature {name!r} has shape {tuple(shape)}, the model declares width {feature.width} for a "
+                    f"batch of {batch.size}; read the data with schema=model.declaration.schema()"
+                )
 
     def pull(self, batch: Batch) -> PulledBatch:
         """Plan a batch and get its rows: one call of the store."""

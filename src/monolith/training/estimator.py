@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,9 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, SchemaMismatch
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore, MultiTable
-from monolith.features import Declaration, Model
+from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
+from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.config import RunConfig, SaveTimer
 from monolith.training.default_hooks import default_hooks
@@ -180,10 +181,8 @@ class Estimator:
         if until is not None and self._step >= until:
             logger.info("step %d is reached already; nothing to train (max_steps %d)", self._step, until)
             return {}
-        first = self._step
         dataset = self._prepared(data)
-        if resume_data:
-            self._resume(dataset)
+        is_resumed = resume_data and self._resume(dataset)
         chosen = [*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
         run = TrainingRun(
             config=self.config,
@@ -195,6 +194,7 @@ class Estimator:
             clock=self._clock,
             step=self._step,
             extra=self._extra,
+            is_resumed=is_resumed,
         )
         self.model.train()
         if self._has_trained:  # what a checkpoint brought along goes on being counted; a second call counts anew
@@ -206,8 +206,6 @@ class Estimator:
         finally:
             self._holds = "training"
             self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
-        if self._step == first and run.data_ended:
-            raise DataError("the data gave no batch to train on; check the patterns and filters, or resume_data=False")
         return self._metrics.results()
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
@@ -219,7 +217,11 @@ class Estimator:
         return max_steps if steps is None else self.step + steps
 
     def _prepared(self, data: Any) -> Any:
-        """Give a dataset the model's schema, and read it ahead."""
+        """Give a dataset the model's schema, and read it ahead; give a list of batches places."""
+        if isinstance(data, Sequence) and not isinstance(data, str | bytes):
+            return BatchSequence(data)
+        if isinstance(data, str | bytes | Path) or not isinstance(data, Iterable):
+            raise ConfigError(f"the data is {data!r}; give a dataset, e.g. mt.data.files(...).batch(n), or batches")
         if not isinstance(data, Dataset):
             return data
         if not data.is_batched:
@@ -228,13 +230,15 @@ class Estimator:
             data = data.with_schema(self.model.declaration.schema())
         return data.prefetch(self.config.batch_prefetch_capacity)
 
-    def _resume(self, dataset: Any) -> None:
-        if self._place is None or self._data_ended or not isinstance(dataset, Dataset):
-            return
+    def _resume(self, dataset: Any) -> bool:
+        """Go to the place where the last run stopped; False when there is none, or it was the end."""
+        if self._place is None or self._data_ended or not isinstance(dataset, Dataset | BatchSequence):
+            return False
         try:
             dataset.restore(self._place)
         except DataError as error:
             raise DataError(f"{error}. To start at the beginning of the data: train(..., resume_data=False)") from error
+        return True
 
     def train_and_evaluate(
         self,
@@ -252,7 +256,8 @@ class Estimator:
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
                 self.train(train, max_steps=until)
-                found.append(self.evaluate(evaluate, eval_steps))
+                if self.step > before or not found:
+                    found.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):
                 return found
 
@@ -319,10 +324,12 @@ class Estimator:
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
     def _extra(self) -> dict[str, Any]:
+        declaration = self.model.declaration
+        slices = {table: list(pieces) for table, pieces in declaration.slices.items()}
         try:
-            return {"declaration": self.model.declaration.to_json()}
+            return {"slices": slices, "declaration": declaration.to_json()}
         except ConfigError:  # a learning rate that is a bare function has no text form
-            return {"declaration": None}
+            return {"slices": slices, "declaration": None}
 
     def _restore(self) -> None:
         """Before the first training: take over the newest checkpoint, or the one that the settings ask for."""
@@ -332,9 +339,10 @@ class Estimator:
         restored = self._checkpointer.restore(
             TrainingState(step=0, model=self.model, optimizers=self._stepper.optimizers, store=self.store)
         )
-        self._holds = "training"
         if restored is not None:
             self._check_slices(restored)
+        self._holds = "training"
+        if restored is not None:
             self._step, self._place = restored.step, restored.data
             self._data_ended = bool(restored.extra.get("data_ended"))
             if restored.metrics:
@@ -360,12 +368,9 @@ class Estimator:
 
     def _check_slices(self, restored: Restored) -> None:
         """Refuse rows whose slices have changed places: their widths may agree all the same."""
-        saved = restored.extra.get("declaration")
-        if not isinstance(saved, str):
-            return
-        before = Declaration.from_json(saved).slices
+        before = restored.extra.get("slices", {})
         for table, slices in self.model.declaration.slices.items():
-            if table in before and list(before[table]) != list(slices):
+            if table in before and before[table] != list(slices):
                 raise SchemaMismatch(
                     f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
                     f"model {', '.join(slices)}; declare them in the order of the checkpoint"

@@ -75,13 +75,7 @@ def judge(model: nn.Module, said: Output | Sequence[Output], batch: Batch) -> He
 
 
 def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
-    rows = output.logits if output.logits is not None else output.predictions
-    assert rows is not None
-    if rows.shape != (batch.size,):
-        raise ConfigError(
-            f"head {output.head!r} has shape {tuple(rows.shape)} for a batch of {batch.size}; "
-            "give one number per example, e.g. tower(x).squeeze(1)"
-        )
+    _check_shapes(output, batch.size)
     loss = None
     if output.loss is not None:
         loss = _reduced(output, output.loss, mask, weight)
@@ -93,6 +87,17 @@ def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tenso
         return loss, output.predictions
     assert output.logits is not None
     return loss, torch.sigmoid(output.logits)
+
+
+def _check_shapes(output: Output, size: int) -> None:
+    """Refuse columns where vectors belong: torch would make (B, B) of the two without a word."""
+    for field in ("logits", "predictions", "label", "mask", "weight"):
+        value: Tensor | None = getattr(output, field)
+        if value is not None and value.shape != (size,):
+            raise ConfigError(
+                f"{field} of head {output.head!r} has shape {tuple(value.shape)} for a batch of {size}; "
+                "give one number per example, e.g. tower(x).squeeze(1) or batch.label[:, 0]"
+            )
 
 
 def _reduced(output: Output, loss: Tensor, mask: Tensor | None, weight: Tensor) -> Tensor:

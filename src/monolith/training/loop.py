@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 from monolith.core.clock import Clock
-from monolith.core.errors import MonolithError, TrainingDiverged
+from monolith.core.errors import DataError, MonolithError, TrainingDiverged
 from monolith.data import Batch
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
@@ -29,7 +29,7 @@ __all__ = ["TrainingRun", "read_marked"]
 logger = logging.getLogger(__name__)
 
 
-def read_marked(dataset: Any) -> Iterator[tuple[Batch, Callable[[], Any]]]:
+def read_marked(dataset: Any) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
     """Read batches, each with what gives the place behind it; plain lists of batches have no places."""
     mark = getattr(dataset, "mark", lambda: lambda: None)
     for batch in dataset:
@@ -51,6 +51,7 @@ class TrainingRun:
         clock: Clock,
         step: int,
         extra: Callable[[], dict[str, Any]],
+        is_resumed: bool = False,
     ) -> None:
         self._config = config
         self._stepper = stepper
@@ -59,11 +60,14 @@ class TrainingRun:
         self._metrics = metrics
         self._hooks = hooks
         self._clock = clock
-        self._step = step
+        self._step = self._first_step = step
         self._extra = extra
+        self._is_resumed = is_resumed
+        self._started: list[Hook] = []
+        self._batches = read_marked(dataset)
         self._pipeline = Pipeline(
             stepper,
-            read_marked(dataset),
+            self._batches,
             prefetch=config.embedding_prefetch_capacity,
             late_push=config.enable_embedding_postpush,
             late_dense=config.enable_variable_postpush,
@@ -155,10 +159,12 @@ class TrainingRun:
 
         Raises:
             TrainingDiverged: A loss is not finite; the text names the last good checkpoint.
+            DataError: The data has no batch at all.
         """
         error: BaseException | None = None
         try:
             for hook in self._hooks:
+                self._started.append(hook)
                 hook.on_start(self)
             self._run_steps(until)
             self._finish()
@@ -182,7 +188,7 @@ class TrainingRun:
                 hook.before_step(self)
             stepped = self._pipeline.run_step(self._step)
             if stepped is None:
-                self.data_ended = True
+                self._end_data()
                 return
             self._step += 1
             self._place = stepped.mark
@@ -208,22 +214,43 @@ class TrainingRun:
         for hook in self._hooks:
             hook.after_step(self, result)
 
+    def _end_data(self) -> None:
+        if self._step == self._first_step:
+            if not self._is_resumed:
+                raise DataError("the data gave no batch to train on; check the patterns and filters")
+            logger.warning(
+                "the data ends where the last run stopped, nothing was trained step=%d; to read it from its "
+                "beginning: train again, or train(..., resume_data=False)",
+                self._step,
+            )
+        self.data_ended = True
+
     def _obey(self) -> None:
         """Do what other threads asked for; stand still while the run is held."""
-        while True:
-            with self._asked:
-                wanted, self._wanted_saves = self._wanted_saves, []
-                if not wanted:
-                    self._stands_still = self._is_held and self.stop_reason is None
-                    if not self._stands_still:
-                        return
-                    self._asked.wait()
-                    continue
-            for reason, answer in wanted:
-                try:
-                    answer.set_result(self._save_and_wait(reason))
-                except MonolithError as error:
-                    answer.set_exception(error)
+        while (wanted := self._next_wanted(may_wait=True)) is not None:
+            self._answer(*wanted)
+
+    def _next_wanted(self, *, may_wait: bool) -> tuple[str, Future[Path]] | None:
+        with self._asked:
+            while True:
+                self._stands_still = may_wait and self._is_held and self.stop_reason is None
+                if self._wanted_saves:
+                    return self._wanted_saves.pop(0)
+                if not self._stands_still:
+                    return None
+                self._asked.wait()
+
+    def _answer(self, reason: str, answer: Future[Path]) -> None:
+        """Save for another thread. That it failed is told there, and the run goes on."""
+        try:
+            path = self._save_and_wait(reason)
+        except BaseException as error:
+            answer.set_exception(error)
+            if not isinstance(error, MonolithError):
+                raise
+        else:
+            answer.set_result(path)
+            self._collect_saves()
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
@@ -260,12 +287,16 @@ class TrainingRun:
         )
 
     def _save_and_wait(self, reason: str) -> Path:
+        last_saved_step = self._last_saved_step
         pending = self._save(reason)
         if pending is None:
             raise MonolithError("this run has no model_dir, so there is nowhere to save; give RunConfig(model_dir=...)")
-        path = pending.wait()
-        self._collect_saves()
-        return path
+        try:
+            return pending.wait()
+        except MonolithError:
+            self._saving = [saving for saving in self._saving if saving[0] is not pending]
+            self._last_saved_step = last_saved_step
+            raise
 
     def _collect_saves(self) -> None:
         """Tell hooks and the data's source of checkpoints that became safe; raise what failed."""
@@ -287,17 +318,21 @@ class TrainingRun:
         for pending in [*(pending for pending, _ in self._saving), *self._dense_saves]:
             pending.wait()
         self._collect_saves()
-        self._obey()
+        while (wanted := self._next_wanted(may_wait=False)) is not None:
+            self._answer(*wanted)
 
     def _end(self, error: BaseException | None) -> None:
+        if error is not None:
+            self._catch_up()
         self._pipeline.close()
+        self._batches.close()  # files and threads of the data go now, not when somebody forgets the run
         with self._asked:
             self._is_over = True
             wanted, self._wanted_saves = self._wanted_saves, []
         for _, answer in wanted:
             answer.set_exception(MonolithError("the run ended before it could save"))
         failures: list[BaseException] = []
-        for hook in reversed(self._hooks):
+        for hook in reversed(self._started):
             try:
                 hook.on_end(self, error)
             except Exception as raised:
@@ -306,7 +341,16 @@ class TrainingRun:
         if failures and error is None:
             raise failures[0]
 
+    def _catch_up(self) -> None:
+        """Apply what is late of the steps that were finished: who goes on from memory must not lose it."""
+        try:
+            self._pipeline.drain()
+        except Exception:
+            logger.exception("late gradients could not be applied after the run had failed")
+
     def _last_good(self) -> str:
+        for pending, _ in self._saving:
+            pending.settle()
         saved = [] if self._checkpointer is None else self._checkpointer.folder.saved()
         if not saved:
             return "There is no checkpoint yet: lower the learning rates or check the data."

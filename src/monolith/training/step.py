@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from monolith import _native
-from monolith.core.errors import TrainingDiverged
+from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import embed
 from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, clip_gradients
@@ -59,14 +59,17 @@ class Stepper:
         """Run forward and backward of one batch.
 
         Raises:
-            TrainingDiverged: A loss is not finite; nothing was changed.
+            TrainingDiverged: A loss or a gradient is not finite; nothing was changed.
+            ConfigError: No head has a loss.
+            SchemaMismatch: The batch has fewer labels than the model declares.
         """
+        self._check_labels(pulled)
         embedded = embed(self.embedder, pulled, device=self._device)
         heads = judge(self.model, self.model(embedded.batch), embedded.batch)
         loss = heads.loss
         if loss is None:
             names = ", ".join(heads.outputs)
-            raise TrainingDiverged(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
+            raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
         if not math.isfinite(loss.item()):
             raise TrainingDiverged(_which_diverged(heads, step))
         for optimizer in self.optimizers.values():
@@ -88,23 +91,47 @@ class Stepper:
         )
         return heads, gradients
 
+    def _check_labels(self, pulled: PulledBatch) -> None:
+        wanted, found = self.embedder.declaration.labels, pulled.batch.label.shape[1]
+        if found < wanted:
+            raise SchemaMismatch(
+                f"the batch has {found} labels per row, the model declares {wanted}; read the data with "
+                "schema=model.declaration.schema(), or declare them: super().__init__(labels=...)"
+            )
+
     def _clipped(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Clip by the rule; nearly always there is nothing to do, and then nothing is copied."""
+        norms = torch._foreach_norm(dense) if dense else []
+        total = math.fsum(squares) + sum(float(norm) ** 2 for norm in norms)
+        if not math.isfinite(total):
+            raise TrainingDiverged(f"step {step + 1}: {self._which_gradients(squares)} not finite, though the loss is")
         rule = self._clipping
         if rule.clip_type is GradClipType.ClipByGlobalNorm and rule.clip_norm is not None:
             bound = min(rule.clip_norm, math.inf if rule.sparse_clip_norm is None else rule.sparse_clip_norm)
             if rule.sparse_norm_warmup_steps:
                 bound *= min(1.0, step / rule.sparse_norm_warmup_steps)
-            norms = torch._foreach_norm(dense) if dense else []
-            total = math.fsum(squares) + sum(float(norm) ** 2 for norm in norms)
             if math.sqrt(total) <= bound:
                 return dense, sparse
         return clip_gradients(dense, sparse, rule, step)
 
+    def _which_gradients(self, squares: Sequence[float]) -> str:
+        tables = self.embedder.declaration.tables
+        bad = [
+            f"of rows of {table!r}" for table, square in zip(tables, squares, strict=False) if not math.isfinite(square)
+        ]
+        bad += [
+            f"of weight {name!r}"
+            for name, weight in self.model.named_parameters()
+            if weight.grad is not None and not bool(torch.isfinite(weight.grad).all())
+        ]
+        return f"the gradient {' and '.join(bad)} is" if bad else "the norm of the gradients is"
+
     def apply_dense(self, gradients: Gradients) -> None:
         """Update the dense weights."""
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)  # when this is late, gradients of a later step are there
         for weight, gradient in gradients.dense:
             weight.grad = gradient
         for optimizer in self.optimizers.values():
