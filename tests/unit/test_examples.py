@@ -5,12 +5,16 @@ from __future__ import annotations
 import doctest
 import functools
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
+
+from monolith.cli import main as program
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
@@ -18,6 +22,12 @@ PAGES = [
     "README.md",
     "docs/guide/tables.md",
     "docs/guide/data.md",
+    "docs/guide/training.md",
+    "docs/guide/models.md",
+    "docs/guide/metrics.md",
+    "docs/guide/checkpoints.md",
+    "docs/guide/configuration.md",
+    "docs/reference/hooks.md",
     "docs/reference/optimizers.md",
     "docs/reference/transforms.md",
 ]
@@ -40,6 +50,19 @@ def run(name: str) -> str:
 
 def numbers_after(phrase: str, out: str) -> list[float]:
     return [float(number) for number in re.findall(rf"{phrase} (\d\.\d+)", out)]
+
+
+def run_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run one line of a page, ``VARIABLE=value monolith ...``, in this process: torch is slow to import."""
+    words = shlex.split(command, comments=True)
+    if not words:
+        return
+    begin = words.index("monolith")
+    with monkeypatch.context() as context:
+        for variable in words[:begin]:
+            context.setenv(*variable.split("=", 1))
+        done = CliRunner().invoke(program.app, words[begin + 1 :])
+    assert done.exit_code == 0, f"{command}: {done.exception or done.output}"
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
@@ -125,8 +148,9 @@ def test_the_code_of_a_page_runs_in_order_and_shows_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(program, "setup_logging", lambda level: None)
     text = (ROOT / page).read_text()
-    blocks = list(re.finditer(r"^```(python|pycon)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
+    blocks = list(re.finditer(r"^```(python|pycon|sh)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL))
     assert blocks
     names: dict[str, object] = {"__name__": "page"}
     runner = doctest.DocTestRunner()
@@ -135,6 +159,9 @@ def test_the_code_of_a_page_runs_in_order_and_shows_what_it_says(
         line = text.count("\n", 0, block.start(2))
         if kind == "python":
             exec(compile("\n" * line + code, str(ROOT / page), "exec"), names)
+        elif kind == "sh":
+            for command in code.replace("\\\n", " ").splitlines():
+                run_command(command, monkeypatch)
         else:
             examples = doctest.DocTestParser().get_doctest(code, names, page, page, line)
             failed, _ = runner.run(examples, clear_globs=False)
