@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,12 @@ __all__ = ["load_job", "show_metrics"]
 
 
 def load_job(flags: Mapping[str, Any], config: Path | None) -> Loaded[JobConfig]:
-    """Merge the command line, the environment and a file into the settings of a job."""
+    """Merge the command line, the environment and a file into the settings of a job.
+
+    Modules of the working folder can be named as tasks, as ``python -m`` would find them.
+    """
+    if "" not in sys.path:
+        sys.path.insert(0, "")
     return load(JobConfig, command_line=flags, environment=os.environ, file=config, retired=RETIRED)
 
 

@@ -6,17 +6,16 @@ terminal, lines elsewhere, JSON on request) is the same for all and is here.
 
 from __future__ import annotations
 
-import contextlib
-import datetime
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_records
+from monolith.cli import inspect_checkpoint, inspect_records
+from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 Report: TypeAlias = dict[str, Any]
-Verifying: TypeAlias = Callable[[str, int, int], None]
 
 _EXAMPLE = "Example: monolith inspect table user.table --verify"
 
@@ -36,6 +34,7 @@ def register(app: typer.Typer) -> None:
     kinds = typer.Typer(no_args_is_help=True, epilog=_EXAMPLE, help="Show what a file or folder of Monolith's holds.")
     kinds.callback()(_kinds)
     kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
+    kinds.command("checkpoint", epilog=inspect_checkpoint.EXAMPLE)(inspect_checkpoint.checkpoint)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     app.add_typer(kinds, name="inspect")
 
@@ -57,7 +56,7 @@ def table(
 
     fid = None if explain is None else _parse_id(explain)
     if verify:
-        with _progress() as progress:
+        with checking_bar() as progress:
             saved = inspection.verify(path, progress)
     else:
         saved = snapshot.read_manifest(path)
@@ -140,21 +139,6 @@ def _entry_report(entry: Entry) -> Report:
 # --- how it is shown ---
 
 
-def _size(count: int) -> str:
-    number = float(count)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if number < 1000:
-            return f"{number:.4g} {unit}"
-        number /= 1000
-    return f"{number:.4g} TB"
-
-
-def _time(time_s: int) -> str:
-    if time_s == 0:
-        return "none"
-    return f"{datetime.datetime.fromtimestamp(time_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
-
-
 def _part(part: Report | None) -> str:
     """A part of a spec as its class call would read: ``adagrad(learning_rate=0.05)``."""
     if part is None:
@@ -188,7 +172,7 @@ def _expiry(report: Report) -> str:
 def _headline(report: Report) -> str:
     count = len(report["tables"])
     verified = ", every checksum holds" if report["is_verified"] else ""
-    return f"{report['path']}: {count} table{'' if count == 1 else 's'}, {_size(report['bytes'])}{verified}"
+    return f"{report['path']}: {count} table{'' if count == 1 else 's'}, {size_text(report['bytes'])}{verified}"
 
 
 def _values(numbers: list[float]) -> str:
@@ -211,15 +195,15 @@ def _show_plain(report: Report) -> None:
     typer.echo(_headline(report))
     for each in report["tables"]:
         typer.echo(f"table {each['name']} ({each['kind']})")
-        typer.echo(f"  rows       {each['rows']:,}, dim {each['dim']}, {_size(each['bytes'])}")
+        typer.echo(f"  rows       {each['rows']:,}, dim {each['dim']}, {size_text(each['bytes'])}")
         for number, piece in enumerate(each["slices"]):
             parts = ", ".join(_part(piece[name]) for name in ("optimizer", "initializer", "compressor"))
             typer.echo(f"  slice {number}    dim {piece['dim']}: {parts}")
-        typer.echo(f"  newest     {_time(each['newest_event_s'])}")
-        typer.echo(f"  admission  {_admission(each, 100)}, filter {_size(each['filter_bytes'])}")
+        typer.echo(f"  newest     {time_text(each['newest_event_s'])}")
+        typer.echo(f"  admission  {_admission(each, 100)}, filter {size_text(each['filter_bytes'])}")
         typer.echo(f"  expiry     {_expiry(each)}")
         for file in each["files"]:
-            typer.echo(f"  file       {file['name']}  {_size(file['bytes'])}, {file['rows']:,} rows")
+            typer.echo(f"  file       {file['name']}  {size_text(file['bytes'])}, {file['rows']:,} rows")
     for line in _explanation_lines(report):
         typer.echo(line)
 
@@ -236,24 +220,9 @@ def _show_rich(report: Report) -> None:
     for each in report["tables"]:
         name = each["name"] + (" (serving)" if each["kind"] == "serving" else "")
         slices = "\n".join(f"{piece['dim']} {piece['optimizer']['kind']}" for piece in each["slices"])
-        newest = _time(each["newest_event_s"]).replace(" ", "\n", 1)
-        figures = (f"{each['rows']:,}", slices, _size(each["bytes"]), str(len(each["files"])), newest)
+        newest = time_text(each["newest_event_s"]).replace(" ", "\n", 1)
+        figures = (f"{each['rows']:,}", slices, size_text(each["bytes"]), str(len(each["files"])), newest)
         grid.add_row(name, *figures, _admission(each, 3))
     console.print(grid)
     for line in _explanation_lines(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Verifying]:
-    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda name, done, total: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("checking {task.description}"), BarColumn(), DownloadColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda name, done, total: bar.update(task, description=name, completed=done, total=total)

@@ -20,11 +20,18 @@ __all__ = ["only_writer", "replace_file", "seal", "sync_folder", "unseal", "writ
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it."""
-    with path.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
+    """Write a file and wait until the disk has it.
+
+    Raises:
+        OSError: It cannot be written; the text names it, which that of a full disk does not do by itself.
+    """
+    try:
+        with path.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def sync_folder(folder: Path) -> None:

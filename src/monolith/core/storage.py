@@ -143,6 +143,8 @@ def remove_file(path: str) -> None:
     """
     if is_url(path):
         system, inner = _remote(path)
+        if not system.exists(inner):  # file systems differ in what they raise
+            raise FileNotFoundError(f"{path} does not exist")
         system.rm_file(inner)
     else:
         os.remove(path)

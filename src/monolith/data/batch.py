@@ -190,6 +190,12 @@ class Batch:
         """Return the batch with NumPy arrays in place of tensors."""
         return self._mapped(lambda array: array.numpy(force=True) if hasattr(array, "numpy") else array)
 
+    def changed(self, change: Callable[[Batch], Batch]) -> Batch:
+        """Return the batch that ``change`` makes of this one, which must be a copy: ``dataclasses.replace``."""
+        writable = self._writable
+        again = None if writable is None else lambda: replace(change(writable()), _writable=None)
+        return replace(change(self), _writable=again)
+
     def _mapped(self, change: Callable[[Array], Array]) -> Batch:
         def ragged(ids: Ragged) -> Ragged:
             return Ragged(change(ids.values), change(ids.offsets), ids.shared)

@@ -17,6 +17,7 @@ from monolith.layers.dense import Dense, RowPartitioner
 from monolith.layers.dien import DIEN
 from monolith.layers.din import DIN
 from monolith.layers.dmr import DMR_U2I
+from monolith.layers.embedding_search import MixedEmbedOpComb
 from monolith.layers.feature_insight import feature_insight
 from monolith.layers.feature_selection import IRazor, SeNet, iRazor
 from monolith.layers.fid_counter import fid_counter
@@ -89,6 +90,7 @@ __all__ = [
     "ffm",
     # feature selection
     "IRazor",
+    "MixedEmbedOpComb",
     "SeNet",
     "iRazor",
     # sequences

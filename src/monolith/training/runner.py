@@ -25,6 +25,8 @@ from monolith.training.eval_loop import follow_checkpoints
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import open_batches, open_rows
+from monolith.training.tasks import BaseTask
+from monolith.training.tasks.base_task import Mode
 
 __all__ = ["Job"]
 
@@ -48,6 +50,7 @@ class Job:
         self.config = config
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
+        self._own_task: BaseTask | None = None
         self.estimator = Estimator(self._make_model, config, hooks=hooks)
 
     @property
@@ -105,13 +108,20 @@ class Job:
         return self._batches(self.config.data, is_training=True)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
-        own: Any = getattr(type(self.estimator.model), "input_fn", None)
-        if patterns is None and not self.config.kafka_topics and own is not None:
-            made: Dataset = own(self.estimator.model, "train" if is_training else "eval")
-            return made
+        if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
+            return own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
+
+    def _own_data(self, is_training: bool) -> Dataset | None:
+        """The data that the task or the model brings itself: ``create_input_fn(mode)`` or ``input_fn(mode)``."""
+        mode: Mode = "train" if is_training else "eval"
+        if self._own_task is not None:
+            made: Dataset = self._own_task.create_input_fn(mode)()
+            return made
+        input_fn: Any = getattr(type(self.estimator.model), "input_fn", None)
+        return None if input_fn is None else input_fn(self.estimator.model, mode)
 
     # --- the model ----------------------------------------------------------------------------------------------------
 
@@ -131,6 +141,10 @@ class Job:
             self._inferred = self._infer_schema()
             return models.from_schema(name, self._inferred, options, labels=self._labels)
         made: object = _instantiate(load_class(self._task), self._task, options)
+        if isinstance(made, BaseTask):
+            self._own_task = made
+            model_fn: object = made.create_model_fn()
+            made = model_fn() if callable(model_fn) and not isinstance(model_fn, Model) else model_fn
         if not isinstance(made, Model):
             raise ConfigError(f"task {self._task!r} is a {type(made).__name__}; give a subclass of monolith.Model")
         return made

@@ -8,7 +8,6 @@ import pickle
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 from monolith import layers
@@ -32,6 +31,12 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "LHUCTower": {"output_dims": [3, 2]},
     "MLP": {"output_dims": [3, 2]},
     "MMoE": {"num_tasks": 2, "expert_output_dims": [3], "num_experts": 2, "use_bias": False},
+    "MixedEmbedOpComb": {
+        "slot_names": ["user"],
+        "embedding_size_choices_list": [[0, 2]],
+        "warmup_steps": 1,
+        "pretraining_steps": 1,
+    },
     "PLE": {"num_tasks": 2, "level_output_dims": [[2], [2]]},
     "SNR": {"num_out_subnet": 2, "out_subnet_dim": 2},
     "SeNet": {"num_feature": 3, "cmp_dim": 2},
@@ -96,9 +101,3 @@ def test_arguments_without_names_have_no_config() -> None:
     assert Listed(a=1).get_config() == {"a": 1}
     with pytest.raises(ConfigError, match=r"Listed was made with \(1, 2\) for \*sizes; give arguments by name"):
         Listed(1, 2).get_config()
-
-
-def test_a_described_layer_still_compiles_to_a_graph() -> None:
-    dense = layers.Dense.params().set(units=2, input_dim=3).instantiate()
-    exported = torch.export.export(dense, (torch.ones(4, 3),))
-    assert exported.module()(torch.ones(4, 3)).shape == (4, 2)

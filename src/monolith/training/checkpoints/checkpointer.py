@@ -118,8 +118,9 @@ class Checkpointer:
         Raises:
             ConfigError: The state holds something that cannot be saved; nothing was written.
         """
+        started_s = self._clock.monotonic_s()
         self._writer.wait_until_idle(state.step)
-        started_s, saved_at_s = self._clock.monotonic_s(), self._clock.now_s()
+        saved_at_s = self._clock.now_s()
         captured = capture(state)
         if self._config.feature_eviction_on_save and isinstance(state.store, _Evicting):
             # Before the cut: a snapshot leaves expired rows out, so a resumed run would not have them either.
@@ -146,8 +147,9 @@ class Checkpointer:
 
     def save_dense(self, state: TrainingState, *, reason: str) -> PendingSave:
         """Like ``save``, without the tables, into ``dense_only/``."""
+        started_s = self._clock.monotonic_s()
         self._writer.wait_until_idle(state.step)
-        started_s, saved_at_s = self._clock.monotonic_s(), self._clock.now_s()
+        saved_at_s = self._clock.now_s()
         captured = capture(state)
         save = _Save("dense_only", state.step, reason, saved_at_s, self._clock.monotonic_s() - started_s)
 

@@ -52,7 +52,8 @@ def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
     number = folder.last_number()
     notes: dict[Path, dict[str, Any]] = {}
-    asked = {"restore_dir": settings.restore_dir, "restore_ckpt": settings.restore_ckpt}
+    restore_dir = None if settings.restore_dir is None else str(settings.restore_dir)
+    asked = {"restore_dir": restore_dir, "restore_ckpt": settings.restore_ckpt}
     marker_path = model_dir / "restore_ckpt"
     marker = read_marker(marker_path)
     is_new_request = any(asked.values()) and (marker is None or marker.get("asked", asked) != asked)

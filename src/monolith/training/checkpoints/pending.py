@@ -19,7 +19,7 @@ class PendingSave:
         self.step = step
         self.reason = reason
         self.pause_s = pause_s
-        """How long training stood still for it."""
+        """How long training stood still for it, the wait for an earlier save included."""
         self.is_reported = False
         """Whether a caller was told how it ended."""
         self._future = future

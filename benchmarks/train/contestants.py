@@ -1,0 +1,174 @@
+"""DeepFM twice: as one trains it here, and in plain PyTorch with ids that somebody has mapped to rows already."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import monolith as mt
+from monolith.data import Batch
+from monolith.training.config import RunConfig
+from monolith.training.estimator import Estimator
+from train.workload import DENSE, DIM, HIDDEN, SPARSE, Example, Workload
+
+__all__ = ["Network", "Ours", "PlainTorch", "Ranker", "check_agreement"]
+
+ROW_RATE = 0.01
+FIRST_SQUARES = 0.1
+EPSILON = 1e-10
+"""Our Adagrad has none; it only keeps the peer's from refusing 0, and changes no digit."""
+DENSE_RATE = 0.001
+
+
+class Network(nn.Module):
+    """The dense part of DeepFM: a tower over all vectors and the numbers' logarithms, all pairs, and the biases."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = [len(SPARSE) * DIM + DENSE, *HIDDEN]
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise(widths):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.tower = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+
+    def forward(self, vectors: Tensor, bias: Tensor, dense: Tensor) -> Tensor:  # noqa: D102
+        numbers = dense.sign() * dense.abs().log1p()
+        pairs = 0.5 * (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1)
+        deep: Tensor = self.tower(torch.cat([vectors.flatten(1), numbers], dim=1)).squeeze(1)
+        return bias + pairs + deep
+
+
+class Ranker(mt.Model):
+    """The same network over tables that take raw ids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rule = mt.Adagrad(ROW_RATE, initial_accumulator_value=FIRST_SQUARES)
+        for place, name in enumerate(SPARSE):
+            self.embedding_feature(name, slot=place + 1)
+        self.dense_feature("numbers", DENSE)
+        self.vectors = self.embedding_slice(list(SPARSE), "vec", DIM, optimizer=rule, out="stack")
+        self.bias = self.embedding_slice(list(SPARSE), "bias", 1, optimizer=rule, initializer=mt.Zeros(), out="add_n")
+        self.network = Network()
+
+    def forward(self, batch: Batch) -> mt.Output:  # noqa: D102
+        logits = self.network(self.vectors(batch), self.bias(batch).squeeze(1), batch.dense["numbers"])
+        return mt.Output(logits=logits, label=batch.label[:, 0])
+
+
+class Ours:
+    """``Estimator``: 64-bit ids, one table per feature, everything in sequence."""
+
+    name = "monolith"
+
+    def __init__(self, workload: Workload, examples: Sequence[Example], **settings: object) -> None:
+        self.estimator = Estimator(
+            Ranker,
+            RunConfig(
+                threads=workload.sizes.threads,
+                dense_optimizer="adam",
+                dense_learning_rate=DENSE_RATE,
+                clip_type="none",  # the peer has neither clipping nor metrics
+                progressive_validation=False,
+                progress=False,
+                **settings,  # type: ignore[arg-type]
+            ),
+        )
+        self.batches = [each.ours for each in examples]
+
+    @property
+    def model(self) -> Ranker:
+        """The model."""
+        assert isinstance(self.estimator.model, Ranker)
+        return self.estimator.model
+
+    def fill(self, workload: Workload) -> None:
+        """Give every id its first row."""
+        for place, name in enumerate(SPARSE):
+            self.estimator.store[name].assign(workload.ids(place), workload.first_values(place))  # type: ignore[index]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tables."""
+        return sum(len(self.estimator.store[name]) for name in SPARSE)  # type: ignore[index]
+
+    def steps(self, first: int, count: int) -> None:
+        """Take ``count`` steps from batch ``first`` on."""
+        chosen = [self.batches[number % len(self.batches)] for number in range(first, first + count)]
+        self.estimator.train(chosen, steps=count)
+
+    def logits(self, batch: Batch) -> Tensor:
+        """Return what the model says now."""
+        with torch.no_grad():
+            said: Tensor = self.model(batch).logits
+        return said
+
+
+class PlainTorch:
+    """One ``EmbeddingBag(sparse=True)`` for all features, vector and bias in one row, and ``torch.optim.Adagrad``."""
+
+    def __init__(self, workload: Workload, examples: Sequence[Example]) -> None:
+        self.name = f"torch {torch.__version__}"
+        torch.set_num_threads(workload.sizes.threads)
+        torch.sparse.check_sparse_tensor_invariants.disable()  # the default and fastest; said aloud, it does not warn
+        rows = workload.sizes.ids_per_feature * len(SPARSE)
+        weight = torch.empty(rows, DIM + 1)
+        self._bag = nn.EmbeddingBag(rows, DIM + 1, mode="sum", sparse=True, _weight=weight)
+        self._network = Network()
+        self._rows_rule = torch.optim.Adagrad(
+            self._bag.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
+        )
+        self._dense_rule = torch.optim.Adam(self._network.parameters(), DENSE_RATE)
+        self._offsets = torch.arange(workload.sizes.batch * len(SPARSE))
+        self._inputs = [
+            (torch.from_numpy(each.rows.reshape(-1)), torch.from_numpy(each.dense), torch.from_numpy(each.label))
+            for each in examples
+        ]
+
+    def fill(self, workload: Workload) -> None:
+        """Give every row its first values."""
+        size = workload.sizes.ids_per_feature
+        for place in range(len(SPARSE)):
+            values = torch.from_numpy(workload.first_values(place))
+            self._bag.weight.data[place * size : (place + 1) * size].copy_(values)
+
+    def copy_dense(self, network: Network) -> None:
+        """Start from the same dense weights."""
+        self._network.load_state_dict(network.state_dict())
+
+    def logits(self, number: int) -> Tensor:
+        """Return what the model says of a batch now."""
+        ids, dense, _ = self._inputs[number % len(self._inputs)]
+        rows = self._bag(ids, self._offsets).view(len(dense), len(SPARSE), DIM + 1)
+        said: Tensor = self._network(rows[..., :DIM], rows[..., DIM].sum(dim=1), dense)
+        return said
+
+    def step(self, number: int) -> None:
+        """Take one step on batch ``number``."""
+        self._rows_rule.zero_grad()
+        self._dense_rule.zero_grad()
+        label = self._inputs[number % len(self._inputs)][2]
+        nn.functional.binary_cross_entropy_with_logits(self.logits(number), label, reduction="sum").backward()
+        self._rows_rule.step()
+        self._dense_rule.step()
+
+    def steps(self, first: int, count: int) -> None:
+        """Take ``count`` steps from batch ``first`` on."""
+        for number in range(first, first + count):
+            self.step(number)
+
+
+def check_agreement(ours: Ours, peer: PlainTorch) -> None:
+    """Refuse to time contestants that do not compute the same: logits, two steps, logits again."""
+    for moment in ("before", "after"):
+        own, other = ours.logits(ours.batches[0]).numpy(), peer.logits(0).detach().numpy()
+        apart = float(np.abs(own - other).max())
+        if not math.isfinite(apart) or apart > 1e-4:
+            raise RuntimeError(f"{ours.name} and {peer.name} disagree {moment} two steps: logits are {apart} apart")
+        ours.steps(0, 2)
+        peer.steps(0, 2)

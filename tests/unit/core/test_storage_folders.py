@@ -1,0 +1,42 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from monolith.core import storage
+
+
+@pytest.fixture(params=["local", "url"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "local":
+        return str(tmp_path / "root")
+    pytest.importorskip("fsspec")
+    return f"memory://{tmp_path.name}/root"
+
+
+def write(path: str, content: bytes) -> None:
+    new = storage.NewFile(path)
+    new.write(content)
+    new.publish()
+
+
+def test_files_under_a_folder_are_listed_by_relative_name(root: str) -> None:
+    assert not storage.is_folder(root)
+    for folder in (root, f"{root}/in/deeper"):
+        storage.make_folder(folder)
+        storage.make_folder(folder)
+    for name in ("z", "in/deeper/a", ".hidden"):
+        write(f"{root}/{name}", b"x")
+    assert storage.is_folder(root)
+    assert not storage.is_folder(f"{root}/z")
+    assert storage.walk_files(root) == [".hidden", "in/deeper/a", "z"]
+
+
+def test_a_removed_file_is_gone_and_a_missing_one_is_an_error(root: str) -> None:
+    storage.make_folder(root)
+    write(f"{root}/a", b"x")
+    storage.remove_file(f"{root}/a")
+    assert storage.walk_files(root) == []
+    with pytest.raises(FileNotFoundError):
+        storage.remove_file(f"{root}/a")
