@@ -336,6 +336,7 @@ def test_what_is_wrong_with_a_batch_is_told_when_its_turn_comes(
     estimator = mt.Estimator(Clicker, config(tmp_path, save_checkpoints_steps=1, **options))
     with pytest.raises((SchemaMismatch, ConfigError)):
         estimator.train([good, good, bad])
+    estimator.close()
     assert saved_steps(tmp_path) == [1, 2]
     other = mt.Estimator(Clicker, config(tmp_path / "other", **options))
     other.train([good, good, bad], max_steps=2)
