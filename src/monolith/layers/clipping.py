@@ -76,7 +76,8 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     """
     if len(tensors) == 0:
         return torch.zeros(())
-    return torch.stack([tensor.detach().square().sum() for tensor in tensors]).sum().sqrt()
+    device = tensors[0].device  # rows are on the host, weights may not be
+    return torch.stack([tensor.detach().square().sum().to(device) for tensor in tensors]).sum().sqrt()
 
 
 def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: Tensor | None = None) -> list[Tensor]:
@@ -90,7 +91,7 @@ def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: T
     check_number("clip_norm", clip_norm, at_least=0.0)
     norm = global_norm(tensors) if use_norm is None else use_norm
     factor = _shrink(norm, clip_norm)
-    return [tensor * factor.to(tensor.dtype) for tensor in tensors]
+    return [tensor * factor.to(tensor.device, tensor.dtype) for tensor in tensors]
 
 
 def clip_by_norm(tensor: Tensor, clip_norm: float) -> Tensor:
