@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import resource
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -134,8 +135,17 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def command(arguments: list[str], folder: Path, environment: Mapping[str, str], out: Path, err: Path) -> None:
-    """Be the program ``monolith``, with its output in files."""
+def command(
+    arguments: list[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    out: Path,
+    err: Path,
+    largest_file: int | None = None,
+) -> None:
+    """Be the program ``monolith``, with its output in files; on a disk that takes no file above a size, if so wanted."""
+    if largest_file is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     os.environ.update(environment)
     os.chdir(folder)
     for path, number in ((out, 1), (err, 2)):
