@@ -45,7 +45,9 @@ class Shell:
         self.folder = folder
         self._count = 0
 
-    def start(self, *arguments: object, env: Mapping[str, str] | None = None, largest_file: int | None = None) -> Command:
+    def start(
+        self, *arguments: object, env: Mapping[str, str] | None = None, largest_file: int | None = None
+    ) -> Command:
         self._count += 1
         out, err = (self.folder / f"{name}-{self._count}.txt" for name in ("out", "err"))
         process = fork_context().Process(
