@@ -6,6 +6,7 @@ Everything happens at step boundaries in one thread; other threads ask through `
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
@@ -164,7 +165,6 @@ class TrainingRun:
             TrainingDiverged: A loss is not finite; the text names the last good checkpoint.
             DataError: The data has no batch at all.
         """
-        error: BaseException | None = None
         try:
             for hook in self._hooks:
                 self._started.append(hook)
@@ -172,13 +172,10 @@ class TrainingRun:
             self._run_steps(until)
             self._finish()
         except TrainingDiverged as diverged:
-            error = TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}")
-            raise error from diverged
-        except BaseException as raised:
-            error = raised
-            raise
+            raise TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}") from diverged
         finally:
-            self._end(error)
+            # Not kept in a variable: an exception that its own frame holds outlives everything.
+            self._end(sys.exception())
 
     def _run_steps(self, until: int | None) -> None:
         before = self._clock.monotonic_s()
