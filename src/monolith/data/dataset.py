@@ -418,7 +418,9 @@ class Dataset:
         return copy
 
     def _signature(self) -> str:
-        names = [type(step).__name__.lstrip("_").lower() for step in self._steps]
+        # Reading ahead has no place of its own: it may change between two runs.
+        steps = [step for step in self._steps if not isinstance(step, _Prefetch)]
+        names = [type(step).__name__.lstrip("_").lower() for step in steps]
         return " > ".join([self._origin.name(), *names])
 
     @property

@@ -170,7 +170,7 @@ def fused_gather_embeddings(embeddings: ArrayLike, order: FusedOrder, dims: Sequ
 def fused_gather_embeddings_gradient(
     grads: Sequence[ArrayLike], order: FusedOrder, dims: Sequence[int], scale: float = 1.0
 ) -> _Floats:
-    """Return the gradient of the floats; an id that occurs several times has the sum. Shapes: K x (n, D) to (F,)."""
+    """Return the gradient of the floats: the sum over the occurrences of an id. Shapes: K x (n, D) to (F,)."""
     tables = len(dims)
     length = sum(int(size) * dims[i % tables] for i, size in enumerate(order.sharded_slot_sizes))
     total = np.zeros(length, np.float32)

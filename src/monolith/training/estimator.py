@@ -205,7 +205,8 @@ class Estimator:
                 run.run(until)
         finally:
             self._holds = "training"
-            self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
+            if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
+                self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
         return self._metrics.results()
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
@@ -308,7 +309,10 @@ class Estimator:
         for _, heads in self._score(data, checkpoint):
             found = {name: result.predictions for name, result in heads.results().items()}
             for output in heads.outputs.values():
-                found |= {name: value.detach().cpu().numpy() for name, value in output.extra.items()}
+                for name, value in output.extra.items():
+                    if name in found:
+                        raise ConfigError(f"two outputs are called {name!r}; heads and extra outputs share their names")
+                    found[name] = value.detach().cpu().numpy()
             yield found
 
     def _score(self, data: Any, checkpoint: str | Path | None) -> Iterator[tuple[Batch, Heads]]:

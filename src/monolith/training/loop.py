@@ -28,6 +28,8 @@ __all__ = ["TrainingRun", "read_marked"]
 
 logger = logging.getLogger(__name__)
 
+_STEPS_WITHOUT_LABELS = 20
+
 
 def read_marked(dataset: Any) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
     """Read batches, each with what gives the place behind it; plain lists of batches have no places."""
@@ -63,6 +65,7 @@ class TrainingRun:
         self._step = self._first_step = step
         self._extra = extra
         self._is_resumed = is_resumed
+        self._has_labels = False
         self._started: list[Hook] = []
         self._batches = read_marked(dataset)
         self._pipeline = Pipeline(
@@ -209,10 +212,23 @@ class TrainingRun:
             ids=stepped.occurrences,
             seconds=seconds,
         )
+        self._check_labels(result)
         if self._metrics is not None:
             self._metrics.update(result)
         for hook in self._hooks:
             hook.after_step(self, result)
+
+    def _check_labels(self, result: StepResult) -> None:
+        """Refuse data without a single label: it would train nothing, with a loss of 0."""
+        if self._has_labels:
+            return
+        heads = [head for head in result.heads.values() if head.label is not None]
+        self._has_labels = not heads or any(head.mask is None or head.mask.any() for head in heads)
+        if not self._has_labels and self._step - self._first_step >= _STEPS_WITHOUT_LABELS:
+            raise DataError(
+                f"none of the first {_STEPS_WITHOUT_LABELS} batches has a label, so there is nothing to learn; "
+                "check the schema's labels and label_features"
+            )
 
     def _end_data(self) -> None:
         if self._step == self._first_step:

@@ -9,30 +9,36 @@
 
 namespace engine::layout {
 
+// Lanes are copied one by one: one copy of them all would go through memory.
 template <std::size_t kWidth>
 class Block {
  public:
   Block() = default;
-  [[gnu::always_inline]] explicit Block(const float* from) noexcept { std::memcpy(lanes_, from, sizeof lanes_); }
+  [[gnu::always_inline]] explicit Block(const float* from) noexcept {
+    for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(&lanes_[i], from + i * kLaneWidth, sizeof(Lane));
+  }
 
-  [[gnu::always_inline]] void add(const float* from) noexcept {
-    const Block other(from);
+  [[gnu::always_inline]] void add(const Block& other) noexcept {
     for (std::size_t i = 0; i < kLanes; ++i) lanes_[i] += other.lanes_[i];
   }
   [[gnu::always_inline]] void scale(float factor) noexcept {
-    for (auto& lane : lanes_) lane *= factor;
+    for (Lane& lane : lanes_) lane *= factor;
   }
-  [[gnu::always_inline]] void store(float* to) const noexcept { std::memcpy(to, lanes_, sizeof lanes_); }
+  [[gnu::always_inline]] void store(float* to) const noexcept {
+    for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(to + i * kLaneWidth, &lanes_[i], sizeof(Lane));
+  }
   [[gnu::always_inline]] void add_to(float* to) const noexcept {
     Block sum(to);
-    for (std::size_t i = 0; i < kLanes; ++i) sum.lanes_[i] += lanes_[i];
+    sum.add(*this);
     sum.store(to);
   }
 
  private:
-  static constexpr bool kFours = kWidth % 4 == 0;
-  static constexpr std::size_t kLanes = kFours ? kWidth / 4 : kWidth;
-  std::conditional_t<kFours, Four, float> lanes_[kLanes]{};
+  static constexpr std::size_t kLaneWidth = kWidth % 4 == 0 ? 4 : 1;
+  static constexpr std::size_t kLanes = kWidth / kLaneWidth;
+  using Lane = std::conditional_t<kLaneWidth == 4, Four, float>;
+
+  Lane lanes_[kLanes]{};
 };
 
 }  // namespace engine::layout

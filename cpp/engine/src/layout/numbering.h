@@ -2,83 +2,99 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/hash.h"
 
 namespace engine::layout {
 
-// Open addressing, at most half full. Made once per thread and begun anew for every table: a place counts only when it
-// has the stamp of the present table, so nothing is ever cleared.
+// Open addressing, about half full. Made once per thread and begun anew for every table: places keep numbers from one
+// ever-growing count, so those of earlier tables are known by being too small, and nothing is cleared.
 class Numbering {
  public:
-  // Starts with room for `expected` distinct ids and grows when there are more.
-  void begin(std::size_t expected) {
-    if (++stamp_ == 0) {
+  // Starts with room for `expected` distinct ids, grows when there are more, and takes at most `most`.
+  void begin(std::size_t expected, std::uint32_t most) {
+    if (most > ~next_) {
       std::fill(places_.begin(), places_.end(), Place{});
-      stamp_ = 1;
+      next_ = 1;
     }
-    use(std::bit_ceil(std::max<std::size_t>(expected, 32) * 2));
-    size_ = 0;
+    first_ = next_;
+    use(expected + kStride);
   }
 
-  [[nodiscard]] std::uint32_t size() const noexcept { return size_; }
+  [[nodiscard]] std::uint32_t size() const noexcept { return next_ - first_; }
 
-  void prefetch(std::int64_t id) const noexcept { __builtin_prefetch(&places_[home(id)], 1, 3); }
-
-  // The number of an id; a new one gets the next, which `size()` then shows.
-  [[nodiscard]] std::uint32_t number(std::int64_t id) {
-    std::size_t at = home(id);
-    for (; places_[at].stamp == stamp_; at = (at + 1) & mask_) {
-      if (places_[at].id == id) return places_[at].number;
+  // Writes the number of every value, and the distinct ids with their counts, which must have room. In strides: places
+  // are fetched in a loop of their own, so that no search waits for memory.
+  void number(std::span<const std::int64_t> values, std::uint32_t* numbers, std::int64_t* ids, std::uint32_t* counts) {
+    std::array<std::size_t, kStride> homes;
+    for (std::size_t begin = 0; begin < values.size(); begin += kStride) {
+      const std::size_t count = std::min(kStride, values.size() - begin);
+      if ((size() + count) * 2 > mask_ + 1) grow();
+      for (std::size_t i = 0; i < count; ++i) {
+        homes[i] = home(values[begin + i]);
+        __builtin_prefetch(&places_[homes[i]], 1, 3);
+      }
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int64_t id = values[begin + i];
+        std::size_t at = homes[i];
+        while (places_[at].number >= first_ && places_[at].id != id) at = (at + 1) & mask_;
+        Place& place = places_[at];
+        if (place.number < first_) {
+          ids[size()] = id;
+          counts[size()] = 0;
+          place = {id, next_++};
+        }
+        const std::uint32_t number = place.number - first_;
+        ++counts[number];
+        numbers[begin + i] = number;
+      }
     }
-    if (size_ * 2 >= mask_) {
-      grow();
-      for (at = home(id); places_[at].stamp == stamp_;) at = (at + 1) & mask_;
-    }
-    places_[at] = {id, size_, stamp_};
-    return size_++;
   }
 
  private:
+  static constexpr std::size_t kStride = 64;
+
   struct Place {
     std::int64_t id = 0;
-    std::uint32_t number = 0;
-    std::uint32_t stamp = 0;
+    std::uint32_t number = 0;  // of the ever-growing count, which starts at 1
   };
 
   [[nodiscard]] std::size_t home(std::int64_t id) const noexcept {
     return static_cast<std::size_t>(mix(static_cast<std::uint64_t>(id))) & mask_;
   }
 
-  void use(std::size_t places) {
-    if (places_.size() < places) places_.assign(places, Place{});
+  void use(std::size_t ids) {
+    const std::size_t places = std::bit_ceil(ids * 2);
+    if (places_.size() < places) places_.resize(places);
     mask_ = places - 1;
   }
 
   void grow() {
     std::vector<Place> taken;
-    taken.reserve(size_);
+    taken.reserve(size());
     for (std::size_t at = 0; at <= mask_; ++at) {
-      if (places_[at].stamp == stamp_) taken.push_back(places_[at]);
+      if (places_[at].number < first_) continue;
+      taken.push_back(places_[at]);
+      places_[at].number = 0;
     }
-    begin(std::size_t{size_} * 2);
-    for (Place& place : taken) {
+    use((std::size_t{size()} + kStride) * 2);
+    for (const Place& place : taken) {
       std::size_t at = home(place.id);
-      while (places_[at].stamp == stamp_) at = (at + 1) & mask_;
-      place.stamp = stamp_;
+      while (places_[at].number >= first_) at = (at + 1) & mask_;
       places_[at] = place;
     }
-    size_ = static_cast<std::uint32_t>(taken.size());
   }
 
   std::vector<Place> places_;
   std::size_t mask_ = 0;
-  std::uint32_t size_ = 0;
-  std::uint32_t stamp_ = 0;
+  std::uint32_t first_ = 1;
+  std::uint32_t next_ = 1;
 };
 
 }  // namespace engine::layout

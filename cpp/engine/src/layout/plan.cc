@@ -14,9 +14,8 @@ namespace {
 
 // Ids that are worth waking another thread for.
 constexpr std::size_t kPieceIds = 4096;
-// How far ahead of its use a place of the numbering is fetched.
-constexpr std::size_t kAhead = 8;
-constexpr std::size_t kMostIds = 0xFFFFFFF0U;
+// Ids of a batch.
+constexpr std::uint32_t kMostIds = 0xFFFFFFF0U;
 
 // Cuts a buffer into arrays that begin at cache lines: first with no memory, to learn the size, then with it.
 class Carver {
@@ -90,56 +89,39 @@ bool check_offsets(std::size_t number, const FeatureIds& ids, std::size_t rows) 
   return is_single;
 }
 
-// Numbers the ids of a table as they come and counts them.
-class TableNumbers {
- public:
-  TableNumbers(Numbering& numbering, const TableArrays& table) : numbering_(numbering), table_(table) {}
-
-  // Writes the places of values [begin, end). `last` is where values end: nothing is fetched from behind it.
-  void place(const std::int64_t* begin, const std::int64_t* end, const std::int64_t* last, std::uint32_t* places) {
-    for (const std::int64_t* id = begin; id < end; ++id) {
-      if (last - id > static_cast<std::ptrdiff_t>(kAhead)) numbering_.prefetch(id[kAhead]);
-      const std::uint32_t known = numbering_.size();
-      const std::uint32_t number = numbering_.number(*id);
-      if (number == known) {
-        table_.ids[number] = *id;
-        table_.counts[number] = 0;
-      }
-      ++table_.counts[number];
-      *places++ = number;
-    }
+// The ids of a kFirst feature that count, and the offsets of its shortened bags. Valid until this thread's next call.
+std::span<const std::int64_t> first_ids(const FeatureIds& ids, std::uint32_t first_n, std::uint32_t* offsets) {
+  static thread_local std::vector<std::int64_t> kept;
+  kept.clear();
+  offsets[0] = 0;
+  for (std::size_t bag = 0; bag + 1 < ids.offsets.size(); ++bag) {
+    const std::int64_t length = std::min<std::int64_t>(ids.offsets[bag + 1] - ids.offsets[bag], first_n);
+    const auto begin = ids.values.begin() + ids.offsets[bag];
+    kept.insert(kept.end(), begin, begin + length);
+    offsets[bag + 1] = static_cast<std::uint32_t>(kept.size());
   }
-
- private:
-  Numbering& numbering_;
-  TableArrays table_;
-};
+  return kept;
+}
 
 StepPlan::FeatureBags number_feature(std::size_t index, const Feature& feature, const FeatureIds& ids, std::size_t rows,
-                                     const FeatureArrays& arrays, TableNumbers& numbers) {
+                                     const FeatureArrays& arrays, const TableArrays& table, Numbering& numbering) {
   const bool is_single = check_offsets(index, ids, rows);
-  const std::int64_t* values = ids.values.data();
-  const std::int64_t* last = values + ids.values.size();
-  std::size_t count = ids.values.size();
-  if (feature.pooling != Pooling::kFirst) {
-    numbers.place(values, last, last, arrays.places);
-    if (!is_single) {
-      std::transform(ids.offsets.begin(), ids.offsets.end(), arrays.offsets,
-                     [](std::int64_t offset) { return static_cast<std::uint32_t>(offset); });
-    }
-  } else {
-    count = 0;
-    for (std::size_t bag = 0; bag + 1 < ids.offsets.size(); ++bag) {
-      arrays.offsets[bag] = static_cast<std::uint32_t>(count);
-      const std::int64_t kept = std::min<std::int64_t>(ids.offsets[bag + 1] - ids.offsets[bag], feature.first_n);
-      const std::int64_t* begin = values + ids.offsets[bag];
-      numbers.place(begin, begin + kept, last, arrays.places + count);
-      count += static_cast<std::size_t>(kept);
-    }
-    arrays.offsets[ids.offsets.size() - 1] = static_cast<std::uint32_t>(count);
+  std::span<const std::int64_t> values = ids.values;
+  if (!is_single && feature.pooling == Pooling::kFirst) {
+    values = first_ids(ids, feature.first_n, arrays.offsets);
+  } else if (!is_single) {
+    std::transform(ids.offsets.begin(), ids.offsets.end(), arrays.offsets,
+                   [](std::int64_t offset) { return static_cast<std::uint32_t>(offset); });
   }
-  std::fill_n(arrays.places + count, StepPlan::kPadding, 0U);
-  return {arrays.places, is_single ? nullptr : arrays.offsets, count, ids.is_shared};
+  numbering.number(values, arrays.places, table.ids, table.counts);
+  std::fill_n(arrays.places + values.size(), StepPlan::kPadding, 0U);
+  return {arrays.places, is_single ? nullptr : arrays.offsets, values.size(), ids.is_shared};
+}
+
+std::uint32_t ids_of(std::size_t table, const Wiring& wiring, std::span<const FeatureIds> ids) {
+  std::size_t count = 0;
+  for (const std::uint32_t feature : wiring.table_features[table]) count += ids[feature].values.size();
+  return static_cast<std::uint32_t>(count);
 }
 
 // Neighbouring tables, about kPieceIds ids together.
@@ -151,7 +133,7 @@ std::vector<std::size_t> cut_tables(const Wiring& wiring, std::span<const Featur
       begins.push_back(table);
       piece = 0;
     }
-    for (const std::uint32_t feature : wiring.table_features[table]) piece += ids[feature].values.size();
+    piece += ids_of(table, wiring, ids);
   }
   begins.push_back(wiring.table_dims.size());
   return begins;
@@ -184,10 +166,10 @@ StepPlan Layouts::plan(std::size_t rows, std::span<const FeatureIds> ids, Pool& 
   std::vector<StepPlan::UniqueIds> tables(wiring.table_dims.size());
   const auto number_table = [&](std::size_t table) {
     static thread_local Numbering numbering;
-    numbering.begin(wiring.usual_sizes[table].load(std::memory_order_relaxed));
-    TableNumbers numbers(numbering, arrays.tables[table]);
+    numbering.begin(wiring.usual_sizes[table].load(std::memory_order_relaxed), ids_of(table, wiring, ids));
     for (const std::uint32_t i : wiring.table_features[table]) {
-      features[i] = number_feature(i, wiring.features[i], ids[i], rows, arrays.features[i], numbers);
+      features[i] =
+          number_feature(i, wiring.features[i], ids[i], rows, arrays.features[i], arrays.tables[table], numbering);
     }
     wiring.usual_sizes[table].store(numbering.size(), std::memory_order_relaxed);
     tables[table] = {{arrays.tables[table].ids, numbering.size()}, {arrays.tables[table].counts, numbering.size()}};

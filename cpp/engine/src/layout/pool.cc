@@ -19,7 +19,8 @@ struct Examples {
   std::size_t end;
 };
 
-// One wire of one feature, for some examples.
+// One wire of one feature, for some examples. Holds copies: what is written to the outputs could change what a
+// reference refers to, for all the compiler knows, and it would read it again each time.
 template <std::size_t kWidth>
 class WirePool {
  public:
@@ -67,7 +68,7 @@ class WirePool {
   [[nodiscard, gnu::always_inline]] Block<kWidth> total_of(std::size_t begin, std::size_t end) const noexcept {
     if (begin == end) return {};
     Block<kWidth> total(row_and_ahead(begin));
-    for (std::size_t at = begin + 1; at < end; ++at) total.add(row_and_ahead(at));
+    for (std::size_t at = begin + 1; at < end; ++at) total.add(Block<kWidth>(row_and_ahead(at)));
     if (feature_.pooling == Pooling::kMean && end - begin > 1) total.scale(1.0F / static_cast<float>(end - begin));
     return total;
   }
@@ -97,9 +98,9 @@ class WirePool {
     }
   }
 
-  const Wire& wire_;
-  const Feature& feature_;
-  const FeatureBags& bags_;
+  Wire wire_;
+  Feature feature_;
+  FeatureBags bags_;
   MatrixView<const float> rows_;
   MatrixView<float> output_;
 };

@@ -1,0 +1,166 @@
+// layouts_test.cc: a plan numbers ids, pools rows and takes gradients back, whatever the pooling and the threads.
+#include "engine/layout/layouts.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "engine/error.h"
+
+namespace engine::layout {
+namespace {
+
+constexpr float kUnset = std::numeric_limits<float>::quiet_NaN();
+
+// The ids of one feature, with the memory that FeatureIds only shows.
+struct Ids {
+  std::vector<std::int64_t> values;
+  std::vector<std::int64_t> offsets;
+  bool is_shared = false;
+
+  [[nodiscard]] FeatureIds view() const { return {values, offsets, is_shared}; }
+};
+
+MatrixView<float> view(std::vector<float>& values, std::size_t columns) {
+  return {values.data(), values.size() / columns, columns};
+}
+MatrixView<const float> const_view(const std::vector<float>& values, std::size_t columns) {
+  return {values.data(), values.size() / columns, columns};
+}
+
+std::string error_of(const auto& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Layouts, ASumAMeanAndASequenceGoThereAndBack) {
+  // Table 0 has rows (v, 10 v), table 1 rows (v).
+  const Layouts layouts({2, 1}, {{0, Pooling::kSum, 0}, {0, Pooling::kMean, 0}, {1, Pooling::kFirst, 2}},
+                        {{0, 0, 0, 2, 0, 0}, {0, 1, 0, 2, 0, 0}, {1, 2, 0, 1, 0, 1}}, {2, 2});
+  const std::vector<Ids> ids{{{5, 7, 5}, {0, 2, 3}}, {{7, 9}, {0, 2, 2}}, {{1, 2, 3}, {0, 3, 3}}};
+  Pool team(2);
+  const std::vector<FeatureIds> views{ids[0].view(), ids[1].view(), ids[2].view()};
+  const StepPlan plan = layouts.plan(2, views, team);
+
+  const std::vector<std::int64_t> unique{5, 7, 9};
+  EXPECT_TRUE(std::ranges::equal(plan.unique(0).ids, unique));
+  EXPECT_TRUE(std::ranges::equal(plan.unique(0).counts, std::vector<std::uint32_t>{2, 2, 1}));
+  EXPECT_TRUE(std::ranges::equal(plan.unique(1).ids, std::vector<std::int64_t>{1, 2}));
+  EXPECT_EQ(plan.occurrences(), 7U);
+
+  const std::vector<float> rows0{5, 50, 7, 70, 9, 90};
+  const std::vector<float> rows1{1, 2};
+  std::vector<float> out0(4, kUnset);
+  std::vector<float> out1(4, kUnset);
+  plan.pool(std::vector{const_view(rows0, 2), const_view(rows1, 1)}, std::vector{view(out0, 2), view(out1, 2)}, team);
+  EXPECT_EQ(out0, (std::vector<float>{12 + 8, 120 + 80, 5, 50}));
+  EXPECT_EQ(out1, (std::vector<float>{1, 2, 0, 0}));
+
+  const std::vector<float> grad0{1, 2, 4, 8};
+  const std::vector<float> grad1{3, 5, 7, 9};
+  std::vector<float> back0(6, kUnset);
+  std::vector<float> back1(2, kUnset);
+  const std::vector<double> squares = plan.scatter(std::vector{const_view(grad0, 2), const_view(grad1, 2)},
+                                                   std::vector{view(back0, 2), view(back1, 1)}, team);
+  EXPECT_EQ(back0, (std::vector<float>{5, 10, 1.5F, 3, 0.5F, 1}));
+  EXPECT_EQ(back1, (std::vector<float>{3, 5}));
+  EXPECT_EQ(squares, (std::vector<double>{25 + 100 + 2.25 + 9 + 0.25 + 1, 9 + 25}));
+}
+
+TEST(Layouts, ASharedBagIsStoredOnceAndHasTheGradientOfAllExamples) {
+  const Layouts layouts({1}, {{0, Pooling::kSum, 0}}, {{0, 0, 0, 1, 1, 0}}, {3});
+  const Ids ids{{4, 6}, {0, 2}, true};
+  Pool team(1);
+  const std::vector<FeatureIds> views{ids.view()};
+  const StepPlan plan = layouts.plan(3, views, team);
+  const std::vector<float> rows{4, 6};
+  std::vector<float> out(9, kUnset);
+  plan.pool(std::vector{const_view(rows, 1)}, std::vector{view(out, 3)}, team);
+  EXPECT_EQ(out, (std::vector<float>{0, 10, 0, 0, 10, 0, 0, 10, 0}));
+  std::vector<float> back(2, kUnset);
+  const auto squares = plan.scatter(std::vector{const_view(out, 3)}, std::vector{view(back, 1)}, team);
+  EXPECT_EQ(back, (std::vector<float>{30, 30}));
+  EXPECT_EQ(squares, std::vector<double>{1800});
+}
+
+// Everything a plan gives for many ids of few tables, as bytes to compare.
+struct Results {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> counts;
+  std::vector<float> out;
+  std::vector<float> back;
+  std::vector<double> squares;
+  bool operator==(const Results&) const = default;
+};
+
+Results results_with(unsigned threads) {
+  constexpr std::size_t kRows = 40'000;
+  constexpr std::size_t kDim = 17;
+  const Layouts layouts({kDim}, {{0, Pooling::kSum, 0}, {0, Pooling::kMean, 0}},
+                        {{0, 0, 0, kDim, 0, 0}, {0, 1, 0, kDim, 0, 0}}, {kDim});
+  std::vector<Ids> ids(2);
+  std::uint64_t state = 1;
+  for (Ids& feature : ids) {
+    feature.offsets.push_back(0);
+    for (std::size_t row = 0; row < kRows; ++row) {
+      for (std::size_t i = 0; i < 1 + row % 2; ++i) {
+        state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+        feature.values.push_back(static_cast<std::int64_t>((state >> 40) % (row + 1)));
+      }
+      feature.offsets.push_back(static_cast<std::int64_t>(feature.values.size()));
+    }
+  }
+  Pool team(threads);
+  const std::vector<FeatureIds> views{ids[0].view(), ids[1].view()};
+  const StepPlan plan = layouts.plan(kRows, views, team);
+  Results results;
+  results.ids.assign(plan.unique(0).ids.begin(), plan.unique(0).ids.end());
+  results.counts.assign(plan.unique(0).counts.begin(), plan.unique(0).counts.end());
+  std::vector<float> rows(results.ids.size() * kDim);
+  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = 1.0F / static_cast<float>(1 + i % 1013);
+  results.out.assign(kRows * kDim, kUnset);
+  results.back.assign(rows.size(), kUnset);
+  plan.pool(std::vector{const_view(rows, kDim)}, std::vector{view(results.out, kDim)}, team);
+  results.squares =
+      plan.scatter(std::vector{const_view(results.out, kDim)}, std::vector{view(results.back, kDim)}, team);
+  return results;
+}
+
+TEST(Layouts, TheNumberOfThreadsChangesNoBit) {
+  const Results alone = results_with(1);
+  std::uint64_t total = 0;
+  for (const std::uint32_t count : alone.counts) total += count;
+  EXPECT_EQ(total, 2 * (20'000U + 40'000U));
+  for (const unsigned threads : {2U, 3U, 8U}) EXPECT_EQ(results_with(threads), alone);
+}
+
+TEST(Layouts, WhatDoesNotFitIsRefusedWithItsNumber) {
+  const auto make = [](Part part) { return [part] { Layouts({2}, {{0, Pooling::kSum, 0}}, {part}, {2}); }; };
+  EXPECT_EQ(error_of(make({0, 0, 1, 2, 0, 0})),
+            "part 0 reads columns 1 to 3 of feature 0, and the rows of its table 0 have 2 floats");
+  EXPECT_EQ(error_of(make({0, 0, 0, 2, 1, 0})), "part 0 writes floats 1 to 3 of output 0, which has 2 per example");
+
+  const Layouts layouts({2}, {{0, Pooling::kSum, 0}}, {{0, 0, 0, 2, 0, 0}}, {2});
+  Pool team(1);
+  const auto plan = [&](Ids ids) {
+    return [&layouts, &team, ids] {
+      const std::vector<FeatureIds> views{ids.view()};
+      (void)layouts.plan(2, views, team);
+    };
+  };
+  EXPECT_EQ(error_of(plan({{1}, {0, 1}})), "feature 0 has 2 offsets; a batch of 2 has 3");
+  EXPECT_EQ(error_of(plan({{1}, {0, 2, 1}})),
+            "feature 0 has offsets that fall; bag i is values[offsets[i]:offsets[i + 1]]");
+  EXPECT_EQ(error_of(plan({{1}, {0, 1, 2}})), "feature 0 has offsets from 0 to 2; they must go from 0 to its 1 ids");
+}
+
+}  // namespace
+}  // namespace engine::layout
