@@ -23,5 +23,5 @@ class Sizes:
     quick: bool = False
 
 
-FULL = Sizes(seeds=(0, 1, 2), epochs=7, peer_epochs=6)
+FULL = Sizes(seeds=(0, 1, 2), epochs=6, peer_epochs=6)
 QUICK = Sizes(seeds=(0,), epochs=2, peer_epochs=2, users=1000, quick=True)
