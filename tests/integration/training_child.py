@@ -143,7 +143,7 @@ def command(
     err: Path,
     largest_file: int | None = None,
 ) -> None:
-    """Be the program ``monolith``, with its output in files; on a disk that takes no file above a size, if so wanted."""
+    """Be the program ``monolith``, with its output in files; ``largest_file`` makes the disk seem full."""
     if largest_file is not None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (largest_file, largest_file))
     os.environ.update(environment)

@@ -34,7 +34,7 @@ def load_job(flags: Mapping[str, Any], config: Path | None) -> Loaded[JobConfig]
 def show_metrics(metrics: Mapping[str, float], *, as_json: bool) -> None:
     """Print metrics on standard output: a table, or one JSON object."""
     if as_json:
-        plain = {name: None if math.isnan(value) else value for name, value in metrics.items()}
+        plain = {name: value if math.isfinite(value) else None for name, value in metrics.items()}
         typer.echo(json.dumps(plain))
         return
     table = Table(show_header=False, box=None)

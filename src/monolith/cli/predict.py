@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.core.errors import ConfigError
 from monolith.training.config.job import JobConfig
 from monolith.training.config.options import with_config_options
 
@@ -39,8 +40,7 @@ def predict(
     file = None if out is None else NewFile(str(out))
     try:
         for found in job.predict(checkpoint):
-            names, columns = list(found), [found[name].tolist() for name in found]
-            lines = [json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in zip(*columns, strict=True)]
+            lines = _lines(found)
             if file is None:
                 sys.stdout.writelines(lines)
             else:
@@ -51,3 +51,12 @@ def predict(
         raise
     if file is not None:
         file.publish()
+
+
+def _lines(found: Mapping[str, Any]) -> list[str]:
+    """One line of JSON per example."""
+    sizes = {name: len(value) if value.ndim else None for name, value in found.items()}
+    if len(set(sizes.values())) != 1:
+        raise ConfigError(f"the outputs have {sizes} rows; extra outputs have one row per example, as predictions have")
+    columns = [value.tolist() for value in found.values()]
+    return [json.dumps(dict(zip(found, row, strict=True))) + "\n" for row in zip(*columns, strict=True)]

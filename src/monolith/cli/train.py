@@ -48,14 +48,12 @@ def train(
         else:
             report.print_config(loaded.report)
         return
-    from monolith.training.feature_engineering import write_features
     from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job
 
     job = Job(loaded.config, hooks=[StopSignalHook()])
     if loaded.config.only_feature_engineering:
-        written = write_features(job.batches(), Path(loaded.config.model_dir), index=loaded.config.index)
-        for path in written.paths:
+        for path in job.write_features().paths:
             typer.echo(path)
         return
     show_metrics(job.train(), as_json=as_json)

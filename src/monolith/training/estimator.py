@@ -238,7 +238,7 @@ class Estimator:
         try:
             dataset.restore(self._place)
         except DataError as error:
-            raise DataError(f"{error}. To start at the beginning of the data: train(..., resume_data=False)") from error
+            raise DataError(f"{error}. To start at the beginning of the data: resume_data=False") from error
         return True
 
     def train_and_evaluate(
@@ -249,6 +249,7 @@ class Estimator:
         max_steps: int | None = None,
         steps_per_eval: int = 10000,
         eval_steps: int | None = None,
+        resume_data: bool = True,
     ) -> list[dict[str, float]]:
         """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order."""
         found: list[dict[str, float]] = []
@@ -256,7 +257,7 @@ class Estimator:
             before = self.step
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
-                self.train(train, max_steps=until)
+                self.train(train, max_steps=until, resume_data=resume_data or bool(found))
                 if self.step > before or not found:
                     found.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):

@@ -44,9 +44,8 @@ def open_rows(config: DataConfig, patterns: str | None, *, seed: int = 0, shard:
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
     """Return rows as the batches of a job; shuffled and repeated only for training."""
     if is_training:
-        rows = rows.shuffle(config.shuffle_buffer)
-        if config.epochs != 1:
-            rows = rows.repeat(config.epochs or None)
+        # Also once: a place in the data stays good when the number of epochs changes.
+        rows = rows.shuffle(config.shuffle_buffer).repeat(config.epochs or None)
     return rows.with_schema(schema).batch(config.batch_size)
 
 

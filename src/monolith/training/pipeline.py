@@ -79,6 +79,7 @@ class Pipeline:
         self._late_push = late_push
         self._late_dense = late_dense
         self._ahead: deque[_Ahead] = deque()
+        self._reading_failed: Exception | None = None
         self._unpushed: Gradients | None = None
         self._unapplied: Gradients | None = None
         self._pushes: deque[Future[None]] = deque()
@@ -88,6 +89,8 @@ class Pipeline:
         """Take the next batch through one step; None when the data has ended."""
         self._read_ahead()
         if not self._ahead:
+            if self._reading_failed is not None:
+                raise self._reading_failed
             return None
         for one in self._ahead:
             self._pull(one)
@@ -115,8 +118,12 @@ class Pipeline:
             self._stepper.apply_dense(late)
 
     def _read_ahead(self) -> None:
-        while len(self._ahead) <= self._prefetch:
-            found = next(self._batches, None)
+        while len(self._ahead) <= self._prefetch and self._reading_failed is None:
+            try:
+                found = next(self._batches, None)
+            except Exception as error:  # of a batch whose turn has not come: those before it are good
+                self._reading_failed = error
+                return
             if found is None:
                 return
             self._ahead.append(_Ahead(*found))
@@ -147,7 +154,7 @@ class Pipeline:
             self._pushes.popleft().result()
         for one in self._ahead:
             if one.pulled is not None:
-                one.pulled.result()
+                one.pulled.exception()  # waits; what is wrong with a batch is told when its turn comes
                 one.pulled = None
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ A trained model's folder remembers its job, so evaluating and predicting need no
 
 from __future__ import annotations
 
+import inspect
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,10 +19,12 @@ from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.features import Model
+from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config.job import JobConfig
 from monolith.training.estimator import Estimator
-from monolith.training.eval_loop import follow_checkpoints
+from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
+from monolith.training.feature_engineering import FeatureFiles, write_features
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import open_batches, open_rows
@@ -66,10 +69,10 @@ class Job:
         self._remember()
         train = self._batches(self.config.data, is_training=True)
         if self.config.eval_data is None:
-            return self.estimator.train(train, self.config.steps, self.config.max_steps)
+            return self._train(train)
         evaluate = self._batches(self.config.eval_data, is_training=False)
         if self.config.steps_per_eval is None:
-            self.estimator.train(train, self.config.steps, self.config.max_steps)
+            self._train(train)
             return self.estimator.evaluate(evaluate, self.config.eval_steps)
         max_steps = self.config.max_steps
         if self.config.steps is not None:
@@ -80,8 +83,13 @@ class Job:
             max_steps=max_steps,
             steps_per_eval=self.config.steps_per_eval,
             eval_steps=self.config.eval_steps,
+            resume_data=self.config.resume_data,
         )
         return found[-1] if found else {}
+
+    def _train(self, data: Dataset) -> dict[str, float]:
+        config = self.config
+        return self.estimator.train(data, config.steps, config.max_steps, resume_data=config.resume_data)
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
@@ -94,8 +102,7 @@ class Job:
         found = follow_checkpoints(
             lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
         )
-        for step, path in found:
-            metrics = self.evaluate(path)
+        for step, metrics in evaluate_checkpoints(found, lambda step, path: self.evaluate(path)):
             write_summary(metrics, step, Path(self.config.model_dir) / "eval")
             yield metrics
 
@@ -103,9 +110,18 @@ class Job:
         """Iterate over the predictions of ``data``, batch by batch."""
         return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
 
-    def batches(self) -> Dataset:
-        """Return the training data."""
-        return self._batches(self.config.data, is_training=True)
+    def write_features(self) -> FeatureFiles:
+        """Write the training data, as the model would see it, to files in the model folder.
+
+        Raises:
+            ConfigError: There is no model folder.
+        """
+        if not self.config.model_dir:
+            raise ConfigError(
+                "only_feature_engineering writes to the model folder, and there is none; give --model-dir"
+            )
+        batches = self._batches(self.config.data, is_training=True)
+        return write_features(batches, Path(self.config.model_dir), index=self.config.index)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
         if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
@@ -134,13 +150,16 @@ class Job:
     def _labels(self) -> tuple[str, ...]:
         return self.config.label_features or tuple(self._remembered.get("label_features", ()))
 
+    @property
+    def _options(self) -> dict[str, Any]:
+        return {**self._remembered.get("task_options", {}), **self.config.task_options}
+
     def _make_model(self) -> Model:
-        options = {**self._remembered.get("task_options", {}), **self.config.task_options}
-        name = self._task.replace("-", "_").lower()
-        if "." not in self._task and ":" not in self._task and name in models.MODELS:
+        cls = _find_class(self._task)
+        if cls is None:
             self._inferred = self._infer_schema()
-            return models.from_schema(name, self._inferred, options, labels=self._labels)
-        made: object = _instantiate(load_class(self._task), self._task, options)
+            return models.from_schema(self._task, self._inferred, self._options, labels=self._labels)
+        made: object = _instantiate(cls, self._task, self._options)
         if isinstance(made, BaseTask):
             self._own_task = made
             model_fn: object = made.create_model_fn()
@@ -154,6 +173,11 @@ class Job:
         seen = _read_job(self.config, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
+        if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
+            raise ConfigError(
+                f"task {self._task!r} takes its features from the first rows, which a stream gives only once; train on "
+                "a file first, into this --model-dir, or write the model: --task FILE.py:Class"
+            )
         return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
 
     def _remember(self) -> None:
@@ -162,8 +186,8 @@ class Job:
         folder = Path(self.config.model_dir)
         folder.mkdir(parents=True, exist_ok=True)
         body = {
-            "task": self._task,
-            "task_options": {**self._remembered.get("task_options", {}), **self.config.task_options},
+            "task": _rooted(self._task),
+            "task_options": self._options,
             "label_features": list(self._labels),
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
@@ -183,10 +207,34 @@ def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[
     return body
 
 
+def _find_class(task: str) -> type[Any] | None:
+    """Return the class that a task names; None when it is a ready-made model."""
+    if "." in task or ":" in task:
+        return load_class(task)
+    try:
+        model_class(task)
+    except ConfigError as unknown:
+        try:
+            return load_class(task)
+        except ConfigError as error:
+            raise ConfigError(f"{unknown}; {error}") from error
+    return None
+
+
+def _rooted(task: str) -> str:
+    """The task in words that mean the same in every folder."""
+    path, colon, name = task.rpartition(":")
+    return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else task
+
+
 def _instantiate(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:
     if issubclass(cls, SingleTaskModelParams):
         return cls().task().set(**options).instantiate()
+    signature = inspect.signature(cls)
     try:
-        return cls(**options)
+        signature.bind(**options)
     except TypeError as error:
-        raise ConfigError(f"task {task!r} refuses the options {dict(options)}: {error}") from error
+        raise ConfigError(
+            f"task {task!r} refuses the options {dict(options)}: {error}; it takes {signature}"
+        ) from error
+    return cls(**options)
