@@ -127,9 +127,8 @@ bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.lock
 	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
 
-demo: setup ## Set up and run the examples
-	$(BIN)/python examples/01_local_table.py
-	$(BIN)/python examples/02_read_records.py
+demo: setup ## Set up, then train a model on generated clicks and show how near it comes to the best possible
+	$(BIN)/monolith demo --folder build/demo
 
 proto: $(VENV)/.requirements ## Rebuild src/monolith/_proto from proto/
 	scripts/write_proto.sh $(BIN)/python src/monolith/_proto

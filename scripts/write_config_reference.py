@@ -1,4 +1,4 @@
-"""Writes docs/reference/configuration.md from the configuration's dataclasses; ``--check`` only says whether it is current.
+"""Writes docs/reference/configuration.md from the dataclasses; ``--check`` only says whether it is current.
 
 A field's meaning is the docstring below it, so the page and ``--help`` cannot disagree.
 """
@@ -19,15 +19,16 @@ PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configurati
 _HEAD = """\
 # Configuration
 
-Every field, its default and its meaning. Written by `scripts/write_config_reference.py`; change the docstrings, not this page.
-How values are given, and which of them wins, is in the [guide](../guide/configuration.md).
+Every field, its default and its meaning. Written by `scripts/write_config_reference.py`; change the docstrings, not
+this page. How values are given, and which of them wins, is in the [guide](../guide/configuration.md).
 
-A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable `MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in
-a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The sections up to `runtime` are those of `RunConfig`;
-`monolith train`, `evaluate` and `predict` take `task` and `data` too; `cluster` and `serving` are those of `RunnerConfig`.
+A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable
+`MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The
+sections up to `runtime` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
+too; `cluster` and `serving` are those of `RunnerConfig`.
 
-Nothing acts yet on `cluster`, `serving`, `is_local`, `slow_start_steps` and `max_slow_start_wait_minute`, which are for jobs of
-several processes. They are checked all the same.
+Nothing acts yet on `cluster`, `serving`, `is_local`, `slow_start_steps` and `max_slow_start_wait_minute`, which are for
+jobs of several processes. They are checked all the same.
 """
 _SECTIONS = ("run", "checkpoint", "pipeline", "gradient", "metrics", "runtime", "task", "data", "cluster", "serving")
 

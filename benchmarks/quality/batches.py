@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,28 +10,35 @@ from numpy.typing import NDArray
 from monolith.data import Batch, Ragged
 from quality.movielens import ONE_VALUED, Ratings
 
-__all__ = ["FEATURES", "ordered", "shuffled"]
+__all__ = ["FEATURES", "Renamed", "ordered", "shuffled"]
 
 FEATURES = (*ONE_VALUED, "genres")
 
 Ints = NDArray[np.int64]
+Renamed = Mapping[str, Ints]
+"""Feature to the new id of each of its ids."""
 
 
-def shuffled(ratings: Ratings, size: int, *, seed: int, epoch: int) -> Iterator[Batch]:
+def shuffled(ratings: Ratings, size: int, *, seed: int, epoch: int, renamed: Renamed | None = None) -> Iterator[Batch]:
     """Yield the batches of one epoch in an order of its own; the last, shorter one too."""
-    yield from ordered(ratings.take(np.random.default_rng([seed, epoch]).permutation(len(ratings))), size)
+    order = np.random.default_rng([seed, epoch]).permutation(len(ratings))
+    yield from ordered(ratings.take(order), size, renamed=renamed)
 
 
-def ordered(ratings: Ratings, size: int) -> Iterator[Batch]:
-    """Yield the batches of the ratings as they are."""
+def ordered(ratings: Ratings, size: int, *, renamed: Renamed | None = None) -> Iterator[Batch]:
+    """Yield the batches of the ratings as they are; features in ``renamed`` get their ids from there."""
     lengths = np.array([len(each) for each in ratings.genre_lists])
     starts = np.cumsum(lengths) - lengths
     flat = np.concatenate(ratings.genre_lists)
     for start in range(0, len(ratings), size):
         part = ratings.take(np.arange(start, min(start + size, len(ratings))))
-        ids = {name: _single(getattr(part, name)) for name in ONE_VALUED}
+        ids = {name: _single(_renamed(renamed, name, getattr(part, name))) for name in ONE_VALUED}
         ids["genres"] = _gathered(flat, starts[part.movie], lengths[part.movie])
         yield Batch.from_arrays(ids=ids, label=part.label, event_time_s=part.time_s, uid=part.user)
+
+
+def _renamed(renamed: Renamed | None, name: str, ids: Ints) -> Ints:
+    return renamed[name][ids] if renamed is not None and name in renamed else ids
 
 
 def _single(values: Ints) -> Ragged:

@@ -100,7 +100,7 @@ class Ours:
     def steps(self, first: int, count: int) -> None:
         """Take ``count`` steps from batch ``first`` on."""
         chosen = [self.batches[number % len(self.batches)] for number in range(first, first + count)]
-        self.estimator.train(chosen, steps=count)
+        self.estimator.train(chosen, steps=count, resume_data=False)
 
     def logits(self, batch: Batch) -> Tensor:
         """Return what the model says now."""

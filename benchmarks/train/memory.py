@@ -25,7 +25,7 @@ def memory_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     rows_before, before = ours.rows, resident_bytes()
     number = 0
     while (batch := workload.coverage(number)) is not None:
-        ours.estimator.train([batch], steps=1)
+        ours.estimator.train([batch], steps=1, resume_data=False)
         number += 1
     ours.steps(0, 2)
     rows, grown = ours.rows - rows_before, resident_bytes() - before

@@ -83,7 +83,7 @@ def pause_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         times = StepTimes(sizes.saves)
         steps = (sizes.saves + 1) * sizes.steps_between_saves
         batches = [ours.batches[number % len(ours.batches)] for number in range(steps)]
-        ours.estimator.train(batches, steps=steps, hooks=[times])
+        ours.estimator.train(batches, steps=steps, hooks=[times], resume_data=False)
         size = sum(file.stat().st_size for file in Path(folder).rglob("*") if file.is_file())
         ours.estimator.close()
     yield _result(times, size, ours.rows)

@@ -18,7 +18,8 @@ Floats = NDArray[np.float32]
 SPARSE = tuple(f"c{number:02d}" for number in range(26))
 DENSE = 13
 DIM = 16
-HIDDEN = (256, 128, 64)
+HIDDEN = (128, 64)
+"""The tower of ``monolith.models.DeepFM`` where none is given."""
 ZIPF_EXPONENT = 1.05
 SEED = 20240607
 BEGIN_S = 1_700_000_000

@@ -7,11 +7,15 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import monolith as mt
+from monolith.artifacts import CheckpointManifest, FileRecord
 from monolith.core import errors
+from monolith.core import metrics as metric_names
 from monolith.data import Batch, Dataset, DenseFeature, Schema, SparseFeature, transforms
 from monolith.data.transforms import Transform
 from monolith.embedding import MultiTable, Table, TableSpec
@@ -19,6 +23,7 @@ from monolith.embedding.admission import FILTERS
 from monolith.embedding.compressors import COMPRESSORS
 from monolith.embedding.initializers import INITIALIZERS
 from monolith.embedding.optimizers import OPTIMIZERS
+from monolith.training import hooks
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
@@ -93,8 +98,56 @@ def test_every_field_of_schema_and_batch_is_in_the_guide(owner: type) -> None:
     assert [name for name in names if not re.search(rf"\b{name}\b", text)] == []
 
 
-def test_links_lead_somewhere() -> None:
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "check_docs.py")], capture_output=True, text=True, check=False
-    )
+@pytest.mark.parametrize("method", [mt.Model.embedding_feature, mt.Model.embedding_slice], ids=lambda m: m.__name__)
+def test_every_argument_of_a_declaration_is_in_the_guide(method: Callable[..., object]) -> None:
+    text = (ROOT / "docs" / "guide" / "models.md").read_text()
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.parametrize("owner", [mt.Estimator, mt.Output], ids=lambda owner: owner.__name__)
+def test_everything_of_estimator_and_output_is_in_the_guide(owner: type) -> None:
+    text = (ROOT / "docs" / "guide" / "training.md").read_text()
+    assert [name for name in vars(owner) if not name.startswith("_") and name not in text] == []
+
+
+def test_every_hook_is_in_the_reference() -> None:
+    text = (REFERENCE / "hooks.md").read_text()
+    names = [name for name in hooks.__all__ if name.endswith("Hook") and name != "Hook"]
+    assert [name for name in names if f"`{name}`" not in text] == []
+    for owner in (hooks.Hook, hooks.Run, hooks.StepResult):
+        assert [name for name in vars(owner) if not name.startswith("_") and name not in text] == [], owner
+
+
+@pytest.mark.parametrize("model", mt.models.MODELS.values(), ids=lambda model: model.__name__)
+def test_every_option_of_a_ready_made_model_is_in_its_row(model: type) -> None:
+    text = (REFERENCE / "models.md").read_text()
+    (row,) = re.findall(rf"^\| `{model.__name__}` .*$", text, re.MULTILINE)
+    parameters = inspect.signature(model).parameters.values()
+    own = [each.name for each in parameters if each.kind is each.KEYWORD_ONLY]
+    assert own
+    assert [name for name in own if f"`{name}`" not in row] == []
+    assert [name for name in mt.models.TableOptions.__annotations__ if f"`{name}`" not in text] == []
+
+
+def test_every_metric_of_a_run_is_in_the_guide() -> None:
+    text = (ROOT / "docs" / "guide" / "metrics.md").read_text()
+    names = [each.name for each in metric_names.ALL if re.match(r"monolith_(train|table|checkpoint)_", each.name)]
+    assert names
+    assert [name for name in names if name not in text] == []
+
+
+@pytest.mark.parametrize("owner", [CheckpointManifest, FileRecord], ids=lambda owner: owner.__name__)
+def test_every_field_of_a_manifest_is_in_the_reference(owner: type) -> None:
+    text = (REFERENCE / "checkpoint-format.md").read_text()
+    names = [field.name for field in dataclasses.fields(owner)]  # type: ignore[arg-type]
+    assert [name for name in names if not re.search(rf"[`\"]{name}[`\"]", text)] == []
+
+
+@pytest.mark.parametrize(
+    "command", [["check_docs.py"], ["write_config_reference.py", "--check"]], ids=lambda command: command[0]
+)
+def test_links_lead_somewhere_and_the_written_page_is_current(command: list[str]) -> None:
+    script = str(ROOT / "scripts" / command[0])
+    done = subprocess.run([sys.executable, script, *command[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -76,6 +76,7 @@ def main() -> None:
     try:
         app(prog_name="monolith")
     except (MonolithError, OSError) as error:  # an OSError is about a path, and names it
-        line = " ".join(str(error).split())
-        sys.stderr.write(f"error: {line or type(error).__name__}\n")
-        sys.exit(1)
+        line = " ".join(str(error).split()) or type(error).__name__
+    # Outside of the handler: the error's traceback, and all that its frames hold, is gone before the process ends.
+    sys.stderr.write(f"error: {line}\n")
+    sys.exit(1)

@@ -104,7 +104,7 @@ TRAIN_IDS_TOTAL = Metric(
 TRAIN_LOSS = Metric(
     name="monolith_train_loss",
     kind="gauge",
-    help="Loss of the last batch: heads, extra losses and layer losses added up.",
+    help="Loss per example of the last batch: heads, extra losses and layer losses added up.",
 )
 TRAIN_HEAD = Metric(
     name="monolith_train_head",

@@ -6,6 +6,7 @@ tensors, so after ``backward`` a row tensor's ``grad`` is what the store is to b
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,9 +63,8 @@ def embed(
         each.reshape(-1, *tensor.shape).to(device) for each, tensor in zip(flat, embedder.tensors, strict=True)
     )
     layouts: dict[str, Any] = {}
-    for name in sorted(embedder.declaration.layouts):
-        layout = embedder.declaration.layouts[name]
-        own = [next(filled) for _ in layout.tensors()]
-        layouts[name] = own if layout.out is None and not layout.is_single else own[0]
+    for name, count, is_list in embedder.layouts:
+        own = list(itertools.islice(filled, count))
+        layouts[name] = own if is_list else own[0]
     batch = pulled.batch.as_torch() if str(device) == "cpu" else pulled.batch.to(device)
     return Embedded(EmbeddedBatch.of(batch, layouts), pulled.plan, rows, squares)

@@ -234,10 +234,11 @@ class Declaration:
         """End declaring.
 
         Raises:
-            ConfigError: A feature has no slice, so its ids would have no row.
+            ConfigError: A feature has no slice, so its ids would be read for nothing.
         """
+        used = {part.piece.feature for tensor in self.tensors() for part in tensor.parts}
         for feature in self.features.values():
-            if feature.table not in self.slices:
+            if feature.name not in used:
                 raise ConfigError(
                     f"feature {feature.name!r} has no slice; declare one with embedding_slice, or drop it"
                 )

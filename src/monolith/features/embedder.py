@@ -17,6 +17,7 @@ from monolith.data import Batch
 from monolith.embedding import EmbeddingStore
 from monolith.embedding.store import Rows
 from monolith.features.declaration import Declaration
+from monolith.features.layouts import Layout
 
 __all__ = ["EmbeddedBatch", "Embedder", "PulledBatch"]
 
@@ -51,6 +52,8 @@ class Embedder:
         self.declaration = declaration
         self.store = store
         self.tensors = declaration.tensors()
+        self.layouts = [_filled_by(declaration.layouts[name]) for name in sorted(declaration.layouts)]
+        """Of each layout: its name, how many of ``tensors`` are its own, and whether it is the list of them."""
         self._tables = declaration.tables
         self._features = declaration.feature_names
         self._kernel = declaration.kernel()
@@ -109,3 +112,7 @@ class Embedder:
             time_s=time_s,
             step=step,
         )
+
+
+def _filled_by(layout: Layout) -> tuple[str, int, bool]:
+    return layout.name, len(layout.tensors()), layout.out is None and not layout.is_single

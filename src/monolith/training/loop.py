@@ -6,6 +6,7 @@ Everything happens at step boundaries in one thread; other threads ask through `
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
@@ -27,6 +28,8 @@ from monolith.training.step import Stepper
 __all__ = ["TrainingRun", "read_marked"]
 
 logger = logging.getLogger(__name__)
+
+_STEPS_WITHOUT_LABELS = 20
 
 
 def read_marked(dataset: Any) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
@@ -63,6 +66,7 @@ class TrainingRun:
         self._step = self._first_step = step
         self._extra = extra
         self._is_resumed = is_resumed
+        self._has_labels = False
         self._started: list[Hook] = []
         self._batches = read_marked(dataset)
         self._pipeline = Pipeline(
@@ -161,7 +165,6 @@ class TrainingRun:
             TrainingDiverged: A loss is not finite; the text names the last good checkpoint.
             DataError: The data has no batch at all.
         """
-        error: BaseException | None = None
         try:
             for hook in self._hooks:
                 self._started.append(hook)
@@ -169,13 +172,10 @@ class TrainingRun:
             self._run_steps(until)
             self._finish()
         except TrainingDiverged as diverged:
-            error = TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}")
-            raise error from diverged
-        except BaseException as raised:
-            error = raised
-            raise
+            raise TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}") from diverged
         finally:
-            self._end(error)
+            # Not kept in a variable: an exception that its own frame holds outlives everything.
+            self._end(sys.exception())
 
     def _run_steps(self, until: int | None) -> None:
         before = self._clock.monotonic_s()
@@ -209,10 +209,23 @@ class TrainingRun:
             ids=stepped.occurrences,
             seconds=seconds,
         )
+        self._check_labels(result)
         if self._metrics is not None:
             self._metrics.update(result)
         for hook in self._hooks:
             hook.after_step(self, result)
+
+    def _check_labels(self, result: StepResult) -> None:
+        """Refuse data without a single label: it would train nothing, with a loss of 0."""
+        if self._has_labels:
+            return
+        heads = [head for head in result.heads.values() if head.label is not None]
+        self._has_labels = not heads or any(head.mask is None or head.mask.any() for head in heads)
+        if not self._has_labels and self._step - self._first_step >= _STEPS_WITHOUT_LABELS:
+            raise DataError(
+                f"none of the first {_STEPS_WITHOUT_LABELS} batches has a label, so there is nothing to learn; "
+                "check the schema's labels and label_features"
+            )
 
     def _end_data(self) -> None:
         if self._step == self._first_step:

@@ -60,7 +60,7 @@ class CheckpointConfig:
     background_save: bool = True
     """Write checkpoints while training goes on; False stops it until they are safe."""
     feature_eviction_on_save: bool = False
-    """Remove expired rows from the tables after each save."""
+    """Remove expired rows from the tables with each save."""
 
     def __post_init__(self) -> None:
         check_number(self, "save_checkpoints_secs", "dense_only_save_checkpoints_secs", "tide_save_secs", above=0)

@@ -28,7 +28,7 @@ class MetricsConfig:
     save_summary_steps: int = 100
     """Steps between TensorBoard summaries; 0 = none."""
     progressive_validation: bool | None = None
-    """Score every batch before it is learnt from; None = for streams only."""
+    """Count the metrics of every batch before it is learnt from; None = yes, False saves their time."""
     metrics_port: int | None = None
     """Port of the Prometheus page; None = no page, 0 = any free port."""
     deep_insight_name: str | None = None

@@ -1,0 +1,35 @@
+"""The bars of every case of quality, and what its lines say about the run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from measure import results
+from measure.machine import machine
+from measure.results import Result
+from quality.workload import Sizes
+
+__all__ = ["BARS", "progress", "write"]
+
+BARS: dict[str, tuple[float, float]] = {"ml1m_deepfm_auc": (0.808, 0.815)}
+"""(must reach, aim) by case. Cases that are not here have no bar."""
+
+_PACKAGES = {"numpy": "numpy", "torch": "torch"}
+
+
+def write(result: Result, sizes: Sizes, out: TextIO) -> None:
+    """Print the line of a result."""
+    env = {
+        **machine(_PACKAGES),
+        "threads": sizes.threads,
+        "epochs": sizes.epochs,
+        "users": sizes.users,
+        "quick": sizes.quick,
+    }
+    results.write(result, out, bench="quality", bars=BARS, env=env)
+
+
+def progress(text: str) -> None:
+    """Tell the person who waits."""
+    print(f"bench quality: {text}", file=sys.stderr, flush=True)
