@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def run_to_the_end(pattern: str, model_dir: Path, options: dict[str, Any], *, kill_at: int | None = None) -> Any:
-    """Train in a process of its own; return its fingerprint, or None when it was killed first."""
+    """Train in a process of its own; return its fingerprint, or its exit status when it was to be killed first."""
     context = fork_context()
     receiving, sending = context.Pipe(duplex=False)
     process = context.Process(target=child.train, args=(pattern, model_dir, sending, STEPS, options))
@@ -51,7 +52,8 @@ def run_to_the_end(pattern: str, model_dir: Path, options: dict[str, Any], *, ki
                 return said
             if kill_at is not None and said >= kill_at:
                 process.kill()
-                return None
+                process.join()
+                return process.exitcode
     finally:
         process.join()
         receiving.close()
@@ -65,8 +67,9 @@ def test_a_training_that_is_killed_again_and_again_ends_with_the_same_bytes(
     whole = run_to_the_end(pattern, tmp_path / "whole", options)
     assert whole["step"] == STEPS
     # The first death is after the first checkpoint was begun: it may be half written.
-    for kill_at in sorted([7, *(luck.randrange(1, STEPS) for _ in range(KILLS - 1))]):
-        run_to_the_end(pattern, tmp_path / "killed", options, kill_at=kill_at)
+    kills = sorted([7, *(luck.randrange(1, STEPS) for _ in range(KILLS - 1))])
+    ends = [run_to_the_end(pattern, tmp_path / "killed", options, kill_at=kill_at) for kill_at in kills]
+    assert -signal.SIGKILL in ends, "a test of nothing: every process ended before it was killed"
     resumed = run_to_the_end(pattern, tmp_path / "killed", options)
     assert resumed == whole, f"MONOLITH_KILL_SEED={SEED}"
 
