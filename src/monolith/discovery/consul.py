@@ -80,11 +80,21 @@ class ConsulDiscovery(Backend):
         self._agent.pass_check(self._agent.service_id(self._job, service))
 
     def _confirm(self, service: ServiceInfo) -> None:
+        """Wait until the service is listed. Of several that came at once, the one with the first address stays."""
         for attempt in range(_VISIBLE_TRIES + 1):
             if attempt > 0:
                 self._pause(_VISIBLE_PAUSE_S)
-            if any(entry.address == service.address for entry in self._holders(service)):
-                return
+            self._refuse_if_taken(service)
+            rivals = self._holders(service)
+            addresses = [entry.address for entry in rivals]
+            if service.address not in addresses:
+                continue
+            if min(addresses) != service.address:
+                raise _taken(service, min(addresses))
+            for entry in rivals:
+                if entry.address != service.address:
+                    self._agent.deregister(entry.service_id, entry.node)
+            return
         raise ClusterError(
             f"This machine is blacklisted by consul. {service.id} at {service.address} was registered at "
             f"{self._agent.endpoint}, but is not listed after {_VISIBLE_TRIES * _VISIBLE_PAUSE_S:g} s"
@@ -92,15 +102,13 @@ class ConsulDiscovery(Backend):
 
     def _withdraw(self, service: ServiceInfo) -> None:
         entry_id = self._agent.service_id(self._job, service)
+        # An id may be another's by now; one that nobody holds any more is no loss.
         if self._agent.holder(entry_id) in (None, service.address):
             self._agent.deregister(entry_id)
 
     def _renew(self, service: ServiceInfo) -> None:
-        entry_id = self._agent.service_id(self._job, service)
-        holder = self._agent.holder(entry_id)
-        if holder not in (None, service.address):
-            raise AlreadyRegistered(f"Service already registered: {service.id} was taken over by {holder}")
-        if not self._agent.pass_check(entry_id):
+        self._refuse_if_taken(service)
+        if not self._agent.pass_check(self._agent.service_id(self._job, service)):
             logger.warning("Consul has lost a registration, it is put back id=%s", service.id)
             self._publish(service)
 
@@ -125,6 +133,15 @@ class ConsulDiscovery(Backend):
             if (entry.tags.get("name"), entry.tags.get("index")) == place
         ]
 
+    def _refuse_if_taken(self, service: ServiceInfo) -> None:
+        addresses = [entry.address for entry in self._holders(service)]
+        if addresses and service.address not in addresses:
+            raise _taken(service, addresses[0])
+        # A successor whose check does not pass is not listed; passing it for our own would revive it.
+        holder = self._agent.holder(self._agent.service_id(self._job, service))
+        if holder not in (None, service.address):
+            raise _taken(service, str(holder))
+
     def _beat_all(self) -> None:
         with self._writing:
             for service in list(self._own.values()):
@@ -136,6 +153,10 @@ class ConsulDiscovery(Backend):
     def _pause(self, seconds: float) -> None:
         self._clock.sleep_s(seconds)
         self._check_open()
+
+
+def _taken(service: ServiceInfo, address: str) -> AlreadyRegistered:
+    return AlreadyRegistered(f"Service already registered: {service.id} was taken over by {address}")
 
 
 def _service(service_type: str, entry: ConsulEntry) -> ServiceInfo:

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
 from monolith.core.clock import Clock, SystemClock
@@ -23,6 +23,8 @@ from monolith.discovery.address import checked_host, checked_port, join_address
 from monolith.discovery.base import ServiceInfo
 
 __all__ = ["ConsulAgent", "ConsulEndpoint", "ConsulEntry", "LookupAgent", "consul_agent"]
+
+T = TypeVar("T")
 
 _LOOKUP_PORT = 2280
 _LOOKUP_SOCKET = "/opt/tmp/sock/consul.sock"
@@ -168,15 +170,14 @@ class ConsulAgent:
             return None
         if status != 200:
             raise self._failure("query", status, text)
-        found = self._json("query", text)
-        return join_address(str(found["Address"]), int(found["Port"]))
+        return self._read("query", text, lambda found: join_address(str(found["Address"]), int(found["Port"])))
 
     def lookup(self, name: str) -> list[ConsulEntry]:
         """Return the instances of a service whose checks pass."""
         status, text = self._ask("query", "GET", f"/v1/health/service/{quote(name, safe='')}?passing=true")
         if status != 200:
             raise self._failure("query", status, text)
-        return [_health_entry(one) for one in self._json("query", text)]
+        return self._read("query", text, lambda found: [_health_entry(one) for one in found])
 
     def _registration(self, name: str, service: ServiceInfo, ttl_s: int) -> dict[str, Any]:
         return {
@@ -219,12 +220,14 @@ class ConsulAgent:
             retryable=status >= 500,
         )
 
-    def _json(self, operation: str, text: str) -> Any:
+    def _read(self, operation: str, text: str, build: Callable[[Any], T]) -> T:
+        """Return what ``build`` makes of the JSON of an answer."""
         try:
-            return json.loads(text)
-        except ValueError as error:
+            return build(json.loads(text))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClusterError(
-                f"Consul {operation} failed: {self.endpoint} answered {text[:80]!r}, which is no JSON; check the address"
+                f"Consul {operation} failed: {self.endpoint} answered {text[:80]!r}, "
+                f"which is not what an agent says ({error!r}); check the address"
             ) from error
 
 
@@ -249,13 +252,7 @@ class LookupAgent(ConsulAgent):
         status, text = self._ask("query", "GET", path)
         if status != 200:
             return []
-        entries = []
-        for one in self._json("query", text):
-            tags = {str(key): str(value) for key, value in (one.get("Tags") or {}).items()}
-            port = int(one["Port"])
-            host = tags.get("ip") or str(one["Host"])
-            entries.append(ConsulEntry(service_id=f"{name}-{port}", host=host, port=port, tags=tags))
-        return entries
+        return self._read("query", text, lambda found: [_lookup_entry(name, one) for one in found])
 
     def _registration(self, name: str, service: ServiceInfo, ttl_s: int) -> dict[str, Any]:
         return {
@@ -281,6 +278,12 @@ def _health_entry(one: Mapping[str, Any]) -> ConsulEntry:
         tags={key: value for key, _, value in pairs},
         node=str(node["Node"]),
     )
+
+
+def _lookup_entry(name: str, one: Mapping[str, Any]) -> ConsulEntry:
+    tags = {str(key): str(value) for key, value in (one.get("Tags") or {}).items()}
+    port = int(one["Port"])
+    return ConsulEntry(service_id=f"{name}-{port}", host=tags.get("ip") or str(one["Host"]), port=port, tags=tags)
 
 
 def consul_agent(

@@ -110,6 +110,11 @@ class ZooKeeperClient:
         number, password = self._kazoo.client_id
         return int(number), bytes(password)
 
+    @property
+    def is_away(self) -> bool:
+        """Whether there is no connection at the moment."""
+        return not self._kazoo.connected
+
     def start(self) -> None:
         """Open the session."""
         try:
@@ -183,7 +188,7 @@ class ZooKeeperClient:
 
     def _refuse_if_away(self, operation: str, path: str) -> None:
         """Reading does not wait for a connection: the caller may know a better answer than a late one."""
-        if not self._kazoo.connected:
+        if self.is_away:
             raise ConnectionFailed(f"Connection failed: ZooKeeper {operation} of {path}: {self._servers} is away")
 
     def _missing(self, path: str) -> tuple[bytes, Any]:
