@@ -17,6 +17,7 @@ from monolith.discovery.opening import DiscoverySettings, DiscoveryType, open_di
 from monolith.discovery.ordering import Ordering, OrderingIssue, order_servers
 from monolith.discovery.tf_config import TfConfigDiscovery
 from monolith.discovery.zookeeper import ZooKeeperDiscovery
+from monolith.discovery.zookeeper_jobs import prepare_job
 
 __all__ = [
     "Added",
@@ -47,5 +48,6 @@ __all__ = [
     "join_address",
     "open_discovery",
     "order_servers",
+    "prepare_job",
     "split_address",
 ]
