@@ -11,12 +11,10 @@ from typing import ClassVar
 
 import pytest
 
-pytest.register_assert_rewrite("monolith.testing.discovery_suite")
-
-from monolith.core.clock import SystemClock  # noqa: E402
-from monolith.core.errors import AlreadyRegistered, ClusterError, ConnectionFailed, RetriesExhausted  # noqa: E402
-from monolith.core.retry import RetryPolicy  # noqa: E402
-from monolith.discovery import (  # noqa: E402
+from monolith.core.clock import SystemClock
+from monolith.core.errors import AlreadyRegistered, ClusterError, ConnectionFailed, RetriesExhausted
+from monolith.core.retry import RetryPolicy
+from monolith.discovery import (
     ConsulAgent,
     ConsulDiscovery,
     ConsulEndpoint,
@@ -30,10 +28,10 @@ from monolith.discovery import (  # noqa: E402
     consul_agent,
     prepare_job,
 )
-from monolith.testing.clock import FakeClock  # noqa: E402
-from monolith.testing.consul_server import ConsulServer  # noqa: E402
-from monolith.testing.discovery_suite import DiscoverySuite, Peers, eventually, service, watching  # noqa: E402
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper  # noqa: E402
+from monolith.testing.clock import FakeClock
+from monolith.testing.consul_server import ConsulServer
+from monolith.testing.discovery_suite import DiscoverySuite, Peers, eventually, service, watching
+from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 
 SOON = RetryPolicy(attempts=5, initial_backoff_s=0.05)
 
