@@ -30,6 +30,7 @@ class Backend(abc.ABC):
 
     def __init__(self, *, watch_interval_s: float | None) -> None:
         self._watch_interval_s = watch_interval_s
+        self._connecting = threading.Lock()
         self._state_lock = threading.Lock()
         # Held while own registrations change in the store, so that a renewal cannot bring back what was withdrawn.
         self._writing = threading.Lock()
@@ -76,11 +77,16 @@ class Backend(abc.ABC):
 
     def connect(self) -> None:
         """Reach the store; a second call does nothing."""
-        with self._state_lock:
+        with self._connecting:
             self._refuse_if_closed()
+            if self._is_open:
+                return
+            self._open()
+            with self._state_lock:
+                self._is_open = not self._is_closed.is_set()
             if not self._is_open:
-                self._open()
-                self._is_open = True
+                self._shut()
+                self._refuse_if_closed()
 
     def register(self, service: ServiceInfo) -> None:
         """Make a service known until it is deregistered, or this object is closed."""
@@ -115,9 +121,10 @@ class Backend(abc.ABC):
         """Tell of services of a type: those that are there, then every change."""
         self._check_open()
         watch = self._make_watch(checked_name("service_type", service_type), callback)
-        with self._state_lock:
-            self._watches.add(watch)
         try:
+            with self._state_lock:
+                self._refuse_if_closed()
+                self._watches.add(watch)
             watch.start()
         except BaseException:
             watch.close()
@@ -150,7 +157,7 @@ class Backend(abc.ABC):
 
     def _make_watch(self, service_type: str, callback: Callback) -> LookingWatch:
         return LookingWatch(
-            lambda: self.query(service_type),
+            lambda: in_order(self._read(service_type)),
             callback,
             interval_s=self._watch_interval_s,
             on_close=self._drop_watch,

@@ -52,15 +52,20 @@ class StaticDiscovery(abc.ABC):
             interval_s=self.watch_interval_s,
             on_close=self._drop_watch,
         )
-        watch.start()
         with self._lock:
+            self._refuse_if_closed()
             self._watches.add(watch)
+        try:
+            watch.start()
+        except BaseException:
+            watch.close()
+            raise
         return watch
 
     def close(self) -> None:
         """End the watches; a second call does nothing."""
-        self._is_closed = True
         with self._lock:
+            self._is_closed = True
             watches = list(self._watches)
         for watch in watches:
             watch.close()

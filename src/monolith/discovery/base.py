@@ -146,7 +146,8 @@ class Discovery(Protocol):
     """How processes of a job find each other. Safe to share between threads.
 
     Every call but ``close`` raises a ``ClusterError`` before ``connect`` and after ``close``. A failure of the store
-    behind it is a ``ClusterError`` too, whose ``retryable`` says whether the same call may succeed later.
+    behind it is a ``ClusterError`` too: its ``retryable`` says whether the same call may succeed later, and a
+    ``RetriesExhausted`` that the backend has tried that already.
     """
 
     @property
