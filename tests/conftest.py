@@ -10,6 +10,9 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+# Suites that are shipped: without this, their failures would not show the values.
+pytest.register_assert_rewrite("monolith.testing.discovery_suite")
+
 # No deadline: the machine's load must not decide a test. A failure prints the line that repeats it.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 # Continuous integration judges the change, not the day's luck; developers' machines look for what nobody has met yet.

@@ -45,6 +45,8 @@ def test_whether_a_cluster_error_is_retryable_has_a_default_that_one_error_may_o
     assert {cls.__name__: cls("x").retryable for cls in CLASSES if issubclass(cls, ClusterError)} == {
         "ClusterError": False,
         "NoSuchService": False,
+        "AlreadyRegistered": False,
+        "ConnectionFailed": True,
         "SessionLost": True,
         "ShardUnavailable": True,
         "RpcTimeout": True,

@@ -1,0 +1,86 @@
+"""Keeping ZooKeeper tidy: what whoever launches a job does before its first process starts."""
+
+from __future__ import annotations
+
+import logging
+
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ClusterError
+from monolith.discovery.base import checked_name
+from monolith.discovery.zookeeper import checked_root
+from monolith.discovery.zookeeper_client import NodeMissing, ZooKeeperClient, checked_servers
+
+__all__ = ["prepare_job"]
+
+logger = logging.getLogger(__name__)
+
+_OLD_S = 9 * 7 * 86400.0
+
+
+def prepare_job(
+    servers: str,
+    job: str,
+    *,
+    auth: str | None = None,
+    root: str = "/monolith",
+    is_forced: bool = False,
+    clock: Clock | None = None,
+) -> None:
+    """Remove what jobs of long ago have left, and see that this one starts with nothing.
+
+    A job is of long ago when its node is nine weeks old, and no process is registered below it.
+
+    Args:
+        servers: ``host:port,...``.
+        job: The job that is about to start.
+        auth: ``user:password`` for digest authentication, or None.
+        root: The path above the jobs.
+        is_forced: Remove what there is of this job, even processes that are registered.
+        clock: What the age of jobs is measured by.
+
+    Raises:
+        ClusterError: The job is there already, and ``is_forced`` is not set.
+    """
+    clock = clock or SystemClock()
+    root, path = checked_root(root), f"{checked_root(root)}/{checked_name('job', job)}"
+    client = ZooKeeperClient(
+        checked_servers(servers),
+        auth=auth,
+        session_timeout_s=30.0,
+        timeout_s=10.0,
+        on_connected=lambda _: None,
+        clock=clock,
+    )
+    client.start()
+    try:
+        client.ensure(root)
+        for name in client.children(root):
+            if name != job:
+                _remove_if_old(client, f"{root}/{name}", clock.now_s())
+        if job in client.children(root):
+            if not is_forced:
+                there = ", ".join(sorted(client.children(root)))
+                raise ClusterError(f"job {job!r} is in ZooKeeper already, below {root} are: {there}; name it otherwise")
+            _remove(client, path)
+    finally:
+        client.stop()
+
+
+def _remove_if_old(client: ZooKeeperClient, path: str, now_s: float) -> None:
+    try:
+        _, stat = client.get(path)
+        if stat.numChildren == 0 and stat.mtime / 1000 + _OLD_S < now_s:
+            client.delete(path, stat.version)
+            logger.info("removed an old job path=%s", path)
+    except (NodeMissing, ClusterError) as error:
+        # Others tidy up at the same time, and may have made it a job again.
+        logger.debug("an old job was not removed path=%s error=%r", path, error)
+
+
+def _remove(client: ZooKeeperClient, path: str) -> None:
+    try:
+        for name in client.children(path):
+            _remove(client, f"{path}/{name}")
+        client.delete(path)
+    except NodeMissing:
+        return
