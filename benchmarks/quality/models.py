@@ -25,13 +25,15 @@ HIDDEN = (128, 64)
 BATCH = 4096
 TEST_BATCH = 16384
 
-# Chosen on the last fifth of each user's training part; the test part was not looked at.
+# Ours were chosen among some twenty settings on the last fifth of each user's training part, never by the test part.
 DROPOUT = 0.2
 ROW_RATE, LAST_ROW_RATE = 0.2, 0.055
 VECTOR_DECAY = 0.3
 FIRST_SQUARES = 1.0
 FIRST_ROWS = 0.01
 DENSE_RATE = 0.0007
+
+# The peer has our network, dropout and first values; its rate is a usual one and was not searched for.
 PEER_RATE = 0.002
 
 
