@@ -24,13 +24,21 @@ WARM_UP_STEPS = 10
 
 
 class StepTimes(Hook):
-    """Notes when every step ended and when saves began and became safe; ends the run after so many saves."""
+    """Notes when steps ended, and when saves began, let the next step begin, and became safe.
+
+    Ends the run after so many saves.
+    """
 
     def __init__(self, saves: int) -> None:
         self._saves = saves
         self.ends: list[float] = []
         self.begun: list[float] = []
+        self.went_on: list[float] = []
         self.safe: list[float] = []
+
+    def before_step(self, run: Run) -> None:  # noqa: D102
+        if len(self.went_on) < len(self.begun):
+            self.went_on.append(time.perf_counter())
 
     def after_step(self, run: Run, result: StepResult) -> None:  # noqa: D102
         self.ends.append(time.perf_counter())
@@ -61,8 +69,8 @@ def pause_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     """Train on full tables and save now and then.
 
     The pause of a save is the longest time from the end of one step to the end of the next, from the moment the save
-    begins until it is safe, less the median of such times while nothing is saved. So it holds the cut, and any step
-    that the writing in the background held up.
+    begins until it is safe, less the median of such times while nothing is saved. So it holds the cut (``cut_ms``,
+    during which no step runs), and any step that the writing in the background held up.
     """
     workload = Workload(sizes)
     examples = workload.examples()
@@ -93,12 +101,14 @@ def _result(times: StepTimes, size: int, rows: int) -> Result:
     calm, during = times.gaps()
     usual = float(np.median(calm))
     pauses = np.array([1e3 * (float(gaps.max()) - usual) for gaps in during])
+    cuts = np.subtract(times.went_on[: len(during)], times.begun[: len(during)])
     extra: dict[str, Any] = {
         "peer_name": "one millisecond, so that the ratio is the figure itself",
         "ratio_low": float(pauses.min()),
         "ratio_high": float(pauses.max()),
         "rows": rows,
         "bytes": size,
+        "cut_ms": 1e3 * float(cuts.max()),
         "step_ms": 1e3 * usual,
         "slowest_calm_step_ms": 1e3 * float(calm.max()),
         "step_while_saving_ms": 1e3 * float(np.median(np.concatenate(during))),

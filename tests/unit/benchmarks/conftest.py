@@ -1,17 +1,13 @@
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-BENCHMARKS = str(Path(__file__).resolve().parents[3] / "benchmarks")
+BENCHMARKS = Path(__file__).resolve().parents[3] / "benchmarks"
 
 
-@pytest.fixture(autouse=True, scope="session")
-def benchmarks_on_path() -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def benchmarks_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """The programs find their packages beside them; so do these tests."""
-    sys.path.insert(0, BENCHMARKS)
-    yield
-    sys.path.remove(BENCHMARKS)
+    monkeypatch.syspath_prepend(str(BENCHMARKS))

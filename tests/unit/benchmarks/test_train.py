@@ -84,6 +84,7 @@ def test_pauses_are_measured_around_each_save(sizes: Any, tmp_path: Path, monkey
     (result,) = pauses.pause_cases(["checkpoint_pause_ms"], replace(sizes, saves=2, steps_between_saves=20))
     assert result.rounds == 2
     assert result.extra["rows"] == sizes.ids
+    assert 0 < result.extra["cut_ms"] < 1e3 * result.extra["save_s"]
     assert result.extra["bytes"] > sizes.ids * 4 * 17 * 2
     assert list(tmp_path.iterdir()) == []
 
