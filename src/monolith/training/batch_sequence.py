@@ -47,5 +47,13 @@ class BatchSequence:
             raise DataError(f"the data is a list of {len(self._batches)} batches, and the saved place is {dict(place)}")
         self._begin = self._given = given
 
+    def ends_at(self, place: Mapping[str, Any]) -> bool:
+        """Return whether nothing follows a place."""
+        return place.get(_PLACE) == len(self._batches)
+
+    def is_of(self, batches: object) -> bool:
+        """Return whether this very list is what it reads."""
+        return self._batches is batches
+
     def committed(self, place: Mapping[str, Any]) -> None:
         """Do nothing: nobody waits for it."""

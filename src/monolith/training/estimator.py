@@ -107,6 +107,7 @@ class Estimator:
         self._data_ended = False
         self._holds: Literal["nothing", "reading", "training"] = "nothing"
         self._has_trained = False
+        self._list: object = None
 
     # --- what it holds ------------------------------------------------------------------------------------------------
 
@@ -183,6 +184,7 @@ class Estimator:
             return {}
         dataset = self._prepared(data)
         is_resumed = resume_data and self._resume(dataset)
+        self._list = data if isinstance(dataset, BatchSequence) else None
         chosen = [*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
         run = TrainingRun(
             config=self.config,
@@ -235,6 +237,8 @@ class Estimator:
         """Go to the place where the last run stopped; False when there is none, or it was the end."""
         if self._place is None or self._data_ended or not isinstance(dataset, Dataset | BatchSequence):
             return False
+        if isinstance(dataset, BatchSequence) and self._list is not None and not dataset.is_of(self._list):
+            return False  # another list: a place in the last one means nothing in it
         try:
             dataset.restore(self._place)
         except DataError as error:

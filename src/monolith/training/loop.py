@@ -18,6 +18,7 @@ from monolith.core.errors import DataError, MonolithError, TrainingDiverged
 from monolith.data import Batch
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
+from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
 from monolith.training.config import RunConfig
 from monolith.training.hooks import Hook, StepResult
@@ -170,6 +171,8 @@ class TrainingRun:
                 self._started.append(hook)
                 hook.on_start(self)
             self._run_steps(until)
+            if isinstance(self._dataset, BatchSequence) and self._dataset.ends_at(self._place()):
+                self.data_ended = True  # a list, unlike a stream, knows without being asked for more
             self._finish()
         except TrainingDiverged as diverged:
             raise TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}") from diverged

@@ -154,7 +154,7 @@ def test_a_list_of_batches_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert weights(parts) == weights(whole)
     assert table_rows(parts) == table_rows(whole)
     with pytest.raises(DataError, match=r"a list of 2 batches, and the saved place is .* resume_data=False"):
-        parts.train(batches[:2], steps=1)
+        mt.Estimator(Clicker, config(tmp_path / "parts")).train(batches[:2], steps=1)
 
 
 def test_data_that_ended_exactly_with_the_last_run_is_finished_without_an_error(
@@ -756,3 +756,18 @@ def test_late_dense_updates_touch_only_the_weights_of_their_own_step() -> None:
     )
     estimator.train(batches)
     assert weights(estimator) == {"weights.0": [-3.0], "weights.1": [-2.0]}
+
+
+def test_a_list_that_was_read_to_its_end_is_read_again(tmp_path: Path) -> None:
+    batches = list(rows(0, 96).batch(32))
+    estimator = mt.Estimator(Clicker, config(tmp_path))
+    for _ in range(3):
+        estimator.train(batches, steps=3)
+    assert estimator.step == 9
+
+
+def test_another_list_is_read_from_its_beginning(tmp_path: Path) -> None:
+    estimator = mt.Estimator(Clicker, config(tmp_path))
+    estimator.train(list(rows(0, 128).batch(32)), steps=2)
+    estimator.train(list(rows(128, 224).batch(32)))
+    assert estimator.step == 5
