@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_records
+from monolith.cli import inspect_delta, inspect_records
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def register(app: typer.Typer) -> None:
     kinds.callback()(_kinds)
     kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
+    kinds.command("delta", epilog=inspect_delta.EXAMPLE)(inspect_delta.delta)
     app.add_typer(kinds, name="inspect")
 
 

@@ -9,7 +9,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     ├─ DataError                   RecordCorrupt · SchemaMismatch
     ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
     ├─ ClusterError   .retryable   NoSuchService · SessionLost · ShardUnavailable · RpcTimeout · RetriesExhausted
-    ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid
+    ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
 
@@ -43,6 +43,7 @@ __all__ = [
     "CheckpointMissing",
     "VersionConflict",
     "ManifestInvalid",
+    "DeltaLogBroken",
     "TrainingDiverged",
     "ServingError",
     "InvalidRequest",
@@ -154,6 +155,18 @@ class VersionConflict(ArtifactError):
 
 class ManifestInvalid(ArtifactError):
     """A manifest cannot be read, or contradicts the files beside it."""
+
+
+class DeltaLogBroken(ArtifactError):
+    """A delta log has a gap, or a segment of it is cut off or altered.
+
+    Attributes:
+        last_good: The sequence that can still be reached.
+    """
+
+    def __init__(self, message: str, *, last_good: int) -> None:
+        super().__init__(message)
+        self.last_good: int = last_good
 
 
 class TrainingDiverged(MonolithError):
