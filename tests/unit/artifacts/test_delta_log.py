@@ -381,7 +381,7 @@ def test_compaction_removes_what_a_snapshot_covers(folder: Path, clock: FakeCloc
     reader.replay(restored, after=sequence)
     assert state_of(restored) == state_of(tables)
     with pytest.raises(
-        DeltaLogBroken, match="has a gap: .* follows segment 4, the last good one before it is 2"
+        DeltaLogBroken, match=r"has a gap: .* follows segment 4, the last good one before it is 2"
     ) as info:
         reader.replay(made(), after=2)
     assert info.value.last_good == 2
@@ -402,7 +402,7 @@ def test_a_missing_segment_is_a_gap(folder: Path, clock: FakeClock) -> None:
     written(folder, clock, segments=4)
     (folder / f"seg-{3:020d}.delta").unlink()
     tables = made()
-    with pytest.raises(DeltaLogBroken, match="has a gap: .*4.delta' follows segment 3, .* is 2; start from") as info:
+    with pytest.raises(DeltaLogBroken, match=r"has a gap: .*4.delta' follows segment 3, .* is 2; start from") as info:
         DeltaReader(folder).replay(tables)
     assert info.value.last_good == 2
     assert len(tables["user"]) == 0
@@ -443,7 +443,7 @@ def test_any_byte_that_is_not_as_written_is_refused(folder: Path, clock: FakeClo
 
     def refuses(damaged: bytes) -> None:
         victim.write_bytes(damaged)
-        with pytest.raises(DeltaLogBroken, match="at byte .* the last good segment is 1") as info:
+        with pytest.raises(DeltaLogBroken, match=r"at byte .* the last good segment is 1") as info:
             DeltaReader(folder).replay(target, after=1)
         assert info.value.last_good == 1
 

@@ -41,7 +41,8 @@ def parse(content: bytes) -> dict[str, Any]:
     cursor = Cursor(content)
     assert cursor.bytes(8) == b"MNLTDLTA"
     body = Cursor(cursor.checked(cursor.one("I")))
-    names = ["version", "flavour", "index", "count", "log", "sequence", "previous", "wall_time_us", "newest_event_s", "hash", "marks", "tables"]
+    names = ["version", "flavour", "index", "count", "log", "sequence", "previous"]
+    names += ["wall_time_us", "newest_event_s", "hash", "marks", "tables"]
     header: dict[str, Any] = {name: body.one(form) for name, form in zip(names, "IIIIQQQqqIQI", strict=True)}
     hashed = b""
     header["tables"] = [parse_table_fields(body) for _ in range(header["tables"])]
