@@ -219,7 +219,12 @@ void DeltaCollector::write_file(const std::string& path, const DeltaStamp& stamp
   DeltaHeader header = describe(stamp, marks.size());
   OutputFile file(path);
   failpoint("delta.file_made");
-  file.append(encode_delta_header(header));
+  file.append(std::as_bytes(std::span(kDeltaMagic)));
+  const std::vector<std::byte> body = encode_delta_header(header);
+  std::vector<std::byte> length;
+  put(length, static_cast<std::uint32_t>(body.size()));
+  file.append(length);
+  append_checked(body, file);
   for (const auto& tracked : tables_) {
     BlockWriter writer(*tracked->table, flavour_);
     for (const RawRows& rows : tracked->blocks) writer.append(rows, file);
