@@ -164,7 +164,7 @@ class DeltaLogBroken(ArtifactError):
         last_good: The sequence that can still be reached.
     """
 
-    def __init__(self, message: str, *, last_good: int) -> None:
+    def __init__(self, message: str, *, last_good: int = 0) -> None:
         super().__init__(message)
         self.last_good: int = last_good
 
