@@ -9,6 +9,7 @@
 #include "engine/error.h"
 #include "engine/failpoint.h"
 #include "file.h"
+#include "row_columns.h"
 
 namespace engine {
 
@@ -23,41 +24,6 @@ constexpr std::size_t kBlockRows = 16384;
 constexpr std::size_t kMostHeaderBytes = 1 << 20;
 // Files written at the same time: while one waits for the disk, another is packed.
 constexpr std::size_t kMostWriters = 4;
-
-static_assert(std::endian::native == std::endian::little, "the file format is written as it lies in memory");
-
-template <class T>
-void put(std::vector<std::byte>& out, T value) {
-  const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-  out.insert(out.end(), bytes, bytes + sizeof value);
-}
-
-template <class T>
-T get(const std::byte* at) {
-  T value;
-  std::memcpy(&value, at, sizeof value);
-  return value;
-}
-
-// A run of bytes of each row that is stored as one column.
-struct Column {
-  std::size_t row_offset;
-  std::size_t bytes;
-};
-
-std::vector<Column> columns_of(const RowSchema& schema) {
-  std::vector<Column> columns;
-  for (const RowSchema::Slice& slice : schema.slices()) {
-    if (schema.is_serving()) {
-      columns.push_back({slice.byte_offset, slice.compressor->bytes(slice.dim)});
-    } else {
-      columns.push_back({slice.value_offset * sizeof(float), slice.dim * sizeof(float)});
-      const std::size_t state_bytes = slice.optimizer->state_words() * sizeof(float);
-      if (state_bytes > 0) columns.push_back({slice.state_offset * sizeof(float), state_bytes});
-    }
-  }
-  return columns;
-}
 
 // Everything that must agree for two tables' rows to mean the same.
 std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
@@ -88,26 +54,9 @@ class BlockBuilder {
   void pack(const Table::CutRows& rows) {
     const std::size_t count = rows.ids.size();
     const std::size_t header_bytes = (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
-    std::size_t total = header_bytes + count * (sizeof(std::int64_t) + sizeof(std::uint32_t));
-    for (const Column& column : columns_) total += count * column.bytes;
-    bytes_.resize(total);
-    std::byte* at = bytes_.data() + header_bytes;
-    std::memcpy(at, rows.ids.data(), rows.ids.size_bytes());
-    at += rows.ids.size_bytes();
-    std::memcpy(at, rows.times.data(), rows.times.size_bytes());
-    at += rows.times.size_bytes();
-    // Row by row, so that each row's lines are read once: the columns are written as parallel streams.
-    std::vector<std::byte*> streams;
-    for (const Column& column : columns_) {
-      streams.push_back(at);
-      at += count * column.bytes;
-    }
-    for (std::size_t i = 0; i < count; ++i) {
-      for (std::size_t c = 0; c < columns_.size(); ++c) {
-        std::memcpy(streams[c], rows.rows[i] + columns_[c].row_offset, columns_[c].bytes);
-        streams[c] += columns_[c].bytes;
-      }
-    }
+    bytes_.resize(header_bytes + count * stored_row_bytes(columns_));
+    pack_columns(
+        columns_, rows.ids, rows.times, [&](std::size_t i) { return rows.rows[i]; }, bytes_.data() + header_bytes);
     count_ = count;
   }
 
@@ -224,21 +173,11 @@ class PartReader {
       }
       checksum += sizeof(std::uint32_t);
       at += bytes;
-      return at - bytes;
     };
-    rows.ids.resize(place.rows);
-    std::memcpy(rows.ids.data(), check(place.rows * sizeof(std::int64_t)), place.rows * sizeof(std::int64_t));
-    rows.times.resize(place.rows);
-    std::memcpy(rows.times.data(), check(place.rows * sizeof(std::uint32_t)), place.rows * sizeof(std::uint32_t));
-    rows.rows.resize(place.rows * row_bytes_);
-    std::vector<const std::byte*> streams;
-    for (const Column& column : columns_) streams.push_back(check(place.rows * column.bytes));
-    std::byte* row = rows.rows.data();
-    for (std::size_t i = 0; i < place.rows; ++i, row += row_bytes_) {
-      for (std::size_t c = 0; c < columns_.size(); ++c) {
-        std::memcpy(row + columns_[c].row_offset, streams[c] + i * columns_[c].bytes, columns_[c].bytes);
-      }
-    }
+    check(place.rows * sizeof(std::int64_t));
+    check(place.rows * sizeof(std::uint32_t));
+    for (const Column& column : columns_) check(place.rows * column.bytes);
+    unpack_columns(columns_, place.rows, buffer.data() + header_bytes, row_bytes_, rows.ids, rows.times, rows.rows);
   }
 
  private:
@@ -249,11 +188,7 @@ class PartReader {
   [[nodiscard]] std::size_t block_header_bytes() const noexcept {
     return (2 + 2 + columns_.size() + 1) * sizeof(std::uint32_t);
   }
-  [[nodiscard]] std::size_t row_width() const noexcept {
-    std::size_t bytes = sizeof(std::int64_t) + sizeof(std::uint32_t);
-    for (const Column& column : columns_) bytes += column.bytes;
-    return bytes;
-  }
+  [[nodiscard]] std::size_t row_width() const noexcept { return stored_row_bytes(columns_); }
 
   [[nodiscard]] std::uint64_t check_opening(const std::vector<std::byte>& wanted) const {
     std::vector<std::byte> opening(sizeof kMagic + sizeof(std::uint32_t));

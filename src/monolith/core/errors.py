@@ -10,7 +10,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
     ├─ ClusterError   .retryable   NoSuchService · AlreadyRegistered · ConnectionFailed · SessionLost
     │                              ShardUnavailable · RpcTimeout · RetriesExhausted
-    ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid
+    ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
 
@@ -46,6 +46,7 @@ __all__ = [
     "CheckpointMissing",
     "VersionConflict",
     "ManifestInvalid",
+    "DeltaLogBroken",
     "TrainingDiverged",
     "ServingError",
     "InvalidRequest",
@@ -167,6 +168,18 @@ class VersionConflict(ArtifactError):
 
 class ManifestInvalid(ArtifactError):
     """A manifest cannot be read, or contradicts the files beside it."""
+
+
+class DeltaLogBroken(ArtifactError):
+    """A delta log has a gap, or a segment of it is cut off or altered.
+
+    Attributes:
+        last_good: The sequence that can still be reached.
+    """
+
+    def __init__(self, message: str, *, last_good: int = 0) -> None:
+        super().__init__(message)
+        self.last_good: int = last_good
 
 
 class TrainingDiverged(MonolithError):

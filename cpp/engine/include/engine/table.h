@@ -132,6 +132,8 @@ class Table {
   [[nodiscard]] std::size_t memory_bytes() const;
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_.load(std::memory_order_relaxed); }
   void see_time(std::int64_t time_s) noexcept;
+  // Calls so far that might ask the filter: where the draws of a probabilistic one stand.
+  [[nodiscard]] std::uint64_t turn() const noexcept { return turn_.load(std::memory_order_relaxed); }
   [[nodiscard]] TableStats stats() const noexcept;
   // One sentence: why the id is present or absent.
   [[nodiscard]] std::string explain(std::int64_t id) const;

@@ -1,0 +1,109 @@
+// row_columns.h: rows as columns, the form in which all our files hold them: ids, times, then per slice its values and
+// its optimizer state, each in one piece.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "engine/row_schema.h"
+
+namespace engine {
+
+static_assert(std::endian::native == std::endian::little, "the file formats are written as they lie in memory");
+
+template <class T>
+void put(std::vector<std::byte>& out, T value) {
+  out.resize(out.size() + sizeof value);
+  std::memcpy(out.data() + out.size() - sizeof value, &value, sizeof value);
+}
+
+template <class T>
+T get(const std::byte* at) {
+  T value;
+  std::memcpy(&value, at, sizeof value);
+  return value;
+}
+
+// A run of bytes of each row that is stored as one column.
+struct Column {
+  std::size_t row_offset;
+  std::size_t bytes;
+};
+
+inline std::vector<Column> columns_of(const RowSchema& schema) {
+  std::vector<Column> columns;
+  for (const RowSchema::Slice& slice : schema.slices()) {
+    if (schema.is_serving()) {
+      columns.push_back({slice.byte_offset, slice.compressor->bytes(slice.dim)});
+    } else {
+      columns.push_back({slice.value_offset * sizeof(float), slice.dim * sizeof(float)});
+      const std::size_t state_bytes = slice.optimizer->state_words() * sizeof(float);
+      if (state_bytes > 0) columns.push_back({slice.state_offset * sizeof(float), state_bytes});
+    }
+  }
+  return columns;
+}
+
+// Bytes that a row takes in a file, with its id and time.
+inline std::size_t stored_row_bytes(std::span<const Column> columns) noexcept {
+  std::size_t bytes = sizeof(std::int64_t) + sizeof(std::uint32_t);
+  for (const Column& column : columns) bytes += column.bytes;
+  return bytes;
+}
+
+// Writes ids, times and the columns of all rows to `at`; row_at(i) is where row i lies. Row by row, so that each row's
+// lines are read once: the columns are written as parallel streams.
+template <class RowAt>
+void pack_columns(std::span<const Column> columns, std::span<const std::int64_t> ids,
+                  std::span<const std::uint32_t> times, RowAt&& row_at, std::byte* at) {
+  std::memcpy(at, ids.data(), ids.size_bytes());
+  at += ids.size_bytes();
+  std::memcpy(at, times.data(), times.size_bytes());
+  at += times.size_bytes();
+  std::vector<std::byte*> streams;
+  for (const Column& column : columns) {
+    streams.push_back(at);
+    at += ids.size() * column.bytes;
+  }
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::byte* row = row_at(i);
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      std::memcpy(streams[c], row + columns[c].row_offset, columns[c].bytes);
+      streams[c] += columns[c].bytes;
+    }
+  }
+}
+
+// The way back: `at` is where the ids begin, and every vector is given its `count` entries.
+inline void unpack_columns(std::span<const Column> columns, std::size_t count, const std::byte* at,
+                           std::size_t row_bytes, std::vector<std::int64_t>& ids, std::vector<std::uint32_t>& times,
+                           std::vector<std::byte>& rows) {
+  ids.resize(count);
+  times.resize(count);
+  rows.resize(count * row_bytes);
+  if (count == 0) return;
+  // What lies between the columns of a row is zero, so that equal rows are equal bytes.
+  const std::size_t filled = stored_row_bytes(columns) - sizeof(std::int64_t) - sizeof(std::uint32_t);
+  if (filled < row_bytes) std::memset(rows.data(), 0, rows.size());
+  std::memcpy(ids.data(), at, count * sizeof(std::int64_t));
+  at += count * sizeof(std::int64_t);
+  std::memcpy(times.data(), at, count * sizeof(std::uint32_t));
+  at += count * sizeof(std::uint32_t);
+  std::vector<const std::byte*> streams;
+  for (const Column& column : columns) {
+    streams.push_back(at);
+    at += count * column.bytes;
+  }
+  std::byte* row = rows.data();
+  for (std::size_t i = 0; i < count; ++i, row += row_bytes) {
+    for (std::size_t c = 0; c < columns.size(); ++c) {
+      std::memcpy(row + columns[c].row_offset, streams[c] + i * columns[c].bytes, columns[c].bytes);
+    }
+  }
+}
+
+}  // namespace engine

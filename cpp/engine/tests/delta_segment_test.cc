@@ -1,0 +1,155 @@
+// delta_segment_test.cc: what only threads can break: rows that change while they are collected are not lost.
+#include "engine/delta_segment.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "engine/delta_collector.h"
+#include "engine/error.h"
+
+namespace engine {
+namespace {
+
+std::shared_ptr<Table> make_table(bool is_serving = false) {
+  SliceConfig slice;
+  slice.dim = 3;
+  slice.optimizer = {"adagrad", {{"initial_accumulator_value", 0.1}, {"weight_decay_factor", 0.0}}};
+  slice.initializer = {"zeros", {}};
+  slice.compressor = {"fp16", {}};
+  TableConfig config;
+  config.name = "t";
+  config.slices = {slice};
+  config.is_serving = is_serving;
+  return std::make_shared<Table>(config, std::make_shared<Pool>(2));
+}
+
+void apply(Table& table, const std::vector<std::int64_t>& ids, float gradient) {
+  const std::vector<float> grads(ids.size() * table.schema().dim(), gradient);
+  const std::vector<float> rates = {1.0F};
+  const GradientJob job{.table = &table,
+                        .bags = {.ids = ids, .offsets = {}},
+                        .grads = grads.data(),
+                        .counts = {},
+                        .latest = nullptr,
+                        .learning_rates = rates,
+                        .time_s = 1,
+                        .step = 1,
+                        .dedup = true};
+  Table::apply_all({&job, 1}, table.pool());
+}
+
+class DeltaSegment : public testing::Test {
+ protected:
+  void SetUp() override {
+    char name[] = "/tmp/delta_segment_test.XXXXXX";
+    ASSERT_NE(::mkdtemp(name), nullptr);
+    folder_ = name;
+  }
+  void TearDown() override {
+    for (const std::string& path : paths_) ::unlink(path.c_str());
+    ::rmdir(folder_.c_str());
+  }
+
+  // Writes the collected changes as the next segment.
+  const std::string& write(DeltaCollector& collector) {
+    const std::uint64_t sequence = paths_.size() + 1;
+    paths_.push_back(folder_ + "/" + std::to_string(sequence));
+    collector.write(paths_.back(), {.log = 1, .sequence = sequence, .previous = sequence - 1, .wall_time_us = 0}, {});
+    return paths_.back();
+  }
+
+  std::string folder_;
+  std::vector<std::string> paths_;
+};
+
+void expect_same(const Table& one, const Table& other) {
+  ASSERT_EQ(one.size(), other.size());
+  for (std::size_t part = 0; part < kShards; ++part) {
+    std::vector<std::int64_t> ids = one.shard_ids(part);
+    const RawRows left = one.raw_rows(ids);
+    const RawRows right = other.raw_rows(ids);
+    EXPECT_EQ(left.ids, right.ids);
+    EXPECT_EQ(left.times, right.times);
+    EXPECT_EQ(left.rows, right.rows);
+  }
+}
+
+TEST_F(DeltaSegment, ChangesMadeWhileRowsAreCollectedComeWithALaterSegment) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  std::atomic<bool> done{false};
+  std::thread trainer([&] {
+    for (std::int64_t round = 0; round < 60; ++round) {
+      std::vector<std::int64_t> ids(500);
+      std::iota(ids.begin(), ids.end(), round * 100);
+      apply(*table, ids, 0.5F);
+      ids.resize(50);
+      table->erase(ids);
+    }
+    done = true;
+  });
+  while (!done) {
+    if (collector.collect()) write(collector);
+  }
+  trainer.join();
+  if (collector.collect()) write(collector);
+  EXPECT_FALSE(collector.collect());
+  const auto copy = make_table();
+  Table* const target[] = {copy.get()};
+  for (const std::string& path : paths_) replay_delta(path, target, {});
+  expect_same(*table, *copy);
+}
+
+TEST_F(DeltaSegment, ASegmentIsRefusedWholeWhenOneByteIsWrong) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  apply(*table, {1, 2, 3}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  const std::string path = write(collector);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-6, std::ios::end);
+  file.put('\x55');
+  file.close();
+  const auto copy = make_table();
+  Table* const target[] = {copy.get()};
+  EXPECT_THROW(replay_delta(path, target, {}), SnapshotCorrupt);
+  EXPECT_EQ(copy->size(), 0U);
+  EXPECT_THROW(verify_delta(path, table->pool()), SnapshotCorrupt);
+  EXPECT_EQ(read_delta_header(path).tables.at(0).upserts, 3U);
+}
+
+TEST_F(DeltaSegment, AServingTableReadsADurableSegment) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  apply(*table, {1, 2, 3}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  const auto served = make_table(true);
+  const auto expected = make_table(true);
+  table->copy_to(*expected);
+  Table* const target[] = {served.get()};
+  replay_delta(write(collector), target, {});
+  expect_same(*expected, *served);
+}
+
+TEST_F(DeltaSegment, WhatCouldNotBeWrittenIsCollectedAgain) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, true);
+  EXPECT_FALSE(collector.collect());
+  apply(*table, {1}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  EXPECT_THROW(collector.write(folder_ + "/no/such/folder", {}, {}), IoError);
+  EXPECT_TRUE(collector.collect());
+  EXPECT_EQ(read_delta_header(write(collector)).tables.at(0).upserts, 1U);
+  EXPECT_FALSE(collector.collect());
+}
+
+}  // namespace
+}  // namespace engine

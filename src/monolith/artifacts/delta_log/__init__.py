@@ -1,0 +1,28 @@
+"""The delta log: every change to a shard's tables, in numbered and checksummed segments.
+
+A log is a folder per shard, written by one ``DeltaWriter`` and read by any number of ``DeltaReader``. Crash recovery,
+incremental checkpoints, the sync from training to serving and time travel all read the same segments. A ``Cut`` names
+one segment per shard and one version of the dense weights: what belongs together.
+
+What a row means is the engine's business; who sends segments where is for the layers above.
+"""
+
+from __future__ import annotations
+
+from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
+from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
+from monolith.artifacts.delta_log.segment import Flavour, Segment, TableChanges, shard_folder
+from monolith.artifacts.delta_log.writer import DeltaWriter
+
+__all__ = [
+    "Cut",
+    "DeltaReader",
+    "DeltaWriter",
+    "Flavour",
+    "Replayed",
+    "Segment",
+    "TableChanges",
+    "publish",
+    "read_cut",
+    "shard_folder",
+]
