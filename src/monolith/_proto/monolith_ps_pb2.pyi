@@ -33,14 +33,16 @@ class ConnectResponse(_message.Message):
     def __init__(self, instance: _Optional[int] = ..., index: _Optional[int] = ..., shards: _Optional[int] = ..., data_plane: _Optional[_Iterable[str]] = ..., data_plane_token: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
 
 class FusedRequest(_message.Message):
-    __slots__ = ("payload", "half", "timeout_ms")
+    __slots__ = ("payload", "half", "timeout_ms", "instance")
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
     HALF_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
     payload: bytes
     half: bool
     timeout_ms: int
-    def __init__(self, payload: _Optional[bytes] = ..., half: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    instance: int
+    def __init__(self, payload: _Optional[bytes] = ..., half: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
 
 class FusedResponse(_message.Message):
     __slots__ = ("payload",)
@@ -49,8 +51,10 @@ class FusedResponse(_message.Message):
     def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
 
 class CutRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    def __init__(self, instance: _Optional[int] = ...) -> None: ...
 
 class CutResponse(_message.Message):
     __slots__ = ("cut",)

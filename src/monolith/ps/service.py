@@ -253,11 +253,11 @@ class PsService:
 
     def _fused_pull(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():
-            return self._fused(self._tables.shard.pull, request, context)
+            return self._fused(self._tables.shard_of_start(request.instance).pull, request, context)
 
     def _fused_push(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():
-            return self._fused(self._tables.shard.push, request, context)
+            return self._fused(self._tables.shard_of_start(request.instance).push, request, context)
 
     def _fused(self, call: Callable[..., bytes], request: messages.FusedRequest, context: Any) -> Any:
         remaining_s = self._deadline(context, request.timeout_ms).remaining_s()
@@ -267,6 +267,7 @@ class PsService:
         return messages.FusedResponse(payload=call(request.payload, half=request.half, timeout_ms=timeout_ms))
 
     def _take_cut(self, request: messages.CutRequest, context: Any) -> messages.CutResponse:
+        self._tables.shard_of_start(request.instance)
         return messages.CutResponse(cut=self._cut.take())
 
     def _drop_cut(self, request: messages.DropCutRequest, context: Any) -> messages.DropCutResponse:

@@ -118,6 +118,17 @@ class ShardTables:
                 raise ShardUnavailable(f"server {self.index} has no tables yet: it was (re)started; connect first")
             return self._shard
 
+    def shard_of_start(self, instance: int) -> _native.PsShard:
+        """Return ``shard`` to a caller that knows it.
+
+        Raises:
+            ShardUnavailable: The caller knows an earlier start of the server, whose rows are not these.
+        """
+        shard = self.shard
+        if shard.instance != instance:
+            raise ShardUnavailable(f"server {self.index} was started anew since the caller connected; connect again")
+        return shard
+
     @property
     def all(self) -> list[Table]:
         """Every table, by name."""
