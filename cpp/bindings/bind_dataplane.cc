@@ -230,8 +230,9 @@ void bind_shard(nb::module_& m) {
       .def("pull", &pull, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
       .def("push", &push, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
       .def("stats", &stats)
-      .def("pause_pushes", [](std::shared_ptr<Shard> shard) { return new Pause(std::move(shard)); },
-           nb::rv_policy::take_ownership)
+      .def(
+          "pause_pushes", [](std::shared_ptr<Shard> shard) { return new Pause(std::move(shard)); },
+          nb::rv_policy::take_ownership)
       .def("client_marks",
            [](Shard& shard) {
              std::vector<std::byte> marks;
@@ -394,10 +395,11 @@ void bind_clients(nb::module_& m) {
       .def("close", &Connection::close);
   nb::class_<FanOut>(m, "PsFanOut")
       .def(nb::init<std::vector<std::shared_ptr<Connection>>, std::vector<std::uint32_t>>(), "connections"_a, "dims"_a)
-      .def("pull", &fan_pull, "ids"_a.noconvert(), "rows"_a.noconvert(), nb::kw_only(), "half"_a = false, "timeout_ms"_a)
+      .def("pull", &fan_pull, "ids"_a.noconvert(), "rows"_a.noconvert(), nb::kw_only(), "half"_a = false,
+           "timeout_ms"_a)
       .def("push", &fan_push, "ids"_a.noconvert(), "grads"_a.noconvert(), "counts"_a.noconvert(),
-           "learning_rates"_a.noconvert(), nb::kw_only(), "client"_a,
-           "sequence"_a, "time_s"_a, "step"_a, "half"_a = false, "timeout_ms"_a);
+           "learning_rates"_a.noconvert(), nb::kw_only(), "client"_a, "sequence"_a, "time_s"_a, "step"_a,
+           "half"_a = false, "timeout_ms"_a);
 }
 
 }  // namespace
