@@ -150,9 +150,13 @@ def test_past_the_memory_limit_new_rows_are_refused_and_old_ones_go_on(serve: Ca
     (server,) = servers.servers
     with RemoteStore(servers.addresses, [wide]) as store:
         assert server.health.of().status == "HEALTHY"
-        with pytest.raises(CapacityExceeded, match="max_bytes"):
+
+        def fill() -> None:
             for start in range(0, 1_000_000, 1000):
                 store.push({"t": np.arange(start, start + 1000)}, {"t": np.ones((1000, 16), np.float32)})
+
+        with pytest.raises(CapacityExceeded, match="max_bytes"):
+            fill()
         assert server.tables.memory_bytes <= 2_000_000
         store.push({"t": np.arange(10)}, {"t": np.ones((10, 16), np.float32)})
         server.health._limit = server.tables.memory_bytes

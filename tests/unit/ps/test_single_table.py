@@ -261,12 +261,14 @@ def test_rows_made_by_many_threads_at_once_are_counted_once(client: PsClient) ->
 def test_workers_meet_at_a_server_of_choice(client: PsClient) -> None:
     with ThreadPoolExecutor(3) as pool:
         for shard in (0, 1):
-            arrived = pool.map(lambda worker, shard=shard: client.barrier_on_shard(shard, "b", worker, 3, 30_000), range(3))
+            arrived = pool.map(
+                lambda worker, shard=shard: client.barrier_on_shard(shard, "b", worker, 3, 30_000), range(3)
+            )
             assert list(arrived) == [3, 3, 3]
 
 
 def test_a_barrier_that_ends_badly_is_told_by_class(client: PsClient) -> None:
-    with pytest.raises(RpcTimeout, match="Barrier timeout.*Timeout after 5 ms"):
+    with pytest.raises(RpcTimeout, match=r"Barrier timeout.*Timeout after 5 ms"):
         client.barrier("b", 0, 2, 5)
     with pytest.raises(ConfigError, match="Barrier invalid configuration: worker_id 7 out of range"):
         client.barrier("b", 7, 2, 100)

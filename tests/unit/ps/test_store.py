@@ -24,7 +24,6 @@ from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adam, MultiTable, RandomUniform, Sgd, SliceSpec, SlidingHashFilter, TableSpec
 from monolith.embedding.snapshot import read_manifest
 from monolith.ps import RemoteStore, Restart, ServerConfig
-from monolith.testing.ps_servers import PsServers
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
 QUICK = RetryPolicy(attempts=100, initial_backoff_s=0.01, max_backoff_s=0.1, deadline_s=0.5)
@@ -267,7 +266,7 @@ def test_a_server_that_comes_back_empty_is_an_error_that_nobody_can_miss(
     store = store_of(servers, transport=transport)
     store.push({"user": np.arange(4)}, {"user": np.ones((4, 2), np.float32)})
     servers.restart(0)
-    with pytest.raises(ClusterError, match="server 0 at .* was started anew and has no rows"):
+    with pytest.raises(ClusterError, match=r"server 0 at .* was started anew and has no rows"):
         store.pull({"user": np.arange(4)})
     with pytest.raises(ClusterError, match="was started anew"):
         store.snapshot("/nowhere")
