@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "arrays.h"
 #include "dataplane/fan_out.h"
@@ -167,7 +167,7 @@ nb::dict call_figures(const dataplane::CallStats& stats) {
   return figures;
 }
 
-nb::dict stats(dataplane::Shard& shard) {
+nb::typed<nb::dict, nb::str, nb::any> stats(dataplane::Shard& shard) {
   std::vector<dataplane::Shard::TableFigures> tables;
   {
     nb::gil_scoped_release unlocked;
@@ -189,7 +189,7 @@ nb::dict stats(dataplane::Shard& shard) {
   all["late_calls"] = shard.lates();
   all["clients"] = shard.marks().clients();
   all["tables"] = by_name;
-  return all;
+  return nb::borrow<nb::typed<nb::dict, nb::str, nb::any>>(all);
 }
 
 // Holds pushes back while a `with` block runs.

@@ -28,6 +28,8 @@ from monolith.core.errors import (
     SnapshotCorrupt,
 )
 from monolith.embedding import Adagrad, MultiTable, Sgd, SliceSpec, TableSpec
+from monolith.embedding.admission import ProbabilisticFilter
+from monolith.embedding.initializers import RandomUniform
 
 TOKEN = b"a token"
 NAMES, DIMS = ["item", "user"], [2, 5]
@@ -144,6 +146,39 @@ def test_rows_equal_those_of_local_tables(start: Callable[..., Server], seed: in
             assert np.array_equal(rows, expected[name])
         for name, rows in zip(NAMES, client.pull(ids, half=True), strict=True):
             assert np.array_equal(rows, expected[name].astype(np.float16).astype(np.float32))
+
+
+def test_one_server_keeps_the_same_bytes_as_local_tables_with_filter_and_state(tmp_path: Path, seed: int) -> None:
+    spec = TableSpec(
+        "t",
+        [SliceSpec(3, optimizer=Adagrad(learning_rate=0.1), initializer=RandomUniform(-1, 1))],
+        admission=ProbabilisticFilter(),
+        slot_thresholds={0: 3},
+        deterministic=True,
+    )
+    remote, local = MultiTable([spec]), MultiTable([spec])
+    shard = _native.PsShard(0, 1, [remote["t"]._native], ["t"])
+    listener = _native.PsListener(shard, unix_path=str(tmp_path / "s"), token=TOKEN)
+    connection = _native.PsConnection(
+        listener.address, TOKEN, TIMEOUT_MS, shard=0, shards=1, tables_hash=shard.tables_hash
+    )
+    fan_out = _native.PsFanOut([connection], [3])
+    chance = np.random.default_rng(seed)
+    rates = np.array([0.1], np.float32)
+    for step in range(20):
+        ids = chance.choice(4000, 1000, replace=False).astype(np.int64)
+        grads = chance.normal(size=(1000, 3)).astype(np.float32)
+        counts = chance.integers(1, 4, 1000).astype(np.uint32)
+        fan_out.push(
+            [ids], [grads], [counts], [rates], client=1, sequence=step, time_s=step, step=step, timeout_ms=TIMEOUT_MS
+        )
+        local.apply_gradients({"t": ids}, {"t": grads}, {"t": rates}, step, step, counts={"t": counts})
+    everything = np.arange(4000, dtype=np.int64)
+    ours, theirs = (tables["t"]._native.raw_rows(everything) for tables in (remote, local))
+    assert 0 < len(theirs[0]) < 4000
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.tobytes() == other.tobytes()
+    listener.close()
 
 
 @settings(max_examples=40)
