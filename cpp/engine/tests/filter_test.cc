@@ -173,6 +173,40 @@ TEST(SlidingHashFilterTest, a_saved_filter_goes_on_where_it_was) {
   EXPECT_EQ(restored->save(), bytes);
 }
 
+TEST(SlidingHashFilterTest, merged_filters_remember_the_ids_of_both) {
+  for (const double capacity : {300.0, 200'000.0}) {  // one counter, and several
+    const auto one = sliding(capacity);
+    const auto other = sliding(capacity);
+    const auto ids = static_cast<std::int64_t>(capacity / 4);
+    for (std::int64_t id = 0; id < ids; ++id) {
+      (id % 2 == 0 ? one : other)->admit(id, static_cast<std::uint32_t>(id % 7 + 1), 1000, 0);
+    }
+    const auto saved = other->save();
+    one->merge(saved.data(), saved.size());
+    std::int64_t mistaken = 0;
+    for (std::int64_t id = 0; id < ids; ++id) mistaken += one->seen(id) != static_cast<std::uint32_t>(id % 7 + 1);
+    EXPECT_LE(mistaken, ids / 1000) << capacity;
+    for (std::int64_t id = ids; id < 2 * ids; ++id) mistaken += one->seen(id) != 0;
+    EXPECT_LE(mistaken, ids / 1000) << capacity;
+  }
+}
+
+TEST(SlidingHashFilterTest, what_was_seen_long_ago_in_a_merged_filter_is_forgotten_first) {
+  const auto one = sliding(300);
+  const auto other = sliding(300);
+  for (std::int64_t id = 0; id < 200; ++id) other->admit(id, 1, 1000, 0);
+  const auto saved = other->save();
+  one->merge(saved.data(), saved.size());
+  std::int64_t old_ones = 0;
+  std::int64_t new_ones = 0;
+  for (std::int64_t id = 1000; id < 1200; ++id) one->admit(id, 1, 1000, 0);
+  for (std::int64_t id = 0; id < 100; ++id) {
+    old_ones += one->seen(id) != 0;
+    new_ones += one->seen(100 + id) != 0;
+  }
+  EXPECT_LT(old_ones, new_ones);
+}
+
 TEST(SlidingHashFilterTest, saved_bytes_that_are_damaged_anywhere_are_refused) {
   const auto filter = sliding(300, 5);
   ask(*filter, {1, 2, 3, 4}, 1);
