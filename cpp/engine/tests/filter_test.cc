@@ -191,20 +191,20 @@ TEST(SlidingHashFilterTest, merged_filters_remember_the_ids_of_both) {
   }
 }
 
-TEST(SlidingHashFilterTest, what_was_seen_long_ago_in_a_merged_filter_is_forgotten_first) {
+TEST(SlidingHashFilterTest, merged_filters_without_room_for_all_keep_the_newest) {
   const auto one = sliding(300);
   const auto other = sliding(300);
-  for (std::int64_t id = 0; id < 200; ++id) other->admit(id, 1, 1000, 0);
+  for (std::int64_t id = 0; id < 600; ++id) {
+    one->admit(id, 1, 1000, 0);
+    other->admit(1000 + id, 1, 1000, 0);
+  }
   const auto saved = other->save();
   one->merge(saved.data(), saved.size());
-  std::int64_t old_ones = 0;
-  std::int64_t new_ones = 0;
-  for (std::int64_t id = 1000; id < 1200; ++id) one->admit(id, 1, 1000, 0);
-  for (std::int64_t id = 0; id < 100; ++id) {
-    old_ones += one->seen(id) != 0;
-    new_ones += one->seen(100 + id) != 0;
-  }
-  EXPECT_LT(old_ones, new_ones);
+  for (const std::int64_t newest : {599, 1599}) EXPECT_EQ(one->seen(newest), 1U) << newest;
+  for (const std::int64_t oldest : {0, 1000}) EXPECT_EQ(one->seen(oldest), 0U) << oldest;
+  for (std::int64_t id = 2000; id < 2600; ++id) EXPECT_FALSE(one->admit(id, 1, 1000, 0));
+  EXPECT_EQ(one->seen(599), 0U);  // forgotten in its turn
+  EXPECT_EQ(one->seen(2599), 1U);
 }
 
 TEST(SlidingHashFilterTest, saved_bytes_that_are_damaged_anywhere_are_refused) {
