@@ -227,8 +227,12 @@ void bind_shard(nb::module_& m) {
       .def_prop_ro("count", &Shard::count)
       .def_prop_ro("instance", &Shard::instance)
       .def_prop_ro("tables_hash", &Shard::tables_hash)
-      .def("pull", &pull, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
-      .def("push", &push, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
+      .def("pull", &pull, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none(),
+           nb::sig("def pull(self, request: typing_extensions.Buffer, *, half: bool = False, "
+                   "timeout_ms: int | None = None) -> bytes"))
+      .def("push", &push, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none(),
+           nb::sig("def push(self, request: typing_extensions.Buffer, *, half: bool = False, "
+                   "timeout_ms: int | None = None) -> bytes"))
       .def("stats", &stats)
       .def(
           "pause_pushes", [](std::shared_ptr<Shard> shard) { return new Pause(std::move(shard)); },
