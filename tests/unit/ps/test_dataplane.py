@@ -628,7 +628,8 @@ def test_neither_clients_nor_listeners_leave_threads_or_files_behind(
             clients[0].pull(some(1))
         assert not (tmp_path / "again").exists()
         del server, clients, client, peer
-    until(lambda: held() == before)
+    # Others in the process may let go of theirs meanwhile.
+    until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
 def test_a_socket_file_is_private_and_a_dead_one_is_replaced(tmp_path: Path) -> None:
