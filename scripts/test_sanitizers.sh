@@ -18,9 +18,16 @@ export PATH="$root/.venv/bin:$PATH"
 
 targets=(_native engine_tests)
 # Races need threads: the suites of single-threaded code run under the address sanitizer only.
-candidates=(tests/unit/embedding tests/conformance tests/unit/data/test_dataset.py)
-[[ $sanitizers == thread ]] || candidates+=(tests/unit/data/test_native_parser.py tests/unit/data/transforms tests/parity)
-suites=(--ignore-glob='*_layer_*' --ignore-glob='*_loss_*' --ignore-glob='*_dense_optimizer_*')  # PyTorch's own code
+candidates=(tests/unit/embedding tests/unit/features/test_native_layouts.py tests/unit/data/test_dataset.py)
+for suite in embedding_store table source work_list; do candidates+=("tests/conformance/test_$suite.py"); done
+suites=()
+if [[ $sanitizers != thread ]]; then
+  candidates+=(tests/unit/data/test_native_parser.py tests/unit/data/transforms tests/parity)
+  # PyTorch's and gRPC's own code, and pure Python.
+  for what in layer loss dense_optimizer checkpoint config control discovery metric params ps task; do
+    suites+=(--ignore-glob="*/test_${what}_vectors.py")
+  done
+fi
 for suite in "${candidates[@]}"; do
   [[ ! -e $suite ]] || suites+=("$suite")
 done
