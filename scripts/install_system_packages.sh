@@ -35,6 +35,8 @@ command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 found_header=$(ls /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h 2>/dev/null)
 [[ -n $found_header ]] || missing+=(libgtest-dev)
+# The server and its Java; not zookeeperd, which would start one for the whole machine.
+[[ -e /usr/share/java/zookeeper.jar ]] || missing+=(zookeeper)
 [[ ${#missing[@]} -gt 0 ]] || exit 0
-install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped" >&2
+install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped, without zookeeper those of its discovery" >&2
 exit 0

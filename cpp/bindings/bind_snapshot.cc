@@ -97,6 +97,12 @@ void bind_snapshot(nb::module_& m) {
                               .rows = 0});
       },
       "table"_a, "max_time_s"_a, "scales"_a, "turn"_a, "filter"_a);
+  m.def(
+      "merge_filter",
+      [](Table& table, nb::bytes state) {
+        table.merge_filter({static_cast<const std::byte*>(state.data()), state.size()});
+      },
+      "table"_a, "state"_a);
 }
 
 }  // namespace bindings

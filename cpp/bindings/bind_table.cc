@@ -241,6 +241,7 @@ void bind_table(nb::module_& m) {
           },
           "ids"_a.noconvert())
       .def("evict", &Table::evict, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("set_budget", &Table::set_budget, "bytes"_a)
       .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("drain_touched",

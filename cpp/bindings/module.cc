@@ -13,4 +13,5 @@ NB_MODULE(_native, m) {
   bindings::bind_framing(m);
   bindings::bind_columns(m);
   bindings::bind_layouts(m);
+  bindings::bind_dataplane(m);
 }

@@ -115,17 +115,11 @@ class SlidingHashFilter final : public AdmissionFilter {
     return out;
   }
 
-  void load(const std::byte* data, std::size_t size) override {
-    auto in = open_saved(data, size, header_);
-    auto stripes = empty_stripes();
-    for (const auto& stripe : stripes) {
-      const std::size_t offset = size - sizeof(std::uint32_t) - in.size();
-      if (!stripe->counter.load(in)) {
-        throw SnapshotCorrupt("saved filter: byte " + std::to_string(offset) + ": the counts make no sense");
-      }
-    }
-    if (!in.empty()) throw SnapshotCorrupt("saved filter: " + std::to_string(in.size()) + " bytes too many");
-    stripes_ = std::move(stripes);
+  void load(const std::byte* data, std::size_t size) override { stripes_ = read_stripes(data, size); }
+
+  void merge(const std::byte* data, std::size_t size) override {
+    const auto others = read_stripes(data, size);
+    for (std::size_t i = 0; i < stripes_.size(); ++i) stripes_[i]->counter.merge(others[i]->counter);
   }
 
   void clear() override {
@@ -141,6 +135,19 @@ class SlidingHashFilter final : public AdmissionFilter {
     std::mutex mutex;
     SlidingCounter counter;
   };
+
+  std::vector<std::unique_ptr<Stripe>> read_stripes(const std::byte* data, std::size_t size) const {
+    auto in = open_saved(data, size, header_);
+    auto stripes = empty_stripes();
+    for (const auto& stripe : stripes) {
+      const std::size_t offset = size - sizeof(std::uint32_t) - in.size();
+      if (!stripe->counter.load(in)) {
+        throw SnapshotCorrupt("saved filter: byte " + std::to_string(offset) + ": the counts make no sense");
+      }
+    }
+    if (!in.empty()) throw SnapshotCorrupt("saved filter: " + std::to_string(in.size()) + " bytes too many");
+    return stripes;
+  }
 
   std::vector<std::unique_ptr<Stripe>> empty_stripes() const {
     const std::size_t count = std::size_t{1} << stripe_bits_;
@@ -190,6 +197,8 @@ class ProbabilisticFilter final : public AdmissionFilter {
     const auto rest = open_saved(data, size, header_);
     if (!rest.empty()) throw SnapshotCorrupt("saved filter: " + std::to_string(rest.size()) + " bytes too many");
   }
+
+  void merge(const std::byte* data, std::size_t size) override { load(data, size); }
 
   void clear() override {}
 

@@ -126,6 +126,32 @@ void SlidingCounter::advance() {
   next.elements = 0;
 }
 
+void SlidingCounter::merge(const SlidingCounter& other) {
+  const std::uint64_t behind = std::min<std::uint64_t>(other.head_increment_, splits_.size() - kForwardWindow);
+  for (std::uint64_t place = 0; place < behind + kForwardWindow; ++place) {
+    const std::uint64_t shift = splits_.size() - behind + place;  // the oldest split first, the one after the head last
+    const Split& from = other.splits_[at(other.head_ + shift)];
+    if (from.cells == nullptr) continue;
+    Split& into = splits_[at(head_ + shift)];
+    allocate(into);
+    for (std::uint64_t cell = 0; cell < cells_; ++cell) {
+      if (from.cells[cell] == 0) continue;
+      // Its first place is not known, but all cells from there to here are in use in `from`, so they are here too when
+      // this one's turn comes: searching from here, it is found again.
+      for (std::uint64_t near = cell; near < std::min(cell + kMaxProbe, cells_); ++near) {
+        std::uint32_t& ours = into.cells[near];
+        const bool is_new = ours == 0;
+        if (!is_new && (ours & ~kCountMask) != (from.cells[cell] & ~kCountMask)) continue;
+        ours = std::max(ours, from.cells[cell]);
+        if (is_new) ++into.elements;
+        break;
+      }
+    }
+  }
+  head_increment_ = std::max(head_increment_, other.head_increment_);
+  failures_ += other.failures_;
+}
+
 void SlidingCounter::clear() noexcept {
   for (auto& split : splits_) split = Split{};
   head_ = 0;

@@ -284,6 +284,10 @@ void Table::restore_extras(const Cut& cut) {
   if (filter_ && !cut.filter.empty()) filter_->load(cut.filter.data(), cut.filter.size());
 }
 
+void Table::merge_filter(std::span<const std::byte> state) {
+  if (filter_) filter_->merge(state.data(), state.size());
+}
+
 std::string Table::explain(std::int64_t id) const {
   const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
   const Shard& shard = *shards_[shard_of(hash)];

@@ -42,7 +42,8 @@ std::vector<float> divide_by_length(const GradientJob& job) {
 }  // namespace
 
 std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const std::int64_t>> calls) {
-  if (config_.max_bytes == 0) return {};
+  const std::uint64_t budget = budget_.load(std::memory_order_relaxed);
+  if (budget == 0) return {};
   std::vector<std::int64_t> ids;
   for (const auto& call : calls) ids.insert(ids.end(), call.begin(), call.end());
   std::unique_lock lock(budget_mutex_);
@@ -50,7 +51,7 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
   // No call can need more than one row and two index slots per id, plus a slab and an index growth per part.
   const std::size_t worst = ids.size() * (schema_.row_bytes() + 2 * sizeof(Index::Bucket) / Index::kWidth) +
                             kShards * arena_.slab_bytes() + used / 4;
-  if (used + worst <= config_.max_bytes) return {};
+  if (used + worst <= budget) return {};
   // Near the budget: count the absent ids exactly, and let no other write in between.
   std::vector<std::uint8_t> found(ids.size());
   contains(ids, found.data());
@@ -68,9 +69,9 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
     const std::shared_lock part_lock(shard.mutex);
     growth += shard.index.growth_bytes(per_part[part]) + shard.rows.growth_bytes(per_part[part]);
   }
-  if (growth > 0 && used + growth > config_.max_bytes) {
+  if (growth > 0 && used + growth > budget) {
     throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
-                           std::to_string(config_.max_bytes) + "; " + std::to_string(absent.size()) + " new ids need " +
+                           std::to_string(budget) + "; " + std::to_string(absent.size()) + " new ids need " +
                            std::to_string(growth) +
                            " more. Nothing was changed: evict, delete, raise max_bytes or the admission threshold");
   }

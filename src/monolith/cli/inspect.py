@@ -109,7 +109,7 @@ def _table_report(saved: SavedTable) -> Report:
             for known, piece in zip(saved.slices, pieces, strict=True)
         ],
         "admission": {**spec["admission"], "slot_thresholds": spec["slot_thresholds"]} if spec else None,
-        "filter_bytes": saved.filter["bytes"] if saved.filter else 0,
+        "filter_bytes": saved.filter_bytes,
         "expire_days": spec.get("expire_days"),
         "slot_expire_days": spec.get("slot_expire_days"),
         "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in saved.parts],

@@ -8,7 +8,8 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     ├─ ConfigError                 the caller's settings are wrong; never retried; also a ValueError
     ├─ DataError                   RecordCorrupt · SchemaMismatch
     ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
-    ├─ ClusterError   .retryable   NoSuchService · SessionLost · ShardUnavailable · RpcTimeout · RetriesExhausted
+    ├─ ClusterError   .retryable   NoSuchService · AlreadyRegistered · ConnectionFailed · SessionLost
+    │                              ShardUnavailable · RpcTimeout · RetriesExhausted
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
@@ -35,6 +36,8 @@ __all__ = [
     "SnapshotCorrupt",
     "ClusterError",
     "NoSuchService",
+    "AlreadyRegistered",
+    "ConnectionFailed",
     "SessionLost",
     "ShardUnavailable",
     "RpcTimeout",
@@ -108,6 +111,16 @@ class ClusterError(MonolithError):
 
 class NoSuchService(ClusterError):
     """Discovery answered, and no such service is registered."""
+
+
+class AlreadyRegistered(ClusterError):
+    """Another service holds this id in discovery, and may not be replaced."""
+
+
+class ConnectionFailed(ClusterError):
+    """The discovery service cannot be reached; nothing is known to have changed there."""
+
+    _retryable_default = True
 
 
 class SessionLost(ClusterError):

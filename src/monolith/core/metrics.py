@@ -17,6 +17,13 @@ __all__ = [
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
     "KAFKA_RECORDS_TOTAL",
+    "PS_CALL_ERRORS_TOTAL",
+    "PS_CALL_SECONDS",
+    "PS_CLIENTS",
+    "PS_IDS_TOTAL",
+    "PS_LATE_CALLS_TOTAL",
+    "PS_REPEATED_PUSHES_TOTAL",
+    "PS_UP",
     "RETRY_FAILURES_TOTAL",
     "TABLE_BYTES",
     "TABLE_EVICTED_ROWS_TOTAL",
@@ -150,6 +157,44 @@ KAFKA_ERRORS_TOTAL = Metric(
     kind="counter",
     help="What went wrong in a Kafka source: broker, outage, commit or corrupt.",
     labels=("kind",),
+)
+PS_UP = Metric(
+    name="monolith_ps_up",
+    kind="gauge",
+    help="1 while the parameter server is healthy or degraded, 0 while it is not.",
+)
+PS_CALL_SECONDS = Metric(
+    name="monolith_ps_call_seconds",
+    kind="histogram",
+    help="Time that the parameter server takes for a call; pull and push over any transport, the others over gRPC.",
+    labels=("call",),
+)
+PS_CALL_ERRORS_TOTAL = Metric(
+    name="monolith_ps_call_errors_total",
+    kind="counter",
+    help="Calls that the parameter server refused or failed.",
+    labels=("call",),
+)
+PS_IDS_TOTAL = Metric(
+    name="monolith_ps_ids_total",
+    kind="counter",
+    help="Ids that were pulled from, or pushed to, the table.",
+    labels=("table", "call"),
+)
+PS_REPEATED_PUSHES_TOTAL = Metric(
+    name="monolith_ps_repeated_pushes_total",
+    kind="counter",
+    help="Pushes that came again after they were applied, and were not applied twice.",
+)
+PS_LATE_CALLS_TOTAL = Metric(
+    name="monolith_ps_late_calls_total",
+    kind="counter",
+    help="Calls whose deadline had passed before their turn came.",
+)
+PS_CLIENTS = Metric(
+    name="monolith_ps_clients",
+    kind="gauge",
+    help="Clients whose pushes the parameter server remembers.",
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",

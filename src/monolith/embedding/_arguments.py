@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DimensionMismatch
+from monolith.embedding.specs import TableSpec
 
 Mode: TypeAlias = Literal["sum", "mean"] | tuple[Literal["first"], int]
 """How a bag becomes rows: one sum, one mean, or its first n rows."""
@@ -98,6 +99,21 @@ def as_counts(table: str, counts: ArrayLike, id_count: int) -> NDArray[np.uint32
     if array.size and (array.min() < 0 or array.max() >= 1 << 32):
         raise ConfigError(f"table {table!r}: counts go from {array.min()} to {array.max()}; give 0 to 2^32 - 1")
     return np.ascontiguousarray(array, np.uint32)
+
+
+def as_rates(spec: TableSpec, learning_rates: ArrayLike | None, step: int) -> NDArray[np.float32]:
+    """Return one rate per slice; those of the spec at ``step`` where none are given."""
+    if learning_rates is None:
+        return spec.learning_rates_at(check_step(step))
+    rates = np.ascontiguousarray(learning_rates, np.float32)
+    slices = len(spec.slices)
+    if rates.shape != (slices,):
+        raise ConfigError(
+            f"table {spec.name!r} has {slices} slices, learning_rates has shape {rates.shape}; give one each"
+        )
+    if not np.all((rates >= 0) & np.isfinite(rates)):
+        raise ConfigError(f"table {spec.name!r}: learning_rates are {rates.tolist()}; give finite ones from 0")
+    return rates
 
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:

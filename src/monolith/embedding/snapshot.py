@@ -2,17 +2,20 @@
 
 The engine writes and reads the part files. Here is what makes them one snapshot: the manifest is written last, synced
 and renamed, so a crash at any instant leaves the snapshot that was there before. Readers believe only what the manifest
-names, with its sizes and checksums.
+names, with its sizes and checksums. Several processes that hold a shard of the rows each can write one snapshot
+together: each its part (``TableCut.write_part``), and one of them the manifest (``SharedSnapshot``).
 """
 
 from __future__ import annotations
 
 import json
+import math
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from monolith import _native
@@ -25,7 +28,7 @@ from monolith.embedding.store import Manifest
 if TYPE_CHECKING:
     from monolith.embedding.table import Table
 
-__all__ = ["SavedTable", "TableCut", "read_manifest", "restore", "save"]
+__all__ = ["SavedShard", "SavedTable", "SharedSnapshot", "TableCut", "read_manifest", "restore", "save"]
 
 MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_snapshot"
@@ -33,6 +36,16 @@ _VERSION = 1
 _ROWS_PER_FILE = 1_000_000
 _MOST_FILES = 4
 _MOST_SHARDS = 9999
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedShard:
+    """What a table held beside its rows in one of the processes that saved it."""
+
+    turn: int
+    scales: list[float]
+    filter: dict[str, Any] | None
+    """Name, size and checksum of the file with the admission counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,10 +62,9 @@ class SavedTable:
     skip_zero_rows: bool
     rows: int
     max_time_s: int
-    turn: int
-    scales: list[float]
+    shards: list[SavedShard]
+    """One per process that saved it: number i had the ids with ``uint64(id) % len(shards) == i``."""
     parts: list[_native.SnapshotPart]
-    filter: dict[str, Any] | None
 
     @property
     def dim(self) -> int:
@@ -62,7 +74,12 @@ class SavedTable:
     @property
     def bytes(self) -> int:
         """Bytes of all its files; the manifest is not among them."""
-        return sum(part.bytes for part in self.parts) + (int(self.filter["bytes"]) if self.filter else 0)
+        return sum(part.bytes for part in self.parts) + self.filter_bytes
+
+    @property
+    def filter_bytes(self) -> int:
+        """Bytes of its admission counts."""
+        return sum(int(shard.filter["bytes"]) for shard in self.shards if shard.filter)
 
 
 def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
@@ -118,28 +135,158 @@ class TableCut:
             # Explicitly: an error keeps the frames of this call, and those must not keep the tables cut.
             self.drop()
 
+    def write_part(self, path: str | PathLike[str], generation: int, index: int, count: int) -> list[dict[str, Any]]:
+        """Write the tables as part ``index`` of ``count`` of a snapshot, one file each, without a manifest.
+
+        Returns:
+            What the manifest is to say of each table, for ``SharedSnapshot.publish``: JSON.
+        """
+        if self._is_spent:
+            raise ConfigError("this cut was already written or dropped; take another")
+        folder = Path(path)
+        written: list[Path] = []
+        try:
+            return [
+                _write_table(folder, generation, number, table, self._cuts, range(index, index + 1), count, written)
+                for number, table in enumerate(self._tables)
+            ]
+        except BaseException:
+            _remove(written)
+            raise
+        finally:
+            self.drop()
+
     def _write_and_publish(self, folder: Path, shards: int | None) -> None:
         generation = secrets.randbits(63)
         written: list[Path] = []
         try:
             entries = []
             for index, table in enumerate(self._tables):
-                entries.append(_write_table(folder, generation, index, table, self._cuts, shards, written))
-            body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
-            manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
-            written.append(manifest)
-            write_synced(manifest, seal(body))
-            sync_folder(folder)
-            _native.failpoint("snapshot.before_rename")
-            manifest.replace(folder / MANIFEST)
+                count = shards or min(_MOST_FILES, max(1, self._cuts[index].rows // _ROWS_PER_FILE))
+                entries.append(_write_table(folder, generation, index, table, self._cuts, range(count), count, written))
+            _publish(folder, generation, entries, written)
         except BaseException:
-            for file in written:
-                file.unlink(missing_ok=True)
+            _remove(written)
             raise
-        # From here on the new snapshot is the snapshot, whatever fails.
-        _native.failpoint("snapshot.after_rename")
-        sync_folder(folder)
-        _remove_other_generations(folder, generation)
+        _tidy_up(folder, generation)
+
+
+class SharedSnapshot:
+    """A snapshot that several processes write together, as the one that leads them sees it.
+
+    Used as a context manager, which keeps other writers out of the folder, and removes everything again when it is
+    left before ``publish``.
+
+    Args:
+        path: A folder that all of them see; made when missing.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None:
+        self.folder = Path(path).absolute()
+        self.generation = secrets.randbits(63)
+        """What every ``write_part`` must be given."""
+        self._is_published = False
+
+    def __enter__(self) -> SharedSnapshot:
+        _check_target(self.folder, None)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = only_writer(self.folder)
+        self._lock.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._is_published:
+                _remove(list(self.folder.glob(f"{self.generation:016x}-*")))
+        finally:
+            self._lock.__exit__(None, None, None)
+
+    def publish(
+        self, parts: Sequence[Sequence[dict[str, Any]]], specs: Mapping[str, dict[str, Any] | None]
+    ) -> list[SavedTable]:
+        """Make it the snapshot of the folder.
+
+        Args:
+            parts: What ``write_part`` returned in each process, by its index.
+            specs: The specs' JSON forms, where the processes knew less of them than the caller.
+
+        Raises:
+            SnapshotCorrupt: A file that a process wrote is not in the folder.
+        """
+        names = sorted({entry["name"] for part in parts for entry in part})
+        entries = [_combined(name, parts) for name in names]
+        for entry in entries:
+            entry["spec"] = specs.get(entry["name"], entry["spec"])
+            for file in [*entry["files"], *(shard["filter"] for shard in entry["shards"] if shard["filter"])]:
+                _check_arrived(self.folder / file["name"], file["bytes"])
+        written: list[Path] = []
+        try:
+            _publish(self.folder, self.generation, entries, written)
+        except BaseException:
+            _remove(written)
+            raise
+        self._is_published = True
+        _tidy_up(self.folder, self.generation)
+        return read_manifest(self.folder)
+
+
+def _combined(name: str, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
+    """Return the manifest entry of a table from those of its shards. A shard that lacks the table has no rows of it."""
+    found = [next((entry for entry in part if entry["name"] == name), None) for part in parts]
+    present = [entry for entry in found if entry is not None]
+    first = present[0]
+    for entry in present:
+        if entry["slices"] != first["slices"]:
+            raise SchemaMismatch(
+                f"table {name!r} has slices {first['slices']} in one process, {entry['slices']} in another"
+            )
+    shards = [(entry or {**first, "turn": 0, "filter": None}) for entry in found]
+    return {
+        **first,
+        "rows": sum(entry["rows"] for entry in present),
+        "max_time_s": max(entry["max_time_s"] for entry in present),
+        "files": [file for entry in present for file in entry["files"]],
+        "shards": [shard for entry in shards for shard in _shards_of(entry)],
+    }
+
+
+def _shards_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return entry.get("shards") or [{key: entry[key] for key in ("turn", "scales", "filter")}]
+
+
+def _check_arrived(file: Path, size: int) -> None:
+    try:
+        actual = file.stat().st_size
+    except FileNotFoundError:
+        raise SnapshotCorrupt(
+            f"'{file}' was written by another process, but is not here; give a folder that all of them share"
+        ) from None
+    if actual != size:
+        raise SnapshotCorrupt(f"'{file}' at byte {actual}: it has {actual} bytes, its writer says {size}")
+
+
+def _publish(folder: Path, generation: int, entries: list[dict[str, Any]], written: list[Path]) -> None:
+    body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
+    manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
+    written.append(manifest)
+    write_synced(manifest, seal(body))
+    sync_folder(folder)
+    _native.failpoint("snapshot.before_rename")
+    manifest.replace(folder / MANIFEST)
+
+
+def _tidy_up(folder: Path, generation: int) -> None:
+    # The new snapshot is the snapshot, whatever fails from here on.
+    _native.failpoint("snapshot.after_rename")
+    sync_folder(folder)
+    _remove_other_generations(folder, generation)
+
+
+def _remove(files: Sequence[Path]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
 
 
 def _check_target(folder: Path, shards: int | None) -> None:
@@ -155,17 +302,19 @@ def _write_table(
     index: int,
     table: Table,
     cuts: list[_native.Cut],
-    shards: int | None,
+    numbers: range,
+    count: int,
     written: list[Path],
 ) -> dict[str, Any]:
+    """Write one table as the files ``numbers`` of ``count``, and its filter; return its manifest entry."""
     # No local name for the cut: see TableCut.write_tables.
-    count = shards or min(_MOST_FILES, max(1, cuts[index].rows // _ROWS_PER_FILE))
     stem = f"{generation:016x}-{index:04d}"
-    paths = [folder / f"{stem}-{part:05d}-of-{count:05d}.rows" for part in range(count)]
+    paths = [folder / f"{stem}-{part:05d}-of-{count:05d}.rows" for part in numbers]
     written.extend(paths)
     filter_entry = None
     if filter_state := cuts[index].filter:
-        file = folder / f"{stem}.filter"
+        is_whole = len(numbers) == count
+        file = folder / (f"{stem}.filter" if is_whole else f"{stem}-{numbers[0]:05d}-of-{count:05d}.filter")
         written.append(file)
         write_synced(file, filter_state)
         filter_entry = {"name": file.name, "bytes": len(filter_state), "crc32c": _native.crc32c(filter_state)}
@@ -238,12 +387,10 @@ def _saved_table(folder: Path, generation: int, entry: dict[str, Any]) -> SavedT
         skip_zero_rows=entry["skip_zero_rows"],
         rows=entry["rows"],
         max_time_s=entry["max_time_s"],
-        turn=entry["turn"],
-        scales=entry["scales"],
+        shards=[SavedShard(**shard) for shard in _shards_of(entry)],
         parts=[
             _native.SnapshotPart(str(folder / file["name"]), file["bytes"], file["rows"]) for file in entry["files"]
         ],
-        filter=entry["filter"],
     )
 
 
@@ -270,17 +417,28 @@ def restore_saved(table: Table, saved: SavedTable, *, clear: bool, shard: tuple[
         check(table, saved)
     _check_layout(table, saved)
     _check_budget(table, saved.rows // count)
-    filter_state = _read_filter(saved)
+    sources = _sources(saved, index, count)
+    filter_states = [_read_filter(saved, source) for source in sources]
     if clear:
         table.clear()
     is_empty = not len(table)
     try:
         _native.read_snapshot(table._native, saved.generation, saved.parts, index, count)
-        _native.restore_extras(table._native, saved.max_time_s, saved.scales, saved.turn, filter_state)
+        newest = max(sources, key=lambda source: source.turn)
+        _native.restore_extras(table._native, saved.max_time_s, newest.scales, newest.turn, filter_states[0])
+        for state in filter_states[1:]:
+            if state:
+                _native.merge_filter(table._native, state)
     except BaseException:
         if is_empty:
             table.clear()
         raise
+
+
+def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:
+    """Return the saved shards that have ids in common with shard ``index`` of ``count``."""
+    common = math.gcd(len(saved.shards), count)
+    return [shard for number, shard in enumerate(saved.shards) if (number - index) % common == 0]
 
 
 def _check_budget(table: Table, rows: int) -> None:
@@ -296,7 +454,8 @@ def _check_budget(table: Table, rows: int) -> None:
 def check(table: Table, saved: SavedTable) -> None:
     """Check every byte of a saved table, and that it fits ``table``."""
     _check_layout(table, saved)
-    _read_filter(saved)
+    for shard in saved.shards:
+        _read_filter(saved, shard)
     _native.verify_snapshot(table._native, saved.generation, saved.parts)
 
 
@@ -313,19 +472,19 @@ def _check_layout(table: Table, saved: SavedTable) -> None:
         raise SchemaMismatch(f"table {name!r} has slices {ours}, the snapshot '{saved.folder}' has {saved.slices}")
 
 
-def _read_filter(saved: SavedTable) -> bytes:
-    if saved.filter is None:
+def _read_filter(saved: SavedTable, shard: SavedShard) -> bytes:
+    if shard.filter is None:
         return b""
-    file = saved.folder / str(saved.filter["name"])
+    file = saved.folder / str(shard.filter["name"])
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise SnapshotCorrupt(f"'{file}' is missing; the manifest names it") from None
-    if len(content) != saved.filter["bytes"]:
+    if len(content) != shard.filter["bytes"]:
         raise SnapshotCorrupt(
-            f"'{file}' at byte {len(content)}: it has {len(content)} bytes, the manifest says {saved.filter['bytes']}"
+            f"'{file}' at byte {len(content)}: it has {len(content)} bytes, the manifest says {shard.filter['bytes']}"
         )
-    if _native.crc32c(content) != saved.filter["crc32c"]:
+    if _native.crc32c(content) != shard.filter["crc32c"]:
         raise SnapshotCorrupt(f"'{file}' at byte 0: checksum does not match")
     return content
 

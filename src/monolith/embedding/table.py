@@ -22,6 +22,7 @@ from monolith.embedding._arguments import (
     as_ids,
     as_mode,
     as_offsets,
+    as_rates,
     as_rows,
     check_step,
     check_time,
@@ -318,7 +319,7 @@ class Table:
             latest = as_rows(name, "values_at_gradient", latest, len(keys), self.dim)
         if counts is not None:
             counts = as_counts(name, counts, len(keys))
-        rates = self._rates(learning_rates, step)
+        rates = as_rates(self.spec, learning_rates, step)
         none = _native.Pooling.none
         return _native.GradientJob(
             self._native, keys, None, none, 0, rows, rates, counts, latest, check_time(time_s), check_step(step), dedup
@@ -345,7 +346,7 @@ class Table:
                 raise DimensionMismatch(f"table {self.spec.name!r}: gradients have shape {shape}, need {need}")
             grads = as_array(grads).reshape(bags * first_n, shape[-1])
         rows = as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
-        rates = self._rates(learning_rates, step)
+        rates = as_rates(self.spec, learning_rates, step)
         return _native.GradientJob(
             self._native,
             keys,
@@ -360,19 +361,6 @@ class Table:
             check_step(step),
             True,
         )
-
-    def _rates(self, learning_rates: ArrayLike | None, step: int) -> Rows:
-        if learning_rates is None:
-            return self.spec.learning_rates_at(check_step(step))
-        rates = np.ascontiguousarray(learning_rates, np.float32)
-        slices = len(self.spec.slices)
-        if rates.shape != (slices,):
-            raise ConfigError(
-                f"table {self.spec.name!r} has {slices} slices, learning_rates has shape {rates.shape}; give one each"
-            )
-        if not np.all((rates >= 0) & np.isfinite(rates)):
-            raise ConfigError(f"table {self.spec.name!r}: learning_rates are {rates.tolist()}; give finite ones from 0")
-        return rates
 
     def _state_of(self, row: Rows) -> tuple[SliceState, ...]:
         states = []

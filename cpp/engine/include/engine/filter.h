@@ -23,6 +23,8 @@ class AdmissionFilter {
   // The whole state as bytes, and back. `load` throws SnapshotCorrupt or ConfigError. Exclusive.
   [[nodiscard]] virtual std::vector<std::byte> save() const = 0;
   virtual void load(const std::byte* data, std::size_t size) = 0;
+  // Like `load`, but adds the counts, which are of other ids, to those that are there. Exclusive.
+  virtual void merge(const std::byte* data, std::size_t size) = 0;
   virtual void clear() = 0;
 };
 

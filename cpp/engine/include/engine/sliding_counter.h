@@ -44,6 +44,9 @@ class SlidingCounter {
   void save(std::vector<std::byte>& out) const;
   // Takes the state from the front of `in` and moves `in` behind it. False: the bytes make no sense; nothing changed.
   [[nodiscard]] bool load(std::span<const std::byte>& in);
+  // Adds what `other`, of the same size, has counted of other ids, each as long ago as it was there. What finds no
+  // place is forgotten.
+  void merge(const SlidingCounter& other);
 
  private:
   struct Release {

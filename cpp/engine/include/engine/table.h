@@ -138,6 +138,10 @@ class Table {
   [[nodiscard]] std::vector<float> scales() const;
   // What a cut keeps beside the rows, put back.
   void restore_extras(const Cut& cut);
+  // Adds the counts of another shard's admission filter, saved by it. Exclusive.
+  void merge_filter(std::span<const std::byte> state);
+  // Bytes that the table may take from now on; 0 = unbounded. Concurrent.
+  void set_budget(std::uint64_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }
   // True when a row updated at `time_s` has expired at `now_s`.
   [[nodiscard]] bool is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept;
 
@@ -191,6 +195,7 @@ class Table {
   void remove(Shard& shard, Slot slot, Removal::Reason reason, std::int64_t now_s);
 
   TableConfig config_;
+  std::atomic<std::uint64_t> budget_{config_.max_bytes};
   RowSchema schema_;
   std::shared_ptr<Pool> pool_;
   SlabArena arena_;

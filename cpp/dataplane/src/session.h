@@ -1,0 +1,30 @@
+// session.h: the server's side of one connection. Private to the data plane.
+#pragma once
+
+#include "dataplane/listener.h"
+
+namespace dataplane {
+
+class Session {
+ public:
+  Session(const Socket& socket, Shard& shard, const ListenerConfig& config)
+      : socket_(socket), shard_(shard), config_(config) {}
+
+  // Serves until the peer leaves, misbehaves or the socket is shut down.
+  void run() noexcept;
+
+ private:
+  void greet();
+  // False when the peer has left.
+  bool serve_one();
+  void serve(const FrameHeader& header, Bytes payload, Deadline deadline);
+  void pull(const FrameHeader& header, Bytes payload, Deadline deadline);
+  void push(const FrameHeader& header, Bytes payload, Deadline deadline);
+  void send_frame(const FrameHeader& to, Kind kind, std::uint16_t flags, Bytes payload, Deadline deadline);
+
+  const Socket& socket_;
+  Shard& shard_;
+  const ListenerConfig& config_;
+};
+
+}  // namespace dataplane

@@ -1,0 +1,207 @@
+// shard.cc: pulls read straight from the tables into the reply, pushes go straight from the request into the tables.
+#include "dataplane/shard.h"
+
+#include <algorithm>
+#include <random>
+#include <shared_mutex>
+
+#include "engine/data/records.h"
+#include "engine/half.h"
+
+namespace dataplane {
+
+namespace {
+
+// Rows looked up before they are handed to the sink: a socket sends one piece while the peer takes the one before.
+constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+// The lookups of one piece of a reply.
+struct Piece {
+  std::vector<engine::LookupJob> jobs;
+  std::size_t floats = 0;
+};
+
+void to_half(const float* values, std::size_t count, std::byte* out) noexcept {
+  auto* halves = reinterpret_cast<std::uint16_t*>(out);
+  for (std::size_t i = 0; i < count; ++i) halves[i] = engine::half_from_float(values[i]);
+}
+
+void from_half(const std::byte* in, std::size_t count, float* out) noexcept {
+  const auto* halves = reinterpret_cast<const std::uint16_t*>(in);
+  for (std::size_t i = 0; i < count; ++i) out[i] = engine::float_from_half(halves[i]);
+}
+
+}  // namespace
+
+Shard::Shard(std::uint32_t index, std::uint32_t count, std::vector<std::shared_ptr<engine::Table>> tables,
+             std::vector<std::string> names)
+    : index_(index), map_(std::max(count, 1U)), instance_(random_number()) {
+  if (index >= count) {
+    throw engine::ConfigError("shard " + std::to_string(index) + " of " + std::to_string(count) +
+                              " does not exist; indexes go from 0");
+  }
+  if (tables.empty() || tables.size() != names.size()) {
+    throw engine::ConfigError("a shard has " + std::to_string(tables.size()) + " tables and " +
+                              std::to_string(names.size()) + " names; give one name per table, and at least one");
+  }
+  std::vector<std::uint32_t> dims;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    if (i > 0 && names[i] <= names[i - 1]) {
+      throw engine::ConfigError("table '" + names[i] + "' comes after '" + names[i - 1] +
+                                "'; give the tables in sorted order, each once");
+    }
+    dims.push_back(tables[i]->schema().dim());
+    shapes_.push_back({dims.back(), static_cast<std::uint32_t>(tables[i]->config().slices.size())});
+    members_.push_back(std::make_unique<Member>());
+    members_.back()->table = std::move(tables[i]);
+    members_.back()->name = names[i];
+  }
+  tables_hash_ = hash_tables(names, dims);
+}
+
+void Shard::check_time(Deadline deadline) {
+  if (Clock::now() < deadline) return;
+  lates_.fetch_add(1, std::memory_order_relaxed);
+  throw Late("the deadline had passed before the work began, so nothing was done; ask again, or allow more time");
+}
+
+void Shard::check_ids(std::uint32_t number, std::span<const std::int64_t> ids) const {
+  const std::size_t at = map_.first_stranger(ids, index_);
+  if (at == ids.size()) return;
+  throw engine::ConfigError("table '" + members_[number]->name + "': id " + std::to_string(ids[at]) +
+                            " belongs to shard " + std::to_string(map_.shard_of(ids[at])) + ", this is shard " +
+                            std::to_string(index_) + " of " + std::to_string(map_.shards()) +
+                            "; route by uint64(id) mod shards");
+}
+
+PullRequest Shard::read_pull(Bytes payload) const {
+  PullRequest request = parse_pull(payload, shapes_);
+  for (const PullTable& table : request.tables) check_ids(table.number, table.ids);
+  return request;
+}
+
+std::size_t Shard::reply_bytes(const PullRequest& request, bool half) const noexcept {
+  std::size_t bytes = 0;
+  for (const PullTable& table : request.tables) {
+    bytes += table.ids.size() * shapes_[table.number].dim * float_bytes(half);
+  }
+  return bytes;
+}
+
+void Shard::pull(const PullRequest& request, bool half, Deadline deadline, RowSink& sink) {
+  CallTimer timer(pulls_);
+  check_time(deadline);
+  std::shared_ptr<engine::data::Buffer> wide;
+  Piece piece;
+  const auto hand_out = [&] {
+    if (piece.floats == 0) return;
+    if (half && (!wide || wide->size() < piece.floats * sizeof(float))) {
+      wide = engine::data::Buffer::take(piece.floats * sizeof(float));
+    }
+    const std::size_t bytes = piece.floats * float_bytes(half);
+    std::byte* room = sink.room(bytes);
+    auto* out = reinterpret_cast<float*>(half ? wide->data() : room);
+    float* at = out;
+    for (engine::LookupJob& job : piece.jobs) {
+      job.out = at;
+      at += job.bags.ids.size() * job.table->schema().dim();
+    }
+    engine::Table::lookup_all(piece.jobs, piece.jobs.front().table->pool());
+    if (half) to_half(out, piece.floats, room);
+    sink.filled(bytes);
+    piece = {};
+  };
+  for (const PullTable& table : request.tables) {
+    Member& member = *members_[table.number];
+    const std::size_t dim = shapes_[table.number].dim;
+    const std::size_t most = std::max<std::size_t>(1, kPieceBytes / (dim * sizeof(float)));
+    for (std::size_t first = 0; first < table.ids.size(); first += most) {
+      const auto ids = table.ids.subspan(first, std::min(most, table.ids.size() - first));
+      if ((piece.floats + ids.size() * dim) * sizeof(float) > kPieceBytes) hand_out();
+      piece.jobs.push_back({.table = member.table.get(), .bags = {.ids = ids}});
+      piece.floats += ids.size() * dim;
+    }
+    member.ids_pulled.fetch_add(table.ids.size(), std::memory_order_relaxed);
+  }
+  hand_out();
+  timer.succeed();
+}
+
+void Shard::push(Bytes payload, bool half, Deadline deadline) {
+  CallTimer timer(pushes_);
+  check_time(deadline);
+  const PushRequest request = parse_push(payload, shapes_, half);
+  constexpr std::int64_t kMaxTime = 0xffff'ffff;
+  if (request.time_s < 0 || request.time_s > kMaxTime) {
+    throw engine::ConfigError("time_s is " + std::to_string(request.time_s) + "; give unix seconds from 0 to 2^32 - 1");
+  }
+  if (request.step < 0) {
+    throw engine::ConfigError("step is " + std::to_string(request.step) + "; give a step number of at least 0");
+  }
+  for (const PushTable& table : request.tables) check_ids(table.number, table.ids);
+  apply(request, half, deadline);
+  timer.succeed();
+}
+
+void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
+  std::vector<std::shared_ptr<engine::data::Buffer>> wide;
+  std::vector<engine::GradientJob> jobs;
+  for (const PushTable& table : request.tables) {
+    const std::size_t floats = table.ids.size() * shapes_[table.number].dim;
+    const auto* grads = reinterpret_cast<const float*>(table.gradients);
+    if (half) {
+      wide.push_back(engine::data::Buffer::take(floats * sizeof(float)));
+      from_half(table.gradients, floats, reinterpret_cast<float*>(wide.back()->data()));
+      grads = reinterpret_cast<const float*>(wide.back()->data());
+    }
+    jobs.push_back({.table = members_[table.number]->table.get(),
+                    .bags = {.ids = table.ids},
+                    .grads = grads,
+                    .counts = table.counts,
+                    .latest = nullptr,
+                    .learning_rates = table.rates,
+                    .time_s = static_cast<std::uint32_t>(request.time_s),
+                    .step = request.step,
+                    .dedup = true});
+  }
+  // Applying and remembering are one for whoever takes the lock alone.
+  const std::shared_lock no_cut(push_lock_);
+  check_time(deadline);
+  if (marks_.begin(request.client, request.sequence, deadline) == ClientMarks::Answer::kRepeat) {
+    repeats_.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  try {
+    engine::Table::apply_all(jobs, jobs.front().table->pool());
+  } catch (const engine::Error&) {  // said before anything is changed
+    marks_.finish(request.client, request.sequence, false);
+    throw;
+  } catch (const std::exception& error) {
+    marks_.finish(request.client, request.sequence, true);
+    throw PartlyApplied(std::string("the push broke off (") + error.what() +
+                        "): some of its rows may be changed. It counts as applied and will not be applied again");
+  }
+  marks_.finish(request.client, request.sequence, true);
+  for (const PushTable& table : request.tables) {
+    members_[table.number]->ids_pushed.fetch_add(table.ids.size(), std::memory_order_relaxed);
+  }
+}
+
+std::vector<Shard::TableFigures> Shard::table_figures() const {
+  std::vector<TableFigures> figures;
+  for (const auto& member : members_) {
+    figures.push_back({.name = member->name,
+                       .rows = member->table->size(),
+                       .bytes = member->table->memory_bytes(),
+                       .ids_pulled = member->ids_pulled.load(std::memory_order_relaxed),
+                       .ids_pushed = member->ids_pushed.load(std::memory_order_relaxed)});
+  }
+  return figures;
+}
+
+}  // namespace dataplane

@@ -1,0 +1,141 @@
+# mypy: disable-error-code="type-arg"
+from monolith._proto import ps_training_pb2 as _ps_training_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ConnectRequest(_message.Message):
+    __slots__ = ("tables", "shards")
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    shards: int
+    def __init__(self, tables: _Optional[_Iterable[str]] = ..., shards: _Optional[int] = ...) -> None: ...
+
+class ConnectResponse(_message.Message):
+    __slots__ = ("instance", "index", "shards", "data_plane", "data_plane_token", "rows")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    SHARDS_FIELD_NUMBER: _ClassVar[int]
+    DATA_PLANE_FIELD_NUMBER: _ClassVar[int]
+    DATA_PLANE_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    index: int
+    shards: int
+    data_plane: _containers.RepeatedScalarFieldContainer[str]
+    data_plane_token: bytes
+    rows: int
+    def __init__(self, instance: _Optional[int] = ..., index: _Optional[int] = ..., shards: _Optional[int] = ..., data_plane: _Optional[_Iterable[str]] = ..., data_plane_token: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
+
+class FusedRequest(_message.Message):
+    __slots__ = ("payload", "half", "timeout_ms", "instance")
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    HALF_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    half: bool
+    timeout_ms: int
+    instance: int
+    def __init__(self, payload: _Optional[bytes] = ..., half: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
+
+class FusedResponse(_message.Message):
+    __slots__ = ("payload",)
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    def __init__(self, instance: _Optional[int] = ...) -> None: ...
+
+class CutResponse(_message.Message):
+    __slots__ = ("cut",)
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    def __init__(self, cut: _Optional[int] = ...) -> None: ...
+
+class DropCutRequest(_message.Message):
+    __slots__ = ("cut",)
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    def __init__(self, cut: _Optional[int] = ...) -> None: ...
+
+class DropCutResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SaveRequest(_message.Message):
+    __slots__ = ("cut", "path", "generation")
+    CUT_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    cut: int
+    path: str
+    generation: int
+    def __init__(self, cut: _Optional[int] = ..., path: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
+class SaveResponse(_message.Message):
+    __slots__ = ("tables",)
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tables: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RestoreRequest(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class RestoreResponse(_message.Message):
+    __slots__ = ("restored", "skipped", "missing")
+    RESTORED_FIELD_NUMBER: _ClassVar[int]
+    SKIPPED_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FIELD_NUMBER: _ClassVar[int]
+    restored: _containers.RepeatedScalarFieldContainer[str]
+    skipped: _containers.RepeatedScalarFieldContainer[str]
+    missing: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, restored: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("table", "fid")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FID_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    fid: int
+    def __init__(self, table: _Optional[str] = ..., fid: _Optional[int] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
+
+class EvictRequest(_message.Message):
+    __slots__ = ("now_s",)
+    NOW_S_FIELD_NUMBER: _ClassVar[int]
+    now_s: int
+    def __init__(self, now_s: _Optional[int] = ...) -> None: ...
+
+class EvictResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    def __init__(self, rows: _Optional[int] = ...) -> None: ...
+
+class DrainRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class DrainResponse(_message.Message):
+    __slots__ = ("rows",)
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    rows: int
+    def __init__(self, rows: _Optional[int] = ...) -> None: ...

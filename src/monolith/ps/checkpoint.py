@@ -1,0 +1,81 @@
+"""Snapshots that all servers write together, each its own shard, into one folder that all of them see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from monolith.core.errors import ConfigError, MonolithError
+from monolith.embedding.snapshot import SharedSnapshot
+from monolith.embedding.specs import TableSpec
+from monolith.embedding.store import Manifest
+from monolith.ps import messages
+from monolith.ps.fan_out import call_all
+from monolith.ps.link import ServerLink
+
+__all__ = ["RemoteCut"]
+
+
+class RemoteCut:
+    """The tables of all servers as they were when it was taken. Written once, or dropped.
+
+    Args:
+        links: All servers.
+        cuts: The number of each server's cut.
+        specs: The tables of the model; their learning rates are not known to the servers.
+        timeout_s: How long the writing may take.
+    """
+
+    def __init__(
+        self, links: Sequence[ServerLink], cuts: Mapping[int, int], specs: Mapping[str, TableSpec], timeout_s: float
+    ) -> None:
+        self._links = links
+        self._cuts = cuts
+        self._specs = specs
+        self._timeout_s = timeout_s
+        self._is_spent = False
+
+    def write(self, path: str | PathLike[str]) -> Manifest:
+        """Have every server write its rows to the folder ``path``; publish them together, or not at all."""
+        if self._is_spent:
+            raise ConfigError("this cut was already written or dropped; take another")
+        try:
+            with SharedSnapshot(path) as shared:
+                requests = {
+                    index: messages.SaveRequest(cut=cut, path=str(shared.folder), generation=shared.generation)
+                    for index, cut in self._cuts.items()
+                }
+                answers = call_all(self._links, "Save", requests, self._timeout_s)
+                parts = [[json.loads(text) for text in answers[index].tables] for index in sorted(answers)]
+                specs = {name: encoded for name, spec in self._specs.items() if (encoded := _encoded(spec))}
+                saved = shared.publish(parts, specs)
+        finally:
+            self.drop()
+        return Manifest(
+            path=Path(path),
+            rows={table.name: table.rows for table in saved},
+            max_time_s={table.name: table.max_time_s for table in saved},
+        )
+
+    def drop(self) -> None:
+        """Let go of the tables; a server that cannot be told does so by itself after a while."""
+        if self._is_spent:
+            return
+        self._is_spent = True
+        for index, cut in self._cuts.items():
+            call = self._links[index].begin("DropCut", messages.DropCutRequest(cut=cut), 10.0)
+            try:
+                self._links[index].finish("DropCut", call)
+            except MonolithError:
+                pass  # away, or busy: its lease ends
+
+
+def _encoded(spec: TableSpec) -> dict[str, Any] | None:
+    try:
+        encoded: dict[str, Any] = json.loads(spec.to_json())
+    except ConfigError:
+        return None  # a learning rate that is a bare function; the servers' form of the spec does without it
+    return encoded

@@ -1,0 +1,79 @@
+"""The native data plane of a server: its listeners, on a Unix socket and on TCP, and the token they ask for."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import tempfile
+import threading
+from pathlib import Path
+
+from monolith import _native
+
+__all__ = ["DataPlane"]
+
+
+class DataPlane:
+    """Listens for one shard at a time.
+
+    Args:
+        host: Interface of the TCP listener.
+        port: Its port; 0 lets the system choose.
+        advertised_host: What clients are told to dial.
+        max_frame_bytes: Largest request or answer.
+        max_connections: Connections of each listener.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, advertised_host: str, max_frame_bytes: int, max_connections: int
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._advertised_host = advertised_host
+        self._limits = {"max_frame_bytes": max_frame_bytes, "max_connections": max_connections}
+        # Handed out by Connect only, which asks for the server's own token; another one after every start.
+        self._token = secrets.token_bytes(32)
+        self._lock = threading.Lock()
+        self._folder: Path | None = None
+        self._shard: _native.PsShard | None = None
+        self._listeners: list[_native.PsListener] = []
+
+    def offer(self, shard: _native.PsShard) -> tuple[list[str], bytes]:
+        """Listen for a shard, if not yet; return the addresses and the token."""
+        with self._lock:
+            if self._shard is not shard:
+                self._close()
+                self._open(shard)
+            return [self._public(one.address) for one in self._listeners], self._token
+
+    def _open(self, shard: _native.PsShard) -> None:
+        # A private folder in a short place: the path of a Unix socket has at most 107 bytes.
+        self._folder = Path(tempfile.mkdtemp(prefix="monolith-ps-"))
+        path = str(self._folder / f"{shard.index}.sock")
+        try:
+            self._listeners.append(_native.PsListener(shard, unix_path=path, token=self._token, **self._limits))
+            self._listeners.append(
+                _native.PsListener(shard, host=self._host, port=self._port, token=self._token, **self._limits)
+            )
+        except BaseException:
+            self._close()
+            raise
+        self._shard = shard
+
+    def _public(self, address: str) -> str:
+        if not address.startswith("tcp:") or not self._advertised_host:
+            return address
+        return f"tcp:{self._advertised_host}:{address.rpartition(':')[2]}"
+
+    def close(self) -> None:
+        """End all connections and listen no more; calls under way end first."""
+        with self._lock:
+            self._close()
+
+    def _close(self) -> None:
+        while self._listeners:
+            self._listeners.pop().close()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = None
+        self._shard = None

@@ -1,0 +1,40 @@
+"""One call to every server, at the same time: all answers, or one error that names every server that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monolith.core.errors import ClusterError, MonolithError
+from monolith.ps.link import ServerLink
+
+__all__ = ["call_all"]
+
+
+def call_all(
+    links: Sequence[ServerLink], verb: str, requests: Mapping[int, Any], timeout_s: float | None
+) -> dict[int, Any]:
+    """Send each server its request; return the answers, by the server's index.
+
+    Raises:
+        MonolithError: At least one failed. Of several the one that no retry heals is raised, and the text tells of all.
+    """
+    calls = {index: links[index].begin(verb, request, timeout_s) for index, request in requests.items()}
+    answers, failures = {}, []
+    for index, call in calls.items():
+        try:
+            answers[index] = links[index].finish(verb, call)
+        except MonolithError as error:
+            failures.append(error)
+    if failures:
+        raise _worst(failures)
+    return answers
+
+
+def _worst(failures: Sequence[MonolithError]) -> MonolithError:
+    final = [error for error in failures if not (isinstance(error, ClusterError) and error.retryable)]
+    worst = (final or failures)[0]
+    others = [str(error) for error in failures if error is not worst]
+    if others:
+        worst = type(worst)("; ".join([str(worst), *others]))
+    return worst

@@ -1,0 +1,69 @@
+"""The payloads of fused calls: the ids, rows and gradients of all tables of a step, as raw little-endian bytes.
+
+The same bytes travel in the frames of the data plane, where C++ reads and writes them; here is what Python needs to send
+them over gRPC. Tables go by number, in rising order. Arrays of a request are padded to 8 bytes, those of a reply are not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.core.errors import ClusterError
+from monolith.embedding.store import Ids, Rows
+
+__all__ = ["PushPart", "decode_rows", "encode_pull", "encode_push"]
+
+_HALF_MAX = 65504.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushPart:
+    """What is pushed to one table."""
+
+    number: int
+    ids: Ids
+    grads: Rows
+    counts: NDArray[np.uint32]
+    rates: Rows
+
+
+def encode_pull(tables: Sequence[tuple[int, Ids]]) -> bytes:
+    """Return the request for the rows of (table number, ids)."""
+    head = [len(tables), *(word for number, ids in tables for word in (number, len(ids)))]
+    return b"".join(_padded([np.array(head, "<u4"), *(ids.astype("<i8", copy=False) for _, ids in tables)]))
+
+
+def decode_rows(payload: bytes, shapes: Sequence[tuple[int, int]], *, half: bool) -> list[Rows]:
+    """Return the rows of a reply, one array per shape (ids, dim).
+
+    Raises:
+        ClusterError: The payload has another length.
+    """
+    kind = np.dtype("<f2" if half else "<f4")
+    needed = sum(count * dim for count, dim in shapes) * kind.itemsize
+    if len(payload) != needed:
+        raise ClusterError(f"a reply has {len(payload)} bytes, {needed} are needed; client and server differ")
+    flat = np.frombuffer(payload, kind).astype(np.float32, copy=False)
+    bounds = np.cumsum([count * dim for count, dim in shapes])[:-1]
+    return [part.reshape(shape) for part, shape in zip(np.split(flat, bounds), shapes, strict=True)]
+
+
+def encode_push(client: int, sequence: int, time_s: int, step: int, parts: Sequence[PushPart], *, half: bool) -> bytes:
+    """Return the request that applies gradients once, however often it is sent."""
+    who = np.array([client, sequence], "<u8"), np.array([time_s, step], "<i8")
+    head = [len(parts), *(word for part in parts for word in (part.number, len(part.ids), len(part.rates)))]
+    arrays: list[NDArray[np.generic]] = [*who, np.array(head, "<u4")]
+    for part in parts:
+        grads = np.clip(part.grads, -_HALF_MAX, _HALF_MAX).astype("<f2") if half else part.grads
+        arrays += [part.ids.astype("<i8", copy=False), part.counts, part.rates, np.ascontiguousarray(grads)]
+    return b"".join(_padded(arrays))
+
+
+def _padded(arrays: Iterable[NDArray[np.generic]]) -> Iterable[bytes]:
+    for array in arrays:
+        yield array.tobytes()
+        yield bytes(-array.nbytes % 8)

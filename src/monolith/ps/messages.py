@@ -1,0 +1,122 @@
+"""The messages of ``proto/ps_training.proto`` and ``proto/monolith_ps.proto``, and the methods of the two services.
+
+The classes live in the private descriptor pool of ``monolith.data.records``, as all others do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.records._protobuf import message_class
+from monolith.data.records.messages import STANDARD
+
+if TYPE_CHECKING:
+    from monolith._proto.monolith_ps_pb2 import (
+        ConnectRequest,
+        ConnectResponse,
+        CutRequest,
+        CutResponse,
+        DrainRequest,
+        DrainResponse,
+        DropCutRequest,
+        DropCutResponse,
+        EvictRequest,
+        EvictResponse,
+        ExplainRequest,
+        ExplainResponse,
+        FusedRequest,
+        FusedResponse,
+        RestoreRequest,
+        RestoreResponse,
+        SaveRequest,
+        SaveResponse,
+    )
+    from monolith._proto.ps_training_pb2 import (
+        ApplyGradientsRequest,
+        ApplyGradientsResponse,
+        BarrierRequest,
+        BarrierResponse,
+        BatchApplyGradientsRequest,
+        BatchApplyGradientsResponse,
+        BatchLookupRequest,
+        BatchLookupResponse,
+        GetStatsRequest,
+        GetStatsResponse,
+        HealthCheckRequest,
+        HealthCheckResponse,
+        LookupRequest,
+        LookupResponse,
+        TableStats,
+    )
+
+__all__ = [
+    "METHODS",
+    "TRAINING_METHODS",
+    "SERVICE",
+    "TRAINING_SERVICE",
+    "ApplyGradientsRequest",
+    "ApplyGradientsResponse",
+    "BarrierRequest",
+    "BarrierResponse",
+    "BatchApplyGradientsRequest",
+    "BatchApplyGradientsResponse",
+    "BatchLookupRequest",
+    "BatchLookupResponse",
+    "ConnectRequest",
+    "ConnectResponse",
+    "CutRequest",
+    "CutResponse",
+    "DrainRequest",
+    "DrainResponse",
+    "DropCutRequest",
+    "DropCutResponse",
+    "EvictRequest",
+    "EvictResponse",
+    "ExplainRequest",
+    "ExplainResponse",
+    "FusedRequest",
+    "FusedResponse",
+    "GetStatsRequest",
+    "GetStatsResponse",
+    "HealthCheckRequest",
+    "HealthCheckResponse",
+    "LookupRequest",
+    "LookupResponse",
+    "RestoreRequest",
+    "RestoreResponse",
+    "SaveRequest",
+    "SaveResponse",
+    "TableStats",
+]
+
+SERVICE = "monolith.ps.ParameterServer"
+"""What a training calls."""
+TRAINING_SERVICE = "monolith.ps_training.ParameterServerTraining"
+"""Single tables, barrier, health and figures."""
+
+
+def _message(name: str) -> type[Any]:
+    return message_class(STANDARD.pool, name)
+
+
+def _methods(package: str, *verbs: str) -> dict[str, tuple[type[Any], type[Any]]]:
+    return {verb: (_message(f"{package}.{verb}Request"), _message(f"{package}.{verb}Response")) for verb in verbs}
+
+
+_FUSED = (_message("monolith.ps.FusedRequest"), _message("monolith.ps.FusedResponse"))
+
+TRAINING_METHODS: dict[str, tuple[type[Any], type[Any]]] = _methods(
+    "monolith.ps_training", "Lookup", "ApplyGradients", "Barrier", "HealthCheck", "GetStats"
+)
+"""Method to the classes of its request and its response."""
+METHODS: dict[str, tuple[type[Any], type[Any]]] = {
+    **_methods("monolith.ps", "Connect", "Cut", "DropCut", "Save", "Restore", "Explain", "Evict", "Drain"),
+    **_methods("monolith.ps_training", "BatchLookup", "BatchApplyGradients"),
+    "FusedPull": _FUSED,
+    "FusedPush": _FUSED,
+}
+"""The same for the other service."""
+
+if not TYPE_CHECKING:
+    _kinds = [kind for pair in (*TRAINING_METHODS.values(), *METHODS.values()) for kind in pair]
+    globals().update({kind.DESCRIPTOR.name: kind for kind in [*_kinds, _message("monolith.ps_training.TableStats")]})

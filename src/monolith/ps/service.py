@@ -1,0 +1,312 @@
+"""The two gRPC services of a parameter server: reads requests, asks the tables, writes answers.
+
+How the process is started and stopped is ``server``'s business; what pull and push do is the native shard's.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from monolith import _native
+from monolith.core.clock import Clock, Deadline
+from monolith.core.errors import ConfigError, RpcTimeout, ShardUnavailable
+from monolith.ps import _grpc, messages
+from monolith.ps.agreement import decode_specs
+from monolith.ps.barrier import Barriers
+from monolith.ps.call_figures import CallFigures
+from monolith.ps.cuts import WaitingCut
+from monolith.ps.health import Health
+from monolith.ps.single_table import SingleTableCalls
+from monolith.ps.tables import ShardTables
+
+__all__ = ["DataPlaneOffer", "Drain", "PsService"]
+
+T = TypeVar("T")
+
+DataPlaneOffer = Callable[[_native.PsShard], tuple[list[str], bytes]]
+"""Returns where the data plane of a shard listens, and the token it asks for."""
+
+
+class Drain:
+    """Counts the calls that read or change rows, and ends them for good when asked to."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._under_way = 0
+        self.is_on = False
+        """Whether new calls are refused."""
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Let a call through.
+
+        Raises:
+            ShardUnavailable: The server drains.
+        """
+        with self._changed:
+            if self.is_on:
+                raise ShardUnavailable("the server is draining and takes no more calls")
+            self._under_way += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._under_way -= 1
+                self._changed.notify_all()
+
+    def begin(self) -> None:
+        """Refuse new calls, and wait for those under way."""
+        with self._changed:
+            self.is_on = True
+            self._changed.wait_for(lambda: self._under_way == 0)
+
+
+class PsService:
+    """Answers the calls of both services.
+
+    Args:
+        tables: Who holds the rows.
+        offer: Where the data plane of the tables listens.
+        end_data_plane: Closes it.
+        cut: The cut that waits to be saved.
+        health: How the server is.
+        drain: Whether calls are taken.
+        clock: Measures deadlines and durations.
+        default_dim: Columns of tables that nobody declared.
+        max_barrier_waiters: Callers that may wait at barriers.
+    """
+
+    def __init__(
+        self,
+        tables: ShardTables,
+        *,
+        offer: DataPlaneOffer,
+        end_data_plane: Callable[[], None],
+        cut: WaitingCut,
+        health: Health,
+        drain: Drain,
+        clock: Clock,
+        default_dim: int,
+        max_barrier_waiters: int,
+    ) -> None:
+        self._tables = tables
+        self._offer = offer
+        self._end_data_plane = end_data_plane
+        self._cut = cut
+        self._health = health
+        self._drain = drain
+        self._clock = clock
+        self._single = SingleTableCalls(tables, default_dim)
+        self.barriers = Barriers(max_barrier_waiters, clock)
+        """Where workers meet."""
+        self.figures = CallFigures(clock)
+        """Calls over gRPC."""
+
+    def handlers(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return the handlers of both services, by the services' names."""
+        training: dict[str, _grpc.Handler] = {
+            "Lookup": self._lookup,
+            "ApplyGradients": self._apply_gradients,
+            "Barrier": self._barrier,
+            "HealthCheck": self._health_check,
+            "GetStats": self._get_stats,
+        }
+        own: dict[str, _grpc.Handler] = {
+            "Connect": self._connect,
+            "FusedPull": self._fused_pull,
+            "FusedPush": self._fused_push,
+            "BatchLookup": self._batch_lookup,
+            "BatchApplyGradients": self._batch_apply_gradients,
+            "Cut": self._take_cut,
+            "DropCut": self._drop_cut,
+            "Save": self._save,
+            "Restore": self._restore,
+            "Explain": self._explain,
+            "Evict": self._evict,
+            "Drain": self._begin_drain,
+        }
+        return {
+            messages.TRAINING_SERVICE: _grpc.method_handlers(messages.TRAINING_METHODS, self._measured(training)),
+            messages.SERVICE: _grpc.method_handlers(messages.METHODS, self._measured(own)),
+        }
+
+    def _measured(self, handlers: Mapping[str, _grpc.Handler]) -> dict[str, _grpc.Handler]:
+        def measured(verb: str, answer: _grpc.Handler) -> _grpc.Handler:
+            def call(request: Any, context: Any) -> Any:
+                with self.figures.call(verb) as outcome:
+                    response = answer(request, context)
+                    outcome.has_failed = getattr(response, "status_code", 0) != 0
+                    return response
+
+            return call
+
+        return {verb: measured(verb, answer) for verb, answer in handlers.items()}
+
+    def _deadline(self, context: Any, timeout_ms: int) -> Deadline:
+        if timeout_ms < 0:
+            raise ConfigError(f"timeout_ms is {timeout_ms}; give a number above 0, or 0 for none")
+        limits = [context.time_remaining(), timeout_ms / 1000 if timeout_ms else None]
+        given = [limit for limit in limits if limit is not None]
+        return Deadline(self._clock, max(0.0, min(given)) if given else None)
+
+    # --- single tables ---
+
+    def _lookup(self, request: messages.LookupRequest, context: Any) -> messages.LookupResponse:
+        with self._drain.call():
+            return self._single.lookup(request, self._deadline(context, request.timeout_ms))
+
+    def _apply_gradients(
+        self, request: messages.ApplyGradientsRequest, context: Any
+    ) -> messages.ApplyGradientsResponse:
+        with self._drain.call():
+            return self._single.apply(request, self._deadline(context, request.timeout_ms))
+
+    def _batch_lookup(self, request: messages.BatchLookupRequest, context: Any) -> messages.BatchLookupResponse:
+        return messages.BatchLookupResponse(
+            responses=[
+                _or_status(messages.LookupResponse, lambda one=one: self._lookup(one, context))
+                for one in request.requests
+            ]
+        )
+
+    def _batch_apply_gradients(
+        self, request: messages.BatchApplyGradientsRequest, context: Any
+    ) -> messages.BatchApplyGradientsResponse:
+        return messages.BatchApplyGradientsResponse(
+            responses=[
+                _or_status(messages.ApplyGradientsResponse, lambda one=one: self._apply_gradients(one, context))
+                for one in request.requests
+            ]
+        )
+
+    # --- barrier, health, figures ---
+
+    def _barrier(self, request: messages.BarrierRequest, context: Any) -> messages.BarrierResponse:
+        result = self.barriers.wait(
+            request.barrier_id, request.worker_id, request.num_workers, request.timeout_ms, _grpc.on_cancel(context)
+        )
+        return messages.BarrierResponse(
+            status_code=result.status, error_message=result.message, num_arrived=result.num_arrived
+        )
+
+    def _health_check(self, request: messages.HealthCheckRequest, context: Any) -> messages.HealthCheckResponse:
+        state = self._health.of(request.component)
+        return messages.HealthCheckResponse(
+            status=messages.HealthCheckResponse.Status.Value(state.status),
+            message=state.message,
+            uptime_seconds=self._health.uptime_s,
+        )
+
+    def _get_stats(self, request: messages.GetStatsRequest, context: Any) -> messages.GetStatsResponse:
+        tables = self._tables.all
+        calls = self.calls()
+        lookups = _added(calls, "Lookup", "BatchLookup", "pull")
+        updates = _added(calls, "ApplyGradients", "BatchApplyGradients", "push")
+        return messages.GetStatsResponse(
+            shard_id=self._tables.index,
+            total_embeddings=sum(len(table) for table in tables),
+            memory_bytes=sum(table.memory_bytes for table in tables),
+            table_stats=[
+                messages.TableStats(
+                    name=table.spec.name,
+                    num_embeddings=len(table),
+                    dim_size=table.dim,
+                    memory_bytes=table.memory_bytes,
+                )
+                for table in tables
+                if request.include_table_stats
+            ],
+            lookup_count=lookups[0],
+            apply_gradients_count=updates[0],
+            avg_lookup_latency_us=_average(lookups),
+            avg_apply_latency_us=_average(updates),
+        )
+
+    def calls(self) -> Mapping[str, Mapping[str, Any]]:
+        """Return figures per call: those of gRPC by their names, and pull and push over whatever transport."""
+        try:
+            native = self._tables.shard.stats()
+        except ShardUnavailable:
+            native = {}
+        return {**self.figures.by_call(), **{name: native[name] for name in ("pull", "push") if name in native}}
+
+    # --- a training ---
+
+    def _connect(self, request: messages.ConnectRequest, context: Any) -> messages.ConnectResponse:
+        if self._drain.is_on:
+            raise ShardUnavailable("the server is draining and takes no more clients")
+        shard = self._tables.connect(decode_specs(request.tables), request.shards)
+        addresses, token = self._offer(shard)
+        return messages.ConnectResponse(
+            instance=shard.instance,
+            index=self._tables.index,
+            shards=self._tables.shards,
+            data_plane=addresses,
+            data_plane_token=token,
+            rows=self._tables.rows,
+        )
+
+    def _fused_pull(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
+        with self._drain.call():
+            return self._fused(self._tables.shard_of_start(request.instance).pull, request, context)
+
+    def _fused_push(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
+        with self._drain.call():
+            return self._fused(self._tables.shard_of_start(request.instance).push, request, context)
+
+    def _fused(self, call: Callable[..., bytes], request: messages.FusedRequest, context: Any) -> Any:
+        remaining_s = self._deadline(context, request.timeout_ms).remaining_s()
+        if remaining_s == 0:
+            raise RpcTimeout("the deadline passed before the call's turn came; nothing was changed")
+        timeout_ms = None if remaining_s == float("inf") else max(1, int(remaining_s * 1000))
+        return messages.FusedResponse(payload=call(request.payload, half=request.half, timeout_ms=timeout_ms))
+
+    def _take_cut(self, request: messages.CutRequest, context: Any) -> messages.CutResponse:
+        self._tables.shard_of_start(request.instance)
+        return messages.CutResponse(cut=self._cut.take())
+
+    def _drop_cut(self, request: messages.DropCutRequest, context: Any) -> messages.DropCutResponse:
+        self._cut.drop(request.cut)
+        return messages.DropCutResponse()
+
+    def _save(self, request: messages.SaveRequest, context: Any) -> messages.SaveResponse:
+        entries = self._cut.save(request.cut, Path(request.path), request.generation)
+        return messages.SaveResponse(tables=[json.dumps(entry) for entry in entries])
+
+    def _restore(self, request: messages.RestoreRequest, context: Any) -> messages.RestoreResponse:
+        report = self._tables.restore(request.path)
+        return messages.RestoreResponse(restored=report.restored, skipped=report.skipped, missing=report.missing)
+
+    def _explain(self, request: messages.ExplainRequest, context: Any) -> messages.ExplainResponse:
+        return messages.ExplainResponse(text=self._tables[request.table].explain(request.fid))
+
+    def _evict(self, request: messages.EvictRequest, context: Any) -> messages.EvictResponse:
+        return messages.EvictResponse(rows=self._tables.evict(request.now_s if request.HasField("now_s") else None))
+
+    def _begin_drain(self, request: messages.DrainRequest, context: Any) -> messages.DrainResponse:
+        self._end_data_plane()
+        self._drain.begin()
+        return messages.DrainResponse(rows=self._tables.rows)
+
+
+def _or_status(kind: Callable[..., T], call: Callable[[], T]) -> T:
+    """Return an entry's answer; what is wrong with it alone does not fail the others."""
+    try:
+        return call()
+    except ConfigError as error:
+        return kind(status_code=1, error_message=str(error))
+
+
+def _added(calls: Mapping[str, Mapping[str, Any]], *names: str) -> tuple[int, int]:
+    found = [calls[name] for name in names if name in calls]
+    return sum(one["count"] for one in found), sum(one["sum_us"] for one in found)
+
+
+def _average(figures: tuple[int, int]) -> int:
+    count, sum_us = figures
+    return max(1, sum_us // count) if count else 0

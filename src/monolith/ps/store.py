@@ -1,0 +1,375 @@
+"""The tables of a model on parameter servers, behind the same face as tables in this process.
+
+Knows servers and their transport; what the rows mean is the model's business. See ``EmbeddingStore``.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from monolith.core.clock import Clock, Deadline, SystemClock
+from monolith.core.errors import ClusterError, ConfigError, ShardUnavailable
+from monolith.core.retry import RetryPolicy, retry
+from monolith.embedding._arguments import as_counts, as_ids, as_rates, as_rows, check_step, check_time
+from monolith.embedding.multi_table import RestoreReport
+from monolith.embedding.specs import TableSpec
+from monolith.embedding.store import Ids, Manifest, Rows
+from monolith.ps import messages
+from monolith.ps.agreement import encode_specs
+from monolith.ps.checkpoint import RemoteCut
+from monolith.ps.fan_out import call_all
+from monolith.ps.link import MAX_MESSAGE_BYTES, Greeting, ServerLink
+from monolith.ps.security import Security
+from monolith.ps.shard_map import shard_of
+from monolith.ps.transport import (
+    DataPlaneTransport,
+    GrpcTransport,
+    Push,
+    TablePush,
+    Transport,
+    data_plane_addresses,
+)
+
+__all__ = ["RemoteStore", "Restart", "TransportName"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+TransportName: TypeAlias = Literal["auto", "grpc", "data_plane"]
+
+RETRIES = RetryPolicy(attempts=10_000, initial_backoff_s=0.05, max_backoff_s=2.0, deadline_s=120.0)
+"""How long a store tries to get through to a server that does not answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restart:
+    """A server was started anew while the store used it."""
+
+    index: int
+    address: str
+    rows: int
+    """Rows that it has: none when it has not recovered."""
+
+
+class RemoteStore:
+    """An ``EmbeddingStore`` over parameter servers. Safe to use from several threads.
+
+    A pull or push is one request per server. It is repeated until it succeeds or ``retries`` gives up; a push that a
+    server has applied is not applied there again. Nothing is returned of a pull that failed at one server.
+
+    Args:
+        addresses: gRPC addresses of all servers, in any order: they know their own index.
+        specs: The tables of the model.
+        security: TLS and token of the servers.
+        transport: ``"auto"`` takes the data plane where all servers offer it, and gRPC otherwise.
+        half: Whether rows and gradients travel as float16: half the bytes, three digits.
+        timeout_s: For one attempt of a call.
+        save_timeout_s: For saving and restoring.
+        retries: When to try again, and for how long.
+        on_restart: Called when a server was started anew, before it is used; it may restore, or raise. Without it a
+            server that comes back without its rows is an error.
+        max_message_bytes: Largest request or answer.
+        clock: Measures back-off and deadlines.
+
+    Raises:
+        ConfigError: The servers are not all there, each index once.
+        SchemaMismatch: A server has other tables; the text names the field.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        specs: Iterable[TableSpec],
+        *,
+        security: Security | None = None,
+        transport: TransportName = "auto",
+        half: bool = False,
+        timeout_s: float = 30.0,
+        save_timeout_s: float = 3600.0,
+        retries: RetryPolicy = RETRIES,
+        on_restart: Callable[[Restart], None] | None = None,
+        max_message_bytes: int = MAX_MESSAGE_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        if not addresses:
+            raise ConfigError("at least one PS address is required")
+        if transport not in ("auto", "grpc", "data_plane"):
+            raise ConfigError(f"transport is {transport!r}; choose 'auto', 'grpc' or 'data_plane'")
+        ordered = sorted(specs, key=lambda spec: spec.name)
+        self._specs = {spec.name: spec for spec in ordered}
+        if len(self._specs) < len(ordered):
+            raise ConfigError(f"the tables are {[spec.name for spec in ordered]}; names must differ")
+        self._numbers = {name: number for number, name in enumerate(self._specs)}
+        self._dims = [spec.dim for spec in ordered]
+        self._encoded = encode_specs(ordered)
+        self._wanted = transport
+        self._half = half
+        self._timeout_s = timeout_s
+        self._save_timeout_s = save_timeout_s
+        self._retries = retries
+        self._on_restart = on_restart
+        self._clock = clock or SystemClock()
+        self._client = secrets.randbits(63)
+        self._sequence = 0
+        self._lock = threading.Lock()
+        self._connecting = threading.Lock()
+        self._links = [ServerLink(address, security, max_message_bytes) for address in addresses]
+        try:
+            self._greetings = retry(retries, lambda: self._greet(timeout_s), clock=self._clock)
+            self._order_links()
+            self._transport = self._open_transport()
+        except BaseException:
+            self._close_links()
+            raise
+
+    # --- EmbeddingStore ---
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec]:
+        """Name to spec, in sorted-name order."""
+        return self._specs
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id; see ``EmbeddingStore.pull``."""
+        wanted = {self._number(name): as_ids(name, ids[name]) for name in sorted(ids)}
+        asked = {number: keys for number, keys in wanted.items() if len(keys)}
+        rows = self._reliably(lambda transport, timeout_s: transport.pull(asked, timeout_s)) if asked else {}
+        for number in wanted.keys() - asked.keys():
+            rows[number] = np.empty((0, self._dims[number]), np.float32)
+        return {name: rows[self._numbers[name]] for name in sorted(ids)}
+
+    def push(
+        self,
+        ids: Mapping[str, Ids],
+        grads: Mapping[str, Rows],
+        *,
+        counts: Mapping[str, ArrayLike] | None = None,
+        learning_rates: Mapping[str, ArrayLike] | None = None,
+        time_s: int = 0,
+        step: int = 0,
+    ) -> None:
+        """Take one optimizer step per id; see ``EmbeddingStore.push``."""
+        if ids.keys() != grads.keys():
+            differing = ", ".join(sorted(ids.keys() ^ grads.keys()))
+            raise ConfigError(f"ids and grads must name the same tables; these are in one only: {differing}")
+        tables = {
+            self._number(name): self._table_push(
+                self._specs[name],
+                as_ids(name, ids[name]),
+                grads[name],
+                (counts or {}).get(name),
+                (learning_rates or {}).get(name),
+                check_step(step),
+            )
+            for name in sorted(ids)
+        }
+        tables = {number: table for number, table in tables.items() if len(table.ids)}
+        if not tables:
+            return
+        with self._lock:
+            self._sequence += 1
+            sequence = self._sequence
+        push = Push(client=self._client, sequence=sequence, time_s=check_time(time_s), step=step, tables=tables)
+        self._reliably(lambda transport, timeout_s: transport.push(push, timeout_s))
+
+    def snapshot(self, path: str | PathLike[str]) -> Manifest:
+        """Write everything to ``path``, which all servers must see; see ``EmbeddingStore.snapshot``."""
+        return self.cut().write(path)
+
+    def cut(self) -> RemoteCut:
+        """Take the tables of all servers as they are now, to be written while training goes on.
+
+        Each server is cut between two pushes; that the cuts of several are of one moment, whoever pushes must see to.
+        """
+        requests = {i: messages.CutRequest(instance=one.instance) for i, one in enumerate(self._greetings)}
+        answers = call_all(self._links, "Cut", requests, self._save_timeout_s)
+        return RemoteCut(
+            self._links, {i: answer.cut for i, answer in answers.items()}, self._specs, self._save_timeout_s
+        )
+
+    def restore(self, path: str | PathLike[str]) -> RestoreReport:
+        """Replace everything by a snapshot, of any number of servers or of local tables.
+
+        Every server checks all files before it changes a row. Should one of them fail where others did not, it says
+        so, and the restore is to be repeated.
+        """
+        return self._restore(path, range(len(self._links)))
+
+    def restore_server(self, index: int, path: str | PathLike[str]) -> RestoreReport:
+        """Like ``restore``, of one server's rows only: one that was started anew, while the others go on."""
+        if not 0 <= index < len(self._links):
+            raise ConfigError(f"invalid shard index: {index}")
+        return self._restore(path, range(index, index + 1))
+
+    def _restore(self, path: str | PathLike[str], servers: range) -> RestoreReport:
+        request = messages.RestoreRequest(path=str(Path(path).absolute()))
+        answers = call_all(self._links, "Restore", dict.fromkeys(servers, request), self._save_timeout_s)
+        answer = answers[servers[0]]
+        return RestoreReport(
+            restored=tuple(answer.restored), skipped=tuple(answer.skipped), missing=tuple(answer.missing)
+        )
+
+    # --- more than a store must ---
+
+    @property
+    def transport(self) -> str:
+        """What pulls and pushes travel over: grpc or data_plane."""
+        return self._transport.name
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """gRPC addresses of the servers, by index."""
+        return tuple(link.address for link in self._links)
+
+    def evict(self, now_s: int | None = None) -> int:
+        """Remove the expired rows of all tables; return how many."""
+        request = messages.EvictRequest(now_s=now_s)
+        answers = call_all(self._links, "Evict", dict.fromkeys(range(len(self._links)), request), self._save_timeout_s)
+        return sum(answer.rows for answer in answers.values())
+
+    def explain(self, table: str, fid: int) -> str:
+        """Say in one sentence why an id is present or absent."""
+        self._number(table)
+        ids = as_ids(table, [fid])
+        index = int(shard_of(ids, len(self._links))[0])
+        request = messages.ExplainRequest(table=table, fid=int(ids[0]))
+        return str(self._links[index].call("Explain", request, self._timeout_s).text)
+
+    def drain(self) -> None:
+        """End all pulls and pushes, of all clients, for good; the servers can still be saved from."""
+        requests = {index: messages.DrainRequest() for index in range(len(self._links))}
+        call_all(self._links, "Drain", requests, self._timeout_s)
+
+    def close(self) -> None:
+        """Let all connections go; a second call does nothing."""
+        self._transport.close()
+        self._close_links()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- arguments ---
+
+    def _number(self, table: str) -> int:
+        try:
+            return self._numbers[table]
+        except KeyError:
+            raise ConfigError(f"there is no table {table!r}; the tables are {', '.join(self._specs)}") from None
+
+    def _table_push(
+        self,
+        spec: TableSpec,
+        ids: Ids,
+        grads: ArrayLike,
+        counts: ArrayLike | None,
+        rates: ArrayLike | None,
+        step: int,
+    ) -> TablePush:
+        return TablePush(
+            ids,
+            as_rows(spec.name, "gradients", grads, len(ids), spec.dim),
+            np.ones(len(ids), np.uint32) if counts is None else as_counts(spec.name, counts, len(ids)),
+            as_rates(spec, rates, step),
+        )
+
+    # --- servers that come and go ---
+
+    def _reliably(self, call: Callable[[Transport, float], T]) -> T:
+        """Make a call until it succeeds; servers that were started anew are connected to in between."""
+        deadline = Deadline(self._clock, self._retries.deadline_s)
+
+        def attempt() -> T:
+            transport = self._transport
+            try:
+                return call(transport, min(self._timeout_s, max(0.001, deadline.remaining_s())))
+            except ClusterError as error:
+                if not (error.retryable or _was_refused(error)):
+                    raise
+                self._reconnect(transport, min(self._timeout_s, max(0.001, deadline.remaining_s())))
+                raise ShardUnavailable(str(error)) from error
+
+        return retry(self._retries, attempt, clock=self._clock)
+
+    def _greet(self, timeout_s: float) -> list[Greeting]:
+        request = messages.ConnectRequest(tables=self._encoded, shards=len(self._links))
+        answers = call_all(self._links, "Connect", dict.fromkeys(range(len(self._links)), request), timeout_s)
+        return [Greeting.read(answers[index]) for index in range(len(self._links))]
+
+    def _order_links(self) -> None:
+        pairs = sorted(zip(self._greetings, self._links, strict=True), key=lambda pair: pair[0].index)
+        self._greetings, self._links = [one for one, _ in pairs], [link for _, link in pairs]
+        if [greeting.index for greeting in self._greetings] != list(range(len(pairs))):
+            found = ", ".join(f"{link.address} is {greeting.index}" for greeting, link in pairs)
+            raise ConfigError(f"the servers' indexes are to be 0 to {len(pairs) - 1}, each once; {found}")
+
+    def _open_transport(self) -> Transport:
+        addresses = None if self._wanted == "grpc" else data_plane_addresses(self._greetings)
+        if addresses is None:
+            if self._wanted == "data_plane":
+                raise ConfigError("transport is 'data_plane', which not all servers offer; choose 'auto' or 'grpc'")
+            return GrpcTransport(self._links, self._greetings, self._dims, half=self._half)
+        return DataPlaneTransport(
+            self._greetings, addresses, list(self._specs), self._dims, half=self._half, timeout_s=self._timeout_s
+        )
+
+    def _reconnect(self, failed: Transport, timeout_s: float) -> None:
+        """Ask all servers who they are; take up those that were started anew.
+
+        Raises:
+            ShardUnavailable: One is away; to be tried again.
+        """
+        with self._connecting:
+            if self._transport is not failed:
+                return  # another thread was here first
+            has_news = False
+            for index, new in enumerate(self._greet(timeout_s)):
+                old = self._greetings[index]
+                if new.index != index:
+                    raise ConfigError(f"{self._links[index].address} was server {index} and is server {new.index} now")
+                if new.instance != old.instance:
+                    self._take_up(Restart(index=index, address=self._links[index].address, rows=new.rows))
+                has_news = has_news or (new.instance, new.data_plane) != (old.instance, old.data_plane)
+                self._greetings[index] = new
+            if has_news:
+                self._transport = self._open_transport()
+                failed.close()
+
+    def _take_up(self, restart: Restart) -> None:
+        logger.warning(
+            "a parameter server was started anew index=%d address=%s rows=%d",
+            restart.index,
+            restart.address,
+            restart.rows,
+        )
+        if self._on_restart is not None:
+            self._on_restart(restart)
+        elif restart.rows == 0 and self._sequence:
+            raise ClusterError(
+                f"server {restart.index} at {restart.address} was started anew and has no rows; "
+                "start it with --recover-from, or restore the last checkpoint"
+            )
+
+    def _close_links(self) -> None:
+        for link in self._links:
+            link.close()
+
+
+def _was_refused(error: ClusterError) -> bool:
+    """Whether a server did not welcome us: it was started anew, and asks for a token that we do not have yet."""
+    return any(failure.kind == "refused" for failure in getattr(error, "failures", ()))

@@ -1,0 +1,219 @@
+"""How the pulls and pushes of a store reach the servers: over gRPC, or over the native data plane. Same meaning.
+
+A transport is for servers as they were when it was made; after a restart of one of them another one is needed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith import _native
+from monolith.core.errors import RpcTimeout
+from monolith.embedding.store import Ids, Rows
+from monolith.ps import messages
+from monolith.ps.fan_out import call_all
+from monolith.ps.fused import PushPart, decode_rows, encode_pull, encode_push
+from monolith.ps.link import Greeting, ServerLink
+from monolith.ps.shard_map import divide
+
+__all__ = ["DataPlaneTransport", "GrpcTransport", "Push", "TablePush", "Transport", "data_plane_addresses"]
+
+
+@dataclass(frozen=True, slots=True)
+class TablePush:
+    """What goes to one table: unique ids, a gradient and a count for each, a rate for each slice."""
+
+    ids: Ids
+    grads: Rows
+    counts: NDArray[np.uint32]
+    rates: Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """One push of one client; applied once, however often it is sent."""
+
+    client: int
+    sequence: int
+    time_s: int
+    step: int
+    tables: Mapping[int, TablePush]
+    """By the number of the table."""
+
+
+class Transport(Protocol):
+    """Tables go by number. What fails is a ``MonolithError``, whose ``retryable`` can be believed."""
+
+    name: str
+    """For people: grpc or data_plane."""
+
+    def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
+        """Return one row per id, all or none."""
+        ...
+
+    def push(self, push: Push, timeout_s: float) -> None:
+        """Apply gradients at all servers; after an error, send the same one again."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
+        ...
+
+
+class GrpcTransport:
+    """Fused calls over the servers' gRPC."""
+
+    name = "grpc"
+
+    def __init__(
+        self, links: Sequence[ServerLink], greetings: Sequence[Greeting], dims: Sequence[int], *, half: bool
+    ) -> None:
+        self._links = links
+        self._instances = [greeting.instance for greeting in greetings]
+        self._dims = dims
+        self._half = half
+
+    def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
+        """Return one row per id, all or none."""
+        divisions = {number: divide(keys, len(self._links)) for number, keys in ids.items()}
+        requests, wanted = {}, {}
+        for server in range(len(self._links)):
+            tables = [(number, one.parts[server]) for number, one in divisions.items() if len(one.parts[server])]
+            if tables:
+                wanted[server] = tables
+                requests[server] = self._request(server, encode_pull(tables), timeout_s)
+        answers = call_all(self._links, "FusedPull", requests, timeout_s)
+        rows = {number: np.empty((len(keys), self._dims[number]), np.float32) for number, keys in ids.items()}
+        for server, tables in wanted.items():
+            shapes = [(len(part), self._dims[number]) for number, part in tables]
+            found = decode_rows(answers[server].payload, shapes, half=self._half)
+            for (number, _), part in zip(tables, found, strict=True):
+                rows[number][divisions[number].places[server]] = part
+        return rows
+
+    def push(self, push: Push, timeout_s: float) -> None:
+        """Apply gradients at all servers that have one of the ids."""
+        divisions = {number: divide(table.ids, len(self._links)) for number, table in push.tables.items()}
+        requests = {}
+        for server in range(len(self._links)):
+            parts = []
+            for number, table in push.tables.items():
+                places = divisions[number].places[server]
+                if len(places):
+                    ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
+                    parts.append(PushPart(number, ids, grads, counts, table.rates))
+            if parts:
+                payload = encode_push(
+                    push.client, push.sequence, push.time_s, push.step, parts, half=self._half
+                )
+                requests[server] = self._request(server, payload, timeout_s)
+        call_all(self._links, "FusedPush", requests, timeout_s)
+
+    def _request(self, server: int, payload: bytes, timeout_s: float) -> messages.FusedRequest:
+        return messages.FusedRequest(
+            payload=payload,
+            half=self._half,
+            timeout_ms=_milliseconds(timeout_s),
+            instance=self._instances[server],
+        )
+
+    def close(self) -> None:
+        """Nothing to do: the links belong to the store."""
+
+
+class DataPlaneTransport:
+    """Frames over Unix sockets or TCP; no Python on the path.
+
+    Args:
+        greetings: What each server said, by index.
+        addresses: Where each of them listens.
+        names: The tables, by number.
+        dims: Their columns.
+        half: Whether rows and gradients travel as float16.
+        timeout_s: For connecting.
+    """
+
+    name = "data_plane"
+
+    def __init__(
+        self,
+        greetings: Sequence[Greeting],
+        addresses: Sequence[str],
+        names: Sequence[str],
+        dims: Sequence[int],
+        *,
+        half: bool,
+        timeout_s: float,
+    ) -> None:
+        self._dims = dims
+        self._half = half
+        tables_hash = _native.ps_tables_hash(list(names), list(dims))
+        self._connections = [
+            _native.PsConnection(
+                address,
+                greeting.token,
+                _milliseconds(timeout_s),
+                shard=greeting.index,
+                shards=greeting.shards,
+                tables_hash=tables_hash,
+            )
+            for greeting, address in zip(greetings, addresses, strict=True)
+        ]
+        self._fan_out = _native.PsFanOut(self._connections, list(dims))
+
+    def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
+        """Return one row per id, all or none."""
+        rows = {number: np.empty((len(keys), self._dims[number]), np.float32) for number, keys in ids.items()}
+        tables = range(len(self._dims))
+        self._fan_out.pull(
+            [ids.get(number) for number in tables],
+            [rows.get(number) for number in tables],
+            half=self._half,
+            timeout_ms=_milliseconds(timeout_s),
+        )
+        return rows
+
+    def push(self, push: Push, timeout_s: float) -> None:
+        """Apply gradients at all servers that have one of the ids."""
+        tables = [push.tables.get(number) for number in range(len(self._dims))]
+        self._fan_out.push(
+            [table and table.ids for table in tables],
+            [table and table.grads for table in tables],
+            [table and table.counts for table in tables],
+            [table and table.rates for table in tables],
+            client=push.client,
+            sequence=push.sequence,
+            time_s=push.time_s,
+            step=push.step,
+            half=self._half,
+            timeout_ms=_milliseconds(timeout_s),
+        )
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections:
+            connection.close()
+
+
+def data_plane_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
+    """Return one address per server, a Unix socket of this machine where there is one; None when one offers nothing."""
+    chosen = []
+    for greeting in greetings:
+        local = [one for one in greeting.data_plane if one.startswith("unix:") and os.path.exists(one[5:])]
+        remote = [one for one in greeting.data_plane if one.startswith("tcp:")]
+        if not (local or remote):
+            return None
+        chosen.append((local or remote)[0])
+    return chosen
+
+
+def _milliseconds(timeout_s: float) -> int:
+    if timeout_s <= 0:
+        raise RpcTimeout("no time is left for the call")
+    return max(1, min(int(timeout_s * 1000), (1 << 31) - 1))

@@ -1,0 +1,282 @@
+"""Every discovery that can be written to passes one suite; then what each store alone can suffer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+pytest.register_assert_rewrite("monolith.testing.discovery_suite")
+
+from monolith.core.clock import SystemClock  # noqa: E402
+from monolith.core.errors import AlreadyRegistered, ClusterError, ConnectionFailed, RetriesExhausted  # noqa: E402
+from monolith.core.retry import RetryPolicy  # noqa: E402
+from monolith.discovery import (  # noqa: E402
+    ConsulAgent,
+    ConsulDiscovery,
+    ConsulEndpoint,
+    DiscoveryGuard,
+    FileDiscovery,
+    LookupAgent,
+    MemoryDiscovery,
+    MemoryRegistry,
+    Removed,
+    ZooKeeperDiscovery,
+    consul_agent,
+)
+from monolith.testing.consul_server import ConsulServer  # noqa: E402
+from monolith.testing.discovery_suite import DiscoverySuite, Peers, eventually, service, watching  # noqa: E402
+from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper  # noqa: E402
+
+SOON = RetryPolicy(attempts=5, initial_backoff_s=0.05)
+
+
+class TestMemory(DiscoverySuite):
+    replaces: ClassVar[bool] = False
+
+    @pytest.fixture
+    def peers(self) -> Peers:
+        registry = MemoryRegistry()
+        return lambda: MemoryDiscovery(registry)
+
+    def test_a_heartbeat_brings_back_what_the_store_has_lost(self) -> None:
+        registry = MemoryRegistry()
+        with DiscoveryGuard(MemoryDiscovery(registry)) as one, watching(one) as next_event:
+            one.register(service(0))
+            registry.clear()
+            assert one.query("ps") == []
+            one.heartbeat("ps-0")
+            assert [type(next_event()).__name__ for _ in range(3)] == ["Added", "Removed", "Added"]
+
+
+class TestFile(DiscoverySuite):
+    @pytest.fixture
+    def peers(self, tmp_path: Path) -> Peers:
+        return lambda: FileDiscovery(tmp_path / "job", watch_interval_s=0.02)
+
+    def test_a_heartbeat_brings_back_what_the_store_has_lost(self, peers: Peers, tmp_path: Path) -> None:
+        with DiscoveryGuard(peers()) as one:
+            one.register(service(0))
+            (tmp_path / "job" / "ps" / "0").unlink()
+            one.heartbeat("ps-0")
+            assert (tmp_path / "job" / "ps" / "0").read_text() == "127.0.0.1:2222"
+
+
+@pytest.fixture(scope="module")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    if (reason := why_no_zookeeper()) is not None:
+        pytest.skip(reason)
+    pytest.importorskip("kazoo", reason="kazoo is not installed: pip install 'monolith[zookeeper]'")
+    with ZooKeeperServer(tick_ms=500) as server:
+        yield server
+
+
+def zookeeper_peer(server: ZooKeeperServer, job: str, **options: object) -> ZooKeeperDiscovery:
+    settings = {"session_timeout_s": 10.0, "timeout_s": 30.0, "retries": SOON, **options}
+    return ZooKeeperDiscovery(server.address, job, **settings)  # type: ignore[arg-type]
+
+
+class TestZooKeeper(DiscoverySuite):
+    @pytest.fixture
+    def peers(self, zookeeper: ZooKeeperServer) -> Peers:
+        job = uuid.uuid4().hex
+        return lambda: zookeeper_peer(zookeeper, job)
+
+    def test_the_node_is_where_the_original_looks_for_it(self, zookeeper: ZooKeeperServer) -> None:
+        job = uuid.uuid4().hex
+        with DiscoveryGuard(zookeeper_peer(zookeeper, job)) as one:
+            one.register(service(3))
+            looker = zookeeper_peer(zookeeper, "looker")
+            with DiscoveryGuard(looker):
+                content, stat = looker.session.get(f"/monolith/{job}/ps.3")
+                assert content == b"127.0.0.1:2522"
+                assert stat.ephemeralOwner != 0
+
+    def test_an_expired_session_is_renewed_with_its_services(self, zookeeper: ZooKeeperServer) -> None:
+        job = uuid.uuid4().hex
+        one = zookeeper_peer(zookeeper, job)
+        with DiscoveryGuard(one), DiscoveryGuard(zookeeper_peer(zookeeper, job)) as other:
+            one.register(service(0))
+            with watching(other) as next_event:
+                next_event()
+                before = one.session.session_id
+                expire(zookeeper, one)
+                assert isinstance(next_event(), Removed)
+                assert next_event().service.address == "127.0.0.1:2222"
+            assert one.session.session_id != before
+
+    def test_a_lost_place_is_not_taken_back_from_a_successor(
+        self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        job = uuid.uuid4().hex
+        one, two = zookeeper_peer(zookeeper, job), zookeeper_peer(zookeeper, job)
+        with DiscoveryGuard(one), DiscoveryGuard(two):
+            one.register(service(0))
+            two.register(service(0, 4444))
+            one.renew_all()
+            assert "was taken over by 127.0.0.1:4444" in caplog.text
+            with pytest.raises(AlreadyRegistered):
+                one.heartbeat("ps-0")
+            assert [found.address for found in one.query("ps")] == ["127.0.0.1:4444"]
+
+    def test_a_service_in_the_place_of_a_dead_session_outlives_that_session(self, zookeeper: ZooKeeperServer) -> None:
+        job = uuid.uuid4().hex
+        dead, new = zookeeper_peer(zookeeper, job), zookeeper_peer(zookeeper, job)
+        with DiscoveryGuard(dead), DiscoveryGuard(new):
+            dead.register(service(0))
+            new.register(service(0))
+            dead.close()
+            assert [found.address for found in new.query("ps")] == ["127.0.0.1:2222"]
+
+    def test_a_node_that_someone_removed_comes_back_with_the_renewal(self, zookeeper: ZooKeeperServer) -> None:
+        job = uuid.uuid4().hex
+        one = zookeeper_peer(zookeeper, job, renewal_period_s=0.05)
+        with DiscoveryGuard(one), watching(one) as next_event:
+            one.register(service(0))
+            next_event()
+            one.session.delete(f"/monolith/{job}/ps.0")
+            eventually(lambda: len(one.query("ps")) == 1)
+
+    def test_empty_and_strange_nodes_are_no_services(
+        self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        job = uuid.uuid4().hex
+        one = zookeeper_peer(zookeeper, job)
+        with DiscoveryGuard(one):
+            for name, content in (("ps.0", b""), ("ps.1", b"nowhere"), ("ps.x", b"h:1"), ("other", b"h:2")):
+                one.session.create(f"/monolith/{job}/{name}", content)
+            (found,) = one.query("ps")
+            assert (found.index, found.metadata["index"], found.address) == (None, "x", "h:1")
+            assert "no address in a node of discovery name=ps.1" in caplog.text
+
+    def test_a_protected_job_needs_the_digest(self, zookeeper: ZooKeeperServer) -> None:
+        job = uuid.uuid4().hex
+        protect(zookeeper, f"/monolith/{job}", "user:secret")
+        stranger = zookeeper_peer(zookeeper, job)
+        with DiscoveryGuard(stranger), pytest.raises(ClusterError, match="set ZK_AUTH=user:password"):
+            stranger.register(service(0))
+        with DiscoveryGuard(zookeeper_peer(zookeeper, job, auth="user:secret")) as member:
+            member.register(service(0))
+            assert len(member.query("ps")) == 1
+
+    def test_nobody_there_is_said_at_once_and_cleaned_up(self) -> None:
+        with socket.socket() as taken:  # bound, but nobody listens
+            taken.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            nobody = ZooKeeperDiscovery(address, "job", timeout_s=0.2)
+            with pytest.raises(ConnectionFailed, match=f"no ZooKeeper at {address} within 0.2 s") as hit:
+                nobody.connect()
+        assert hit.value.retryable
+        nobody.close()
+
+
+def expire(server: ZooKeeperServer, discovery: ZooKeeperDiscovery) -> None:
+    """End a session on the server: a second client takes it over and closes it."""
+    from kazoo.client import KazooClient
+
+    thief = KazooClient(server.address, client_id=discovery.session.credentials)
+    thief.start(timeout=30)
+    thief.stop()
+    thief.close()
+
+
+def protect(server: ZooKeeperServer, path: str, credential: str) -> None:
+    from kazoo.client import KazooClient
+    from kazoo.security import CREATOR_ALL_ACL
+
+    owner = KazooClient(server.address, auth_data=[("digest", credential)])
+    owner.start(timeout=30)
+    owner.ensure_path(path.rpartition("/")[0])
+    owner.create(path, acl=CREATOR_ALL_ACL)
+    owner.stop()
+    owner.close()
+
+
+def test_services_outlive_a_killed_zookeeper_and_come_back_to_an_empty_one(zookeeper: ZooKeeperServer) -> None:
+    with ZooKeeperServer(tick_ms=500) as server:
+        one = zookeeper_peer(server, "job", session_timeout_s=1.5)
+        other = zookeeper_peer(server, "job", session_timeout_s=1.5)
+        with DiscoveryGuard(one), DiscoveryGuard(other):
+            one.register(service(0))
+            known = other.query("ps")
+            assert len(known) == 1
+            server.kill()
+            assert other.query("ps") == known
+            with pytest.raises(ClusterError):
+                zookeeper_peer(server, "job", timeout_s=0.1).connect()
+            server.start()
+            eventually(lambda: not one.session.is_away and not other.session.is_away)
+            eventually(lambda: other.query("ps") == known)
+
+            # A server that knows nothing refuses the old sessions; new ones are opened, and the service is put back.
+            before = one.session.session_id
+            server.kill()
+            server.forget()
+            server.start()
+            eventually(lambda: not one.session.is_away and one.session.session_id != before)
+            eventually(lambda: not other.session.is_away and other.query("ps") == known)
+
+
+@pytest.fixture
+def consul() -> Iterator[ConsulServer]:
+    with ConsulServer() as server:
+        yield server
+
+
+class Hasty(SystemClock):
+    """Sleeps, but never for long: the pauses of Consul are seconds."""
+
+    def sleep_s(self, seconds: float) -> None:
+        super().sleep_s(min(seconds, 0.02))
+
+
+class ConsulSuite(DiscoverySuite):
+    """What both dialects must do."""
+
+    @pytest.fixture
+    def peers(self, consul: ConsulServer) -> Peers:
+        raise NotImplementedError
+
+    def test_a_broken_connection_is_tried_again(self, peers: Peers, consul: ConsulServer) -> None:
+        with DiscoveryGuard(peers()) as one:
+            consul.fail_next(4)
+            one.register(service(0))
+            assert len(one.query("ps")) == 1
+            consul.fail_next(5)
+            with pytest.raises(RetriesExhausted, match=r"5 attempts.*Consul query at 127\.0\.0\.1"):
+                one.query("ps")
+
+    def test_a_heartbeat_brings_back_what_the_agent_has_lost(self, peers: Peers, consul: ConsulServer) -> None:
+        with DiscoveryGuard(peers()) as one:
+            one.register(service(0))
+            consul.forget()
+            assert one.query("ps") == []
+            one.heartbeat("ps-0")
+            assert len(one.query("ps")) == 1
+
+
+class TestConsul(ConsulSuite):
+    @pytest.fixture
+    def peers(self, consul: ConsulServer) -> Peers:
+        agent = ConsulAgent(ConsulEndpoint.parse(consul.address), retries=SOON)
+        return lambda: ConsulDiscovery(agent, "job", watch_interval_s=0.02, clock=Hasty())
+
+
+class TestConsulOfTheOriginal(ConsulSuite):
+    @pytest.fixture
+    def peers(self, consul: ConsulServer) -> Peers:
+        agent = LookupAgent(ConsulEndpoint.parse(consul.address), retries=SOON)
+        return lambda: ConsulDiscovery(agent, "job", watch_interval_s=0.02, clock=Hasty())
+
+
+@pytest.mark.skipif("CONSUL_HTTP_ADDR" not in os.environ, reason="CONSUL_HTTP_ADDR names no real Consul agent")
+class TestRealConsul(DiscoverySuite):
+    @pytest.fixture
+    def peers(self) -> Peers:
+        job = f"monolith-test-{uuid.uuid4().hex}"
+        return lambda: ConsulDiscovery(consul_agent(None, os.environ), job, watch_interval_s=0.1)
