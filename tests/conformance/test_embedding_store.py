@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from monolith.embedding.initializers import Constant
 from monolith.embedding.optimizers import Adagrad, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.store import EmbeddingStore
+from monolith.ps import RemoteStore
 from monolith.testing import ReferenceStore
+from monolith.testing.ps_servers import PsServers
 
 USER = TableSpec(
     "user", [SliceSpec(1, optimizer=Sgd(1.0)), SliceSpec(2, optimizer=Sgd(2.0), initializer=Constant(8.0))]
@@ -24,11 +27,23 @@ USER = TableSpec(
 ITEM = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(1.0, initial_accumulator_value=1.0))])
 
 
-@pytest.fixture(params=["native", "reference"])
-def make(request: pytest.FixtureRequest) -> Callable[[list[TableSpec]], Any]:
+REMOTE = [f"{transport}-{count}" for transport in ("grpc", "data_plane") for count in (1, 3)]
+
+
+@pytest.fixture(params=["native", "reference", *REMOTE])
+def make(request: pytest.FixtureRequest) -> Iterator[Callable[[list[TableSpec]], Any]]:
     if request.param == "reference":
-        return ReferenceStore
-    return MultiTable
+        yield ReferenceStore
+    elif request.param == "native":
+        yield MultiTable
+    else:
+        transport, count = request.param.split("-")
+        with PsServers(int(count)) as servers, ExitStack() as stores:
+
+            def connect(specs: list[TableSpec]) -> RemoteStore:
+                return stores.enter_context(RemoteStore(servers.addresses, specs, transport=transport))
+
+            yield connect
 
 
 @pytest.fixture

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from monolith.core.errors import ClusterError
+
 if TYPE_CHECKING:
+    from monolith.discovery import DiscoveryGuard
     from monolith.ps.server import ParameterServer
 
 __all__ = ["register"]
 
+logger = logging.getLogger(__name__)
+
 _EPILOG = (
     "Example: monolith ps --index 0 --num-ps 2 --port 7001    With discovery: monolith ps --index 0 --num-ps 2 "
-    "--discovery file --discovery-path runs/cluster --recover-from runs/clicks/checkpoints/step-1000/tables"
+    "--discovery file --discovery-folder runs/cluster --recover-from runs/clicks/checkpoints/step-1000/tables"
 )
 
 
@@ -40,6 +46,14 @@ def ps(
     metrics_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="Port of /metrics and /healthz; not served when not given.")
     ] = None,
+    discovery: Annotated[
+        str | None, typer.Option(help="Where to register: file, zookeeper or consul; nowhere when not given.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job in ZooKeeper or Consul.")] = None,
+    discovery_folder: Annotated[Path | None, typer.Option(help="Folder of discovery by file.")] = None,
+    zk_server: Annotated[str | None, typer.Option(help="host:port,... of ZooKeeper.")] = None,
+    consul_server: Annotated[str | None, typer.Option(help="host:port of the Consul agent.")] = None,
+    heartbeat_s: Annotated[float, typer.Option(min=0.1, help="Seconds between signs of life to discovery.")] = 10.0,
     recover_from: Annotated[
         Path | None, typer.Option(help="Folder of a tables snapshot to take this shard's rows from.")
     ] = None,
@@ -52,6 +66,7 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Run one parameter server. SIGTERM and Ctrl-C end it after the calls under way."""
+    from monolith.discovery import DiscoveryGuard, DiscoverySettings, open_discovery
     from monolith.ps.config import ServerConfig
     from monolith.ps.security import Security
     from monolith.ps.server import ParameterServer
@@ -72,9 +87,28 @@ def ps(
         security=security,
         threads=threads,
     )
-    with _stop_signals() as ended, ParameterServer(config) as server:
+    settings = DiscoverySettings(
+        discovery_type=cast(Any, discovery),
+        job=job,
+        folder=discovery_folder,
+        zk_server=zk_server,
+        consul_server=consul_server,
+    )
+    found = open_discovery(settings, os.environ)
+    with _stop_signals() as ended, ParameterServer(config) as server, DiscoveryGuard(found) as guard:
+        if found is not None:
+            guard.register(server.service_info())
         _show(server, as_json)
-        ended.wait()
+        while not ended.wait(heartbeat_s):
+            if found is not None:
+                _say_alive(guard, server.service_info().id)
+
+
+def _say_alive(guard: DiscoveryGuard, service_id: str) -> None:
+    try:
+        guard.heartbeat(service_id)
+    except ClusterError as error:  # the tables are worth more than the registration
+        logger.warning("discovery did not take a sign of life id=%s error=%s", service_id, error)
 
 
 def _show(server: ParameterServer, as_json: bool) -> None:

@@ -86,7 +86,7 @@ def _channel_credentials(security: Security) -> grpc.ChannelCredentials:
 
 
 class _CallDetails(grpc.ClientCallDetails):
-    def __init__(self, details: Any, metadata: list[tuple[str, str]]) -> None:
+    def __init__(self, details: Any, metadata: tuple[tuple[str, str | bytes], ...]) -> None:
         self.method = details.method
         self.timeout = details.timeout
         self.metadata = metadata
@@ -95,12 +95,12 @@ class _CallDetails(grpc.ClientCallDetails):
         self.compression = details.compression
 
 
-class _TokenSender(grpc.UnaryUnaryClientInterceptor):  # type: ignore[misc]
+class _TokenSender(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._field = ("authorization", f"Bearer {token}")
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = [*(client_call_details.metadata or ()), self._field]
+        metadata = (*(client_call_details.metadata or ()), self._field)
         return continuation(_CallDetails(client_call_details, metadata), request)
 
 
@@ -128,12 +128,12 @@ def translated(error: Any, verb: str, address: str) -> MonolithError:
 
 def make_server(
     workers: ThreadPoolExecutor,
-    services: Mapping[str, Mapping[str, grpc.RpcMethodHandler]],
+    services: Mapping[str, Mapping[str, Any]],
     security: Security,
     max_message_bytes: int,
 ) -> grpc.Server:
     """Return a server that answers ``services``, and only callers that know the token."""
-    interceptors = [_TokenGuard(security.token)] if security.token else []
+    interceptors: list[grpc.ServerInterceptor[Any, Any]] = [_TokenGuard(security.token)] if security.token else []
     # A port that another process has is an error, not shared with it.
     options = [*_options(max_message_bytes), ("grpc.so_reuseport", 0)]
     server = grpc.server(workers, interceptors=interceptors, options=options)
@@ -157,15 +157,15 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
 
 
 def _server_credentials(security: Security) -> grpc.ServerCredentials:
-    pair = (security.read("key_file"), security.read("cert_file"))
-    if None in pair:
+    key, certificate = security.read("key_file"), security.read("cert_file")
+    if key is None or certificate is None:
         raise ConfigError("a server with TLS needs Security.cert_file and Security.key_file; give both")
     return grpc.ssl_server_credentials(
-        [pair], root_certificates=security.read("ca_file"), require_client_auth=security.is_mutual
+        [(key, certificate)], root_certificates=security.read("ca_file"), require_client_auth=security.is_mutual
     )
 
 
-class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[misc]
+class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._expected = f"Bearer {token}".encode()
 
@@ -186,7 +186,7 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[misc]
 
 def method_handlers(
     methods: Mapping[str, tuple[type[Any], type[Any]]], handlers: Mapping[str, Handler]
-) -> dict[str, grpc.RpcMethodHandler]:
+) -> dict[str, Any]:
     """Return gRPC's handlers: errors of ours become a status that ``translated`` turns back."""
     return {
         verb: grpc.unary_unary_rpc_method_handler(

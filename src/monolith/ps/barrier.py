@@ -1,7 +1,7 @@
 """Barriers that workers meet at: everyone waits until all have arrived, then all go on.
 
-Each meeting is an object of its own. Whoever waits holds on to it, so a release cannot be missed, and the same id can be
-used again at once. An id is forgotten when nobody waits under it. No transport is known here.
+Each meeting is an object of its own. Whoever waits holds on to it, so a release cannot be missed, and the same id can
+be used again at once. An id is forgotten when nobody waits under it. No transport is known here.
 """
 
 from __future__ import annotations

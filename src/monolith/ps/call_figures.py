@@ -45,10 +45,7 @@ class CallFigures:
 
     def _note(self, name: str, us: float, has_failed: bool) -> None:
         with self._lock:
-            figures = self._calls.setdefault(
-                name,
-                {"count": 0, "errors": 0, "sum_us": 0, "bounds_us": BOUNDS_US, "buckets": [0] * (len(BOUNDS_US) + 1)},
-            )
+            figures = self._calls.setdefault(name, _no_calls())
             figures["count"] += 1
             figures["errors"] += has_failed
             figures["sum_us"] += int(us)
@@ -58,3 +55,7 @@ class CallFigures:
         """Return per call name: count, errors, sum_us, bounds_us and buckets."""
         with self._lock:
             return {name: {**figures, "buckets": list(figures["buckets"])} for name, figures in self._calls.items()}
+
+
+def _no_calls() -> dict[str, Any]:
+    return {"count": 0, "errors": 0, "sum_us": 0, "bounds_us": BOUNDS_US, "buckets": [0] * (len(BOUNDS_US) + 1)}

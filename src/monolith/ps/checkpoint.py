@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -67,10 +68,8 @@ class RemoteCut:
         self._is_spent = True
         for index, cut in self._cuts.items():
             call = self._links[index].begin("DropCut", messages.DropCutRequest(cut=cut), 10.0)
-            try:
+            with suppress(MonolithError):  # away, or busy: its lease ends
                 self._links[index].finish("DropCut", call)
-            except MonolithError:
-                pass  # away, or busy: its lease ends
 
 
 def _encoded(spec: TableSpec) -> dict[str, Any] | None:

@@ -206,9 +206,7 @@ class PsClient:
         """
         return self.barrier_on_shard(0, barrier_id, worker_id, num_workers, timeout_ms)
 
-    def barrier_on_shard(
-        self, shard: int, barrier_id: str, worker_id: int, num_workers: int, timeout_ms: int
-    ) -> int:
+    def barrier_on_shard(self, shard: int, barrier_id: str, worker_id: int, num_workers: int, timeout_ms: int) -> int:
         """Like ``barrier``, at a server of choice."""
         link = self._link(shard)
         if timeout_ms <= 0:

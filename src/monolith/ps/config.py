@@ -20,7 +20,7 @@ class ServerConfig:
     shards: int = 1
     """Servers of the job."""
     host: str = "127.0.0.1"
-    """Interface to listen on. The default is for this machine only; without a token or TLS others should not reach it."""
+    """Interface to listen on; the default is this machine only. Others should not reach it without token or TLS."""
     advertised_host: str = ""
     """Name under which others reach it, where that is not ``host``."""
     port: int = 0

@@ -30,7 +30,8 @@ class DataPlane:
         self._host = host
         self._port = port
         self._advertised_host = advertised_host
-        self._limits = {"max_frame_bytes": max_frame_bytes, "max_connections": max_connections}
+        self._max_frame_bytes = max_frame_bytes
+        self._max_connections = max_connections
         # Handed out by Connect only, which asks for the server's own token; another one after every start.
         self._token = secrets.token_bytes(32)
         self._lock = threading.Lock()
@@ -51,14 +52,25 @@ class DataPlane:
         self._folder = Path(tempfile.mkdtemp(prefix="monolith-ps-"))
         path = str(self._folder / f"{shard.index}.sock")
         try:
-            self._listeners.append(_native.PsListener(shard, unix_path=path, token=self._token, **self._limits))
-            self._listeners.append(
-                _native.PsListener(shard, host=self._host, port=self._port, token=self._token, **self._limits)
-            )
+            self._listeners.append(self._listener(shard, unix_path=path))
+            self._listeners.append(self._listener(shard, host=self._host, port=self._port))
         except BaseException:
             self._close()
             raise
         self._shard = shard
+
+    def _listener(
+        self, shard: _native.PsShard, *, unix_path: str = "", host: str = "", port: int = 0
+    ) -> _native.PsListener:
+        return _native.PsListener(
+            shard,
+            unix_path=unix_path,
+            host=host,
+            port=port,
+            token=self._token,
+            max_frame_bytes=self._max_frame_bytes,
+            max_connections=self._max_connections,
+        )
 
     def _public(self, address: str) -> str:
         if not address.startswith("tcp:") or not self._advertised_host:

@@ -1,7 +1,8 @@
 """The payloads of fused calls: the ids, rows and gradients of all tables of a step, as raw little-endian bytes.
 
-The same bytes travel in the frames of the data plane, where C++ reads and writes them; here is what Python needs to send
-them over gRPC. Tables go by number, in rising order. Arrays of a request are padded to 8 bytes, those of a reply are not.
+The same bytes travel in the frames of the data plane, where C++ reads and writes them; here is what Python needs to
+send them over gRPC. Tables go by number, in rising order. Arrays of a request are padded to 8 bytes, those of a reply
+are not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A server's numbers for Prometheus to fetch, and whether it is well, over plain HTTP.
 
-Writes Prometheus' text form by itself: the numbers are all there when they are asked for, so nothing has to be counted a
-second time. Names and meanings are those of :mod:`monolith.core.metrics`.
+Writes Prometheus' text form by itself: the numbers are all there when they are asked for, so nothing has to be counted
+a second time. Names and meanings are those of :mod:`monolith.core.metrics`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from typing import Self
 
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
+from monolith.discovery import ServiceInfo
 from monolith.ps import _grpc
 from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import WaitingCut
@@ -23,6 +24,8 @@ __all__ = ["ParameterServer"]
 
 logger = logging.getLogger(__name__)
 
+SERVICE_TYPE = "ps"
+"""What servers are in discovery."""
 GRACE_S = 10.0
 """How long calls under way may go on when the server stops."""
 
@@ -92,6 +95,17 @@ class ParameterServer:
         self._server.start()
         logger.info("parameter server listens index=%d shards=%d address=%s", config.index, config.shards, self.address)
         return self.address
+
+    def service_info(self) -> ServiceInfo:
+        """Return how it is to be registered with discovery; after ``start``."""
+        host, _, port = self.address.rpartition(":")
+        return ServiceInfo(
+            service_type=SERVICE_TYPE,
+            index=self.config.index,
+            host=host.strip("[]"),
+            port=int(port),
+            metadata={"allow_update": "true"},
+        )
 
     def stop(self, grace_s: float = GRACE_S) -> None:
         """Refuse new calls, let those under way end for ``grace_s``, and close; a second call does nothing."""

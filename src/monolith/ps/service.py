@@ -168,10 +168,7 @@ class PsService:
 
     def _batch_lookup(self, request: messages.BatchLookupRequest, context: Any) -> messages.BatchLookupResponse:
         return messages.BatchLookupResponse(
-            responses=[
-                _or_status(messages.LookupResponse, lambda one=one: self._lookup(one, context))
-                for one in request.requests
-            ]
+            responses=[_or_status(messages.LookupResponse, self._lookup, one, context) for one in request.requests]
         )
 
     def _batch_apply_gradients(
@@ -179,7 +176,7 @@ class PsService:
     ) -> messages.BatchApplyGradientsResponse:
         return messages.BatchApplyGradientsResponse(
             responses=[
-                _or_status(messages.ApplyGradientsResponse, lambda one=one: self._apply_gradients(one, context))
+                _or_status(messages.ApplyGradientsResponse, self._apply_gradients, one, context)
                 for one in request.requests
             ]
         )
@@ -197,7 +194,7 @@ class PsService:
     def _health_check(self, request: messages.HealthCheckRequest, context: Any) -> messages.HealthCheckResponse:
         state = self._health.of(request.component)
         return messages.HealthCheckResponse(
-            status=messages.HealthCheckResponse.Status.Value(state.status),
+            status=state.status,
             message=state.message,
             uptime_seconds=self._health.uptime_s,
         )
@@ -259,7 +256,9 @@ class PsService:
         with self._drain.call():
             return self._fused(self._tables.shard_of_start(request.instance).push, request, context)
 
-    def _fused(self, call: Callable[..., bytes], request: messages.FusedRequest, context: Any) -> Any:
+    def _fused(
+        self, call: Callable[..., bytes], request: messages.FusedRequest, context: Any
+    ) -> messages.FusedResponse:
         remaining_s = self._deadline(context, request.timeout_ms).remaining_s()
         if remaining_s == 0:
             raise RpcTimeout("the deadline passed before the call's turn came; nothing was changed")
@@ -294,10 +293,10 @@ class PsService:
         return messages.DrainResponse(rows=self._tables.rows)
 
 
-def _or_status(kind: Callable[..., T], call: Callable[[], T]) -> T:
+def _or_status(kind: Callable[..., T], answer: Callable[[Any, Any], T], request: Any, context: Any) -> T:
     """Return an entry's answer; what is wrong with it alone does not fail the others."""
     try:
-        return call()
+        return answer(request, context)
     except ConfigError as error:
         return kind(status_code=1, error_message=str(error))
 

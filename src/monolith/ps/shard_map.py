@@ -1,7 +1,7 @@
 """Which server an id belongs to, and how the ids of a call are divided and put together again.
 
-The one rule, for servers, checkpoints and synchronous ranks alike: ``uint64(id) mod shards``. The data plane's C++ has a
-twin of it.
+The one rule, for servers, checkpoints and synchronous ranks alike: ``uint64(id) mod shards``. The data plane's C++ has
+a twin of it.
 """
 
 from __future__ import annotations

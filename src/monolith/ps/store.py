@@ -229,7 +229,7 @@ class RemoteStore:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """gRPC addresses of the servers, by index."""
+        """Where the servers listen, by index."""
         return tuple(link.address for link in self._links)
 
     def evict(self, now_s: int | None = None) -> int:

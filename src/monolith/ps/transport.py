@@ -109,9 +109,7 @@ class GrpcTransport:
                     ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
                     parts.append(PushPart(number, ids, grads, counts, table.rates))
             if parts:
-                payload = encode_push(
-                    push.client, push.sequence, push.time_s, push.step, parts, half=self._half
-                )
+                payload = encode_push(push.client, push.sequence, push.time_s, push.step, parts, half=self._half)
                 requests[server] = self._request(server, payload, timeout_s)
         call_all(self._links, "FusedPush", requests, timeout_s)
 
@@ -183,10 +181,10 @@ class DataPlaneTransport:
         """Apply gradients at all servers that have one of the ids."""
         tables = [push.tables.get(number) for number in range(len(self._dims))]
         self._fan_out.push(
-            [table and table.ids for table in tables],
-            [table and table.grads for table in tables],
-            [table and table.counts for table in tables],
-            [table and table.rates for table in tables],
+            [None if table is None else table.ids for table in tables],
+            [None if table is None else table.grads for table in tables],
+            [None if table is None else table.counts for table in tables],
+            [None if table is None else table.rates for table in tables],
             client=push.client,
             sequence=push.sequence,
             time_s=push.time_s,
