@@ -19,7 +19,7 @@ from monolith import embedding
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, SchemaMismatch
 from monolith.data import Batch, Dataset
-from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
@@ -53,7 +53,7 @@ class Estimator:
         model: The model; or its class, or any function that makes it, which is then called under ``config.seed``.
         config: Settings; without a ``model_dir`` nothing is saved.
         hooks: What runs beside every training run, after the hooks that the settings ask for.
-        store: Where the rows are; None = tables in this process.
+        store: Where the rows are, or what gives that for the tables of the model; None = tables in this process.
         clock: The clock of schedules and rates.
     """
 
@@ -63,7 +63,7 @@ class Estimator:
         config: RunConfig | None = None,
         *,
         hooks: Sequence[Hook] = (),
-        store: EmbeddingStore | None = None,
+        store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.config = config or RunConfig()
@@ -74,7 +74,7 @@ class Estimator:
         if not isinstance(self.model, Model):
             raise ConfigError(f"the model is {type(self.model).__name__}; give a monolith.Model, or what makes one")
         specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store = store if store is not None else MultiTable(specs)
+        self.store: EmbeddingStore = _opened(store, specs)
         gradients = self.config
         self._stepper = Stepper(
             self.model.to(self.config.accelerator),
@@ -380,6 +380,14 @@ class Estimator:
                     f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
                     f"model {', '.join(slices)}; declare them in the order of the checkpoint"
                 )
+
+
+def _opened(
+    store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None, specs: Sequence[TableSpec]
+) -> EmbeddingStore:
+    if store is None:
+        return MultiTable(specs)
+    return store if isinstance(store, EmbeddingStore) else store(specs)
 
 
 def _prepare(config: RunConfig) -> None:

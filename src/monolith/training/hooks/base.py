@@ -107,6 +107,11 @@ class Run(Protocol):
         ...
 
     @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends before its data and its steps do; None while it does not."""
+        ...
+
+    @property
     def is_paused(self) -> bool:
         """Whether the loop stands still at a step boundary because of ``pause``."""
         ...
@@ -129,6 +134,9 @@ class Hook:
 
     def after_save(self, run: Run, path: Path) -> None:
         """After a checkpoint is safe on disk; called by the loop's thread at the next step boundary."""
+
+    def before_end(self, run: Run) -> None:
+        """After the last step, before its checkpoint; not called when the run failed."""
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """After the last step and its checkpoint; ``error`` is what ended the run, or None."""
