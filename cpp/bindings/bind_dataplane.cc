@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <utility>
 
 #include "arrays.h"
 #include "dataplane/fan_out.h"
@@ -167,7 +167,7 @@ nb::dict call_figures(const dataplane::CallStats& stats) {
   return figures;
 }
 
-nb::dict stats(dataplane::Shard& shard) {
+nb::typed<nb::dict, nb::str, nb::any> stats(dataplane::Shard& shard) {
   std::vector<dataplane::Shard::TableFigures> tables;
   {
     nb::gil_scoped_release unlocked;
@@ -189,7 +189,7 @@ nb::dict stats(dataplane::Shard& shard) {
   all["late_calls"] = shard.lates();
   all["clients"] = shard.marks().clients();
   all["tables"] = by_name;
-  return all;
+  return nb::borrow<nb::typed<nb::dict, nb::str, nb::any>>(all);
 }
 
 // Holds pushes back while a `with` block runs.
@@ -230,7 +230,9 @@ void bind_shard(nb::module_& m) {
       .def("pull", &pull, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
       .def("push", &push, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none())
       .def("stats", &stats)
-      .def("pause_pushes", [](std::shared_ptr<Shard> shard) { return std::make_unique<Pause>(std::move(shard)); })
+      .def(
+          "pause_pushes", [](std::shared_ptr<Shard> shard) { return new Pause(std::move(shard)); },
+          nb::rv_policy::take_ownership)
       .def("client_marks",
            [](Shard& shard) {
              std::vector<std::byte> marks;
@@ -393,9 +395,11 @@ void bind_clients(nb::module_& m) {
       .def("close", &Connection::close);
   nb::class_<FanOut>(m, "PsFanOut")
       .def(nb::init<std::vector<std::shared_ptr<Connection>>, std::vector<std::uint32_t>>(), "connections"_a, "dims"_a)
-      .def("pull", &fan_pull, "ids"_a, "rows"_a.noconvert(), nb::kw_only(), "half"_a = false, "timeout_ms"_a)
-      .def("push", &fan_push, "ids"_a, "grads"_a, "counts"_a, "learning_rates"_a, nb::kw_only(), "client"_a,
-           "sequence"_a, "time_s"_a, "step"_a, "half"_a = false, "timeout_ms"_a);
+      .def("pull", &fan_pull, "ids"_a.noconvert(), "rows"_a.noconvert(), nb::kw_only(), "half"_a = false,
+           "timeout_ms"_a)
+      .def("push", &fan_push, "ids"_a.noconvert(), "grads"_a.noconvert(), "counts"_a.noconvert(),
+           "learning_rates"_a.noconvert(), nb::kw_only(), "client"_a, "sequence"_a, "time_s"_a, "step"_a,
+           "half"_a = false, "timeout_ms"_a);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // bind_snapshot.cc: exposes cuts, part files and failpoints to Python; converts and forwards.
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
+#include <optional>
 
 #include "arrays.h"
 #include "engine/error.h"
@@ -32,10 +34,12 @@ class Cut {
 
   [[nodiscard]] const Table::Cut& content() const noexcept { return cut_; }
 
-  std::vector<engine::SnapshotPart> write(std::uint64_t generation, const std::vector<std::string>& paths) {
+  std::vector<engine::SnapshotPart> write(std::uint64_t generation, const std::vector<std::string>& paths,
+                                          std::uint32_t first, std::optional<std::uint32_t> count) {
     if (is_written_) throw engine::ConfigError("this cut was already written; make another");
     is_written_ = true;
-    return engine::write_snapshot(*table_, cut_, generation, paths);
+    return engine::write_snapshot(*table_, cut_, generation, paths, first,
+                                  count.value_or(static_cast<std::uint32_t>(paths.size())));
   }
 
  private:
@@ -68,7 +72,8 @@ void bind_snapshot(nb::module_& m) {
       .def_prop_ro("rows", [](const Cut& cut) { return cut.content().rows; })
       .def_prop_ro("scales", [](const Cut& cut) { return cut.content().scales; })
       .def_prop_ro("filter", [](const Cut& cut) { return as_bytes(cut.content().filter); })
-      .def("write", &Cut::write, "generation"_a, "paths"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def("write", &Cut::write, "generation"_a, "paths"_a, "first"_a = 0, "count"_a = nb::none(),
+           nb::call_guard<nb::gil_scoped_release>());
 
   m.def(
       "verify_snapshot",

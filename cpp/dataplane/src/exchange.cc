@@ -61,14 +61,25 @@ void Exchange::begin() {
     std::reverse(endpoints_.begin(), endpoints_.end());
     return connect_next();
   }
+  ask();
+  if (!is_over_) move();
+}
+
+void Exchange::ask() {
   is_greeted_ = true;
-  if (request_.kind == Kind::kHello) {
-    connection_.give_back(std::move(socket_));
-    is_over_ = true;
-    return;
+  if (request_.kind == Kind::kHello) return end();
+  const std::size_t bytes = request_.payload.bytes();
+  if (bytes > connection_.max_frame_bytes()) {
+    throw engine::ConfigError(
+        "the request takes " + std::to_string(bytes) + " bytes, the server's max_frame_bytes is " +
+        std::to_string(connection_.max_frame_bytes()) + "; send fewer ids at a time, or raise it");
   }
-  send(request_.kind, request_.flags, {});
-  move();
+  start_frame(request_.kind, request_.flags, std::move(request_.payload));
+}
+
+void Exchange::end() noexcept {
+  connection_.give_back(std::move(socket_));
+  is_over_ = true;
 }
 
 void Exchange::connect_next() {
@@ -83,16 +94,10 @@ void Exchange::connect_next() {
   }
 }
 
-void Exchange::send(Kind kind, std::uint16_t flags, Bytes head) {
+void Exchange::start_frame(Kind kind, std::uint16_t flags, Pieces payload) {
   phase_ = Phase::kSending;
-  const std::size_t bytes = is_greeted_ ? request_.payload.bytes() : head.size();
-  if (is_greeted_ && bytes > connection_.max_frame_bytes()) {
-    throw engine::ConfigError(
-        "the request takes " + std::to_string(bytes) + " bytes, the server's max_frame_bytes is " +
-        std::to_string(connection_.max_frame_bytes()) + "; send fewer ids at a time, or raise it");
-  }
   const auto wait = std::chrono::ceil<std::chrono::milliseconds>(call_deadline_ - Clock::now()).count();
-  out_ = {.bytes = static_cast<std::uint32_t>(bytes),
+  out_ = {.bytes = static_cast<std::uint32_t>(payload.bytes()),
           .kind = kind,
           .flags = flags,
           .request = connection_.next_request(),
@@ -100,11 +105,7 @@ void Exchange::send(Kind kind, std::uint16_t flags, Bytes head) {
           .zero = 0};
   sending_ = {};
   sending_.add(&out_, sizeof out_);
-  if (is_greeted_) {
-    sending_.append(std::exchange(request_.payload, {}));
-  } else {
-    sending_.add(head.data(), head.size());
-  }
+  sending_.append(std::move(payload));
 }
 
 void Exchange::advance() noexcept { guard(&Exchange::move); }
@@ -118,7 +119,9 @@ void Exchange::move() {
           return connect_next();
         }
         hello_ = encode_hello(connection_.hello());
-        send(Kind::kHello, 0, hello_);
+        Pieces payload;
+        payload.add(hello_.data(), hello_.size());
+        start_frame(Kind::kHello, 0, std::move(payload));
         break;
       }
       case Phase::kSending:
@@ -184,30 +187,22 @@ void Exchange::read_header() {
 }
 
 void Exchange::end_frame() {
-  if (in_.kind == Kind::kError) {
-    RemoteError error = parse_error(error_);
-    const bool is_welcome = is_greeted_;
-    Socket socket = std::move(socket_);
-    fail(is_welcome ? Failure::Kind::kRemote : Failure::Kind::kRefused, std::move(error.text),
-         (in_.flags & kMayRetry) != 0);
-    failure_->code = error.code;
-    failure_->is_surely_not_applied = !is_welcome || (in_.flags & kNotApplied) != 0;
-    if (is_welcome) connection_.give_back(std::move(socket));
-    return;
-  }
-  if (is_greeted_) {
-    connection_.give_back(std::move(socket_));
-    is_over_ = true;
-    return;
-  }
-  is_greeted_ = true;
+  if (in_.kind == Kind::kError) return end_with_error();
+  if (is_greeted_) return end();
   connection_.welcome_by(welcome_);
-  if (request_.kind == Kind::kHello) {
-    connection_.give_back(std::move(socket_));
-    is_over_ = true;
-    return;
-  }
-  send(request_.kind, request_.flags, {});
+  ask();
+}
+
+void Exchange::end_with_error() {
+  RemoteError error = parse_error(error_);
+  // The server has heard the request to its end, and goes on with the next one.
+  Socket socket = is_sent_ ? std::move(socket_) : Socket();
+  const bool is_applied_maybe = is_sent_ && (in_.flags & kNotApplied) == 0;
+  fail(is_greeted_ ? Failure::Kind::kRemote : Failure::Kind::kRefused, std::move(error.text),
+       (in_.flags & kMayRetry) != 0);
+  failure_->code = error.code;
+  failure_->is_surely_not_applied = !is_applied_maybe;
+  if (socket.is_open()) connection_.give_back(std::move(socket));
 }
 
 void Exchange::time_out() noexcept {

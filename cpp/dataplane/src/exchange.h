@@ -47,10 +47,13 @@ class Exchange {
   void begin();
   void move();
   void connect_next();
-  void send(Kind kind, std::uint16_t flags, Bytes head);
+  void ask();
+  void start_frame(Kind kind, std::uint16_t flags, Pieces payload);
   bool send_some();  // false = wait
   void read_header();
   void end_frame();
+  void end_with_error();
+  void end() noexcept;
   void fail(Failure::Kind kind, std::string text, bool may_retry);
 
   std::size_t server_;

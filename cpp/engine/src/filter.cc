@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/crc32c.h"
 #include "engine/error.h"
@@ -119,7 +120,7 @@ class SlidingHashFilter final : public AdmissionFilter {
 
   void merge(const std::byte* data, std::size_t size) override {
     const auto others = read_stripes(data, size);
-    for (std::size_t i = 0; i < stripes_.size(); ++i) stripes_[i]->counter.merge(others[i]->counter);
+    for (std::size_t i = 0; i < stripes_.size(); ++i) stripes_[i]->counter.merge(std::move(others[i]->counter));
   }
 
   void clear() override {

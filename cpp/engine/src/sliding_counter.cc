@@ -126,30 +126,44 @@ void SlidingCounter::advance() {
   next.elements = 0;
 }
 
-void SlidingCounter::merge(const SlidingCounter& other) {
-  const std::uint64_t behind = std::min<std::uint64_t>(other.head_increment_, splits_.size() - kForwardWindow);
-  for (std::uint64_t place = 0; place < behind + kForwardWindow; ++place) {
-    const std::uint64_t shift = splits_.size() - behind + place;  // the oldest split first, the one after the head last
-    const Split& from = other.splits_[at(other.head_ + shift)];
-    if (from.cells == nullptr) continue;
-    Split& into = splits_[at(head_ + shift)];
-    allocate(into);
-    for (std::uint64_t cell = 0; cell < cells_; ++cell) {
-      if (from.cells[cell] == 0) continue;
-      // Its first place is not known, but all cells from there to here are in use in `from`, so they are here too when
-      // this one's turn comes: searching from here, it is found again.
-      for (std::uint64_t near = cell; near < std::min(cell + kMaxProbe, cells_); ++near) {
-        std::uint32_t& ours = into.cells[near];
-        const bool is_new = ours == 0;
-        if (!is_new && (ours & ~kCountMask) != (from.cells[cell] & ~kCountMask)) continue;
-        ours = std::max(ours, from.cells[cell]);
-        if (is_new) ++into.elements;
-        break;
+void SlidingCounter::merge(SlidingCounter&& other) {
+  const std::uint64_t ring = splits_.size();
+  std::vector<Split> merged;
+  // The oldest first: `shift` from the head backwards, and at last the split after the head.
+  for (std::uint64_t shift = kForwardWindow; shift <= ring + 1; ++shift) {
+    for (SlidingCounter* counter : {this, &other}) {
+      if (shift + counter->head_increment_ < ring) continue;  // the head has not been there yet
+      Split& split = counter->splits_[at(counter->head_ + shift)];
+      if (split.elements == 0) continue;
+      if (!merged.empty() && merged.back().elements + split.elements <= split_capacity_) {
+        copy_cells(split, merged.back());
+      } else {
+        merged.push_back(std::move(split));
       }
     }
   }
-  head_increment_ = std::max(head_increment_, other.head_increment_);
+  if (merged.size() >= ring) merged.erase(merged.begin(), merged.end() - static_cast<std::ptrdiff_t>(ring - 1));
+  head_ = merged.empty() ? 0 : static_cast<std::uint32_t>(merged.size() - 1);
+  head_increment_ = head_;
   failures_ += other.failures_;
+  merged.resize(ring);
+  splits_ = std::move(merged);
+}
+
+void SlidingCounter::copy_cells(const Split& from, Split& into) const noexcept {
+  for (std::uint64_t cell = 0; cell < cells_; ++cell) {
+    if (from.cells[cell] == 0) continue;
+    // Its first place is not known, but all cells from there to here are in use in `from`, so they are in `into` too
+    // when this one's turn comes: searching from here, it is found again.
+    for (std::uint64_t near = cell; near < std::min(cell + kMaxProbe, cells_); ++near) {
+      std::uint32_t& ours = into.cells[near];
+      const bool is_new = ours == 0;
+      if (!is_new && (ours & ~kCountMask) != (from.cells[cell] & ~kCountMask)) continue;
+      ours = std::max(ours, from.cells[cell]);
+      if (is_new) ++into.elements;
+      break;
+    }
+  }
 }
 
 void SlidingCounter::clear() noexcept {

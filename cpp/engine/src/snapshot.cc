@@ -345,7 +345,8 @@ void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<co
 }  // namespace
 
 std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, std::uint64_t generation,
-                                         const std::vector<std::string>& paths) {
+                                         const std::vector<std::string>& paths, std::uint32_t first,
+                                         std::uint32_t count) {
   struct EndCut {
     Table& table;
     ~EndCut() { table.end_cut(); }
@@ -355,8 +356,7 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
     Pool writers(static_cast<unsigned>(std::min(paths.size(), kMostWriters)));
     writers.run(paths.size(), [&](std::size_t i) {
       PartWriter writer(table.schema(), paths[i],
-                        header_body(table.schema(), generation, static_cast<std::uint32_t>(i),
-                                    static_cast<std::uint32_t>(paths.size())));
+                        header_body(table.schema(), generation, first + static_cast<std::uint32_t>(i), count));
       for (std::size_t shard = 0; shard < kShards; ++shard) {
         if (shard * paths.size() / kShards != i) continue;
         table.visit_cut(

@@ -173,6 +173,40 @@ TEST(SlidingHashFilterTest, a_saved_filter_goes_on_where_it_was) {
   EXPECT_EQ(restored->save(), bytes);
 }
 
+TEST(SlidingHashFilterTest, merged_filters_remember_the_ids_of_both) {
+  for (const double capacity : {300.0, 200'000.0}) {  // one counter, and several
+    const auto one = sliding(capacity);
+    const auto other = sliding(capacity);
+    const auto ids = static_cast<std::int64_t>(capacity / 4);
+    for (std::int64_t id = 0; id < ids; ++id) {
+      (id % 2 == 0 ? one : other)->admit(id, static_cast<std::uint32_t>(id % 7 + 1), 1000, 0);
+    }
+    const auto saved = other->save();
+    one->merge(saved.data(), saved.size());
+    std::int64_t mistaken = 0;
+    for (std::int64_t id = 0; id < ids; ++id) mistaken += one->seen(id) != static_cast<std::uint32_t>(id % 7 + 1);
+    EXPECT_LE(mistaken, ids / 1000) << capacity;
+    for (std::int64_t id = ids; id < 2 * ids; ++id) mistaken += one->seen(id) != 0;
+    EXPECT_LE(mistaken, ids / 1000) << capacity;
+  }
+}
+
+TEST(SlidingHashFilterTest, merged_filters_without_room_for_all_keep_the_newest) {
+  const auto one = sliding(300);
+  const auto other = sliding(300);
+  for (std::int64_t id = 0; id < 600; ++id) {
+    one->admit(id, 1, 1000, 0);
+    other->admit(1000 + id, 1, 1000, 0);
+  }
+  const auto saved = other->save();
+  one->merge(saved.data(), saved.size());
+  for (const std::int64_t newest : {599, 1599}) EXPECT_EQ(one->seen(newest), 1U) << newest;
+  for (const std::int64_t oldest : {0, 1000}) EXPECT_EQ(one->seen(oldest), 0U) << oldest;
+  for (std::int64_t id = 2000; id < 2600; ++id) EXPECT_FALSE(one->admit(id, 1, 1000, 0));
+  EXPECT_EQ(one->seen(599), 0U);  // forgotten in its turn
+  EXPECT_EQ(one->seen(2599), 1U);
+}
+
 TEST(SlidingHashFilterTest, saved_bytes_that_are_damaged_anywhere_are_refused) {
   const auto filter = sliding(300, 5);
   ask(*filter, {1, 2, 3, 4}, 1);

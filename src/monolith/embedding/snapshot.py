@@ -233,22 +233,17 @@ class SharedSnapshot:
 
 
 def _combined(name: str, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str, Any]:
-    """Return the manifest entry of a table from those of its shards. A shard that lacks the table has no rows of it."""
-    found = [next((entry for entry in part if entry["name"] == name), None) for part in parts]
-    present = [entry for entry in found if entry is not None]
-    first = present[0]
-    for entry in present:
-        if entry["slices"] != first["slices"]:
-            raise SchemaMismatch(
-                f"table {name!r} has slices {first['slices']} in one process, {entry['slices']} in another"
-            )
-    shards = [(entry or {**first, "turn": 0, "filter": None}) for entry in found]
+    """Return the manifest entry of a table from those of its shards."""
+    found = [entry for part in parts for entry in part if entry["name"] == name]
+    first = found[0]
+    if len(found) != len(parts) or any(entry["slices"] != first["slices"] for entry in found):
+        raise SchemaMismatch(f"table {name!r} is not the same in all {len(parts)} processes that save it")
     return {
         **first,
-        "rows": sum(entry["rows"] for entry in present),
-        "max_time_s": max(entry["max_time_s"] for entry in present),
-        "files": [file for entry in present for file in entry["files"]],
-        "shards": [shard for entry in shards for shard in _shards_of(entry)],
+        "rows": sum(entry["rows"] for entry in found),
+        "max_time_s": max(entry["max_time_s"] for entry in found),
+        "files": [file for entry in found for file in entry["files"]],
+        "shards": [shard for entry in found for shard in _shards_of(entry)],
     }
 
 
@@ -318,7 +313,7 @@ def _write_table(
         written.append(file)
         write_synced(file, filter_state)
         filter_entry = {"name": file.name, "bytes": len(filter_state), "crc32c": _native.crc32c(filter_state)}
-    parts = cuts[index].write(generation, [str(file) for file in paths])
+    parts = cuts[index].write(generation, [str(file) for file in paths], numbers.start, count)
     try:
         spec = json.loads(table.spec.to_json())
     except ConfigError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -25,7 +25,7 @@ class Security:
     """Its private key."""
     ca_file: Path | None = None
     """Certificate of the authority that the other end's must be signed by."""
-    token: str = ""
+    token: str = field(default="", repr=False)
     """Sent with every call, and asked of every caller; empty = none."""
     server_name: str = ""
     """Name in the server's certificate, where it is not the host that a client dials."""

@@ -174,7 +174,6 @@ class RemoteStore:
             )
             for name in sorted(ids)
         }
-        tables = {number: table for number, table in tables.items() if len(table.ids)}
         if not tables:
             return
         with self._lock:

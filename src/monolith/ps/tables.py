@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from contextlib import nullcontext
 from os import PathLike
 from pathlib import Path
 
@@ -27,7 +26,11 @@ logger = logging.getLogger(__name__)
 
 
 class ShardTables:
-    """All tables of shard ``index`` of ``shards``. Safe to use from several threads."""
+    """All tables of shard ``index`` of ``shards``. Safe to use from several threads.
+
+    Those that a client declared are saved and restored; those that a single-table call made on the way live as long as
+    the process.
+    """
 
     def __init__(self, index: int, shards: int) -> None:
         self.index = index
@@ -172,10 +175,11 @@ class ShardTables:
             return self._restore_model(path)
 
     def cut(self) -> TableCut:
-        """Take all tables as they are now, between two pushes."""
-        tables = self.all
-        with nullcontext() if self._shard is None else self._shard.pause_pushes():
-            return TableCut(tables)
+        """Take the declared tables as they are now, between two pushes."""
+        with self._lock:
+            shard, model = self.shard, self._required()
+        with shard.pause_pushes():
+            return model.cut()
 
     def evict(self, now_s: int | None) -> int:
         """Remove expired rows; return how many."""

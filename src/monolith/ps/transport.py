@@ -98,19 +98,17 @@ class GrpcTransport:
         return rows
 
     def push(self, push: Push, timeout_s: float) -> None:
-        """Apply gradients at all servers that have one of the ids."""
+        """Apply gradients at all servers; one without any of the ids still learns the time and the step."""
         divisions = {number: divide(table.ids, len(self._links)) for number, table in push.tables.items()}
         requests = {}
         for server in range(len(self._links)):
             parts = []
             for number, table in push.tables.items():
                 places = divisions[number].places[server]
-                if len(places):
-                    ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
-                    parts.append(PushPart(number, ids, grads, counts, table.rates))
-            if parts:
-                payload = encode_push(push.client, push.sequence, push.time_s, push.step, parts, half=self._half)
-                requests[server] = self._request(server, payload, timeout_s)
+                ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
+                parts.append(PushPart(number, ids, grads, counts, table.rates))
+            payload = encode_push(push.client, push.sequence, push.time_s, push.step, parts, half=self._half)
+            requests[server] = self._request(server, payload, timeout_s)
         call_all(self._links, "FusedPush", requests, timeout_s)
 
     def _request(self, server: int, payload: bytes, timeout_s: float) -> messages.FusedRequest:
@@ -178,7 +176,7 @@ class DataPlaneTransport:
         return rows
 
     def push(self, push: Push, timeout_s: float) -> None:
-        """Apply gradients at all servers that have one of the ids."""
+        """Apply gradients at all servers; one without any of the ids still learns the time and the step."""
         tables = [push.tables.get(number) for number in range(len(self._dims))]
         self._fan_out.push(
             [None if table is None else table.ids for table in tables],

@@ -44,9 +44,9 @@ class SlidingCounter {
   void save(std::vector<std::byte>& out) const;
   // Takes the state from the front of `in` and moves `in` behind it. False: the bytes make no sense; nothing changed.
   [[nodiscard]] bool load(std::span<const std::byte>& in);
-  // Adds what `other`, of the same size, has counted of other ids, each as long ago as it was there. What finds no
-  // place is forgotten.
-  void merge(const SlidingCounter& other);
+  // Adds what `other`, of the same size, has counted of other ids. What was seen longest ago in either is forgotten
+  // when there is no room for all.
+  void merge(SlidingCounter&& other);
 
  private:
   struct Release {
@@ -65,6 +65,7 @@ class SlidingCounter {
     return static_cast<std::uint32_t>(split % splits_.size());
   }
   void allocate(Split& split) const;
+  void copy_cells(const Split& from, Split& into) const noexcept;
   void advance();
 
   std::uint64_t split_capacity_;

@@ -32,9 +32,11 @@ struct SnapshotPart {
 
 // Writes the rows of an open cut to the given paths, in parallel, and syncs them to disk. Each file is written under a
 // temporary name and renamed. Rows that have expired at the cut's newest event time are left out. Ends the cut.
+// The paths are number `first` and those after it of the snapshot's `count` parts: other processes may write the rest.
 // Throws IoError; then no file of this call is left.
 std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, std::uint64_t generation,
-                                         const std::vector<std::string>& paths);
+                                         const std::vector<std::string>& paths, std::uint32_t first,
+                                         std::uint32_t count);
 
 // Reads every byte of the parts and checks everything. Throws SnapshotCorrupt with file, offset and reason.
 void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,

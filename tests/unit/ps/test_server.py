@@ -1,0 +1,297 @@
+"""A server's life: what it offers, watches, refuses and leaves behind."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith.core.errors import CapacityExceeded, ClusterError, ConfigError, RpcTimeout, ShardUnavailable
+from monolith.embedding import Adagrad, Adam, MultiTable, Sgd, SliceSpec, TableSpec
+from monolith.ps import ParameterServer, PsClient, RemoteStore, ServerConfig, messages
+from monolith.ps.cuts import WaitingCut
+from monolith.ps.fused import PushPart, encode_pull, encode_push
+from monolith.ps.link import ServerLink
+from monolith.ps.service import Drain
+from monolith.ps.tables import ShardTables
+from monolith.testing import FakeClock
+from monolith.testing.ps_servers import PsServers
+
+ONE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
+IDS = np.array([1, 2])
+
+
+def push(store: RemoteStore, ids: Any = IDS, value: float = 1.0) -> None:
+    store.push({"t": np.asarray(ids)}, {"t": np.full((len(ids), 1), value, np.float32)})
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+# --- starting and stopping ---
+
+
+def test_it_starts_without_torch_within_a_second_of_work() -> None:
+    code = """
+import resource, sys
+from monolith.ps import ParameterServer, ServerConfig
+with ParameterServer(ServerConfig()) as server:
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    heavy = {"torch", "tensorflow", "pandas", "pyarrow", "tensorboardX", "safetensors"} & set(sys.modules)
+    assert server.address.startswith("127.0.0.1:"), server.address
+    print(sorted(heavy), usage.ru_utime + usage.ru_stime)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    heavy, _, seconds = done.stdout.strip().rpartition(" ")
+    assert heavy == "[]"
+    assert float(seconds) < 1.0  # of the processor, whatever else the machine does
+
+
+def test_a_taken_port_is_an_error(serve: Callable[..., PsServers]) -> None:
+    port = int(serve(1).addresses[0].rpartition(":")[2])
+    with pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{port}"):
+        ParameterServer(ServerConfig(port=port)).start()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"index": 2, "shards": 2}, "index is 2 of 2 servers"),
+        ({"index": -1}, "index is -1"),
+        ({"port": 65536}, "port is 65536"),
+        ({"threads": 0}, "threads is 0"),
+        ({"memory_limit_bytes": 0}, "memory_limit_bytes is 0"),
+        ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
+        ({"cut_lease_s": 0}, "cut_lease_s is 0"),
+    ],
+)
+def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ServerConfig(**settings)
+
+
+def test_stopping_leaves_no_thread_socket_or_file() -> None:
+    threads, files = set(threading.enumerate()), len(os.listdir("/proc/self/fd"))
+    for _ in range(2):
+        with PsServers(2, ServerConfig(metrics_port=0)) as servers, RemoteStore(servers.addresses, [ONE]) as store:
+            push(store)
+            folders = [server._data_plane._folder for server in servers.servers if server._data_plane]
+        assert not any(folder.exists() for folder in folders if folder)
+    left = [thread for thread in threading.enumerate() if thread not in threads and thread.name.startswith("ps")]
+    for thread in left:
+        thread.join(30)  # workers of a stopped pool end by themselves
+    assert not [thread for thread in left if thread.is_alive()]
+    assert len(os.listdir("/proc/self/fd")) <= files + 4  # gRPC keeps a few of its own
+
+
+def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
+    (server,) = serve(1).servers
+    server.stop(0)
+    server.stop(0)
+
+
+# --- recovering ---
+
+
+@pytest.mark.parametrize("saved_shards", [None, 3])
+def test_a_server_recovers_its_shard_before_anyone_connects(
+    serve: Callable[..., PsServers], tmp_path: Path, saved_shards: int | None
+) -> None:
+    local = MultiTable([ONE])
+    local.push({"t": np.arange(100)}, {"t": -np.arange(100, dtype=np.float32)[:, None]})
+    local.save(tmp_path / "s", saved_shards)
+    servers = serve(2, recover_from=tmp_path / "s")
+    assert [server.tables.rows for server in servers.servers] == [50, 50]
+    with RemoteStore(servers.addresses, [ONE]) as store:
+        assert (store.pull({"t": np.arange(100)})["t"].ravel() == np.arange(100)).all()
+
+
+def test_a_model_that_differs_from_what_was_saved_gets_the_rows_in_its_own_tables(
+    serve: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    local = MultiTable([ONE])
+    local.push({"t": IDS}, {"t": np.full((2, 1), -5, np.float32)})
+    local.save(tmp_path / "s")
+    servers = serve(1, recover_from=tmp_path / "s")
+    longer = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))], expire_days=7)
+    more = TableSpec("u", [SliceSpec(1, optimizer=Adam())])
+    with RemoteStore(servers.addresses, [longer, more]) as store:
+        assert store.pull({"t": IDS})["t"].ravel().tolist() == [5, 5]
+        assert servers.servers[0].tables["t"].spec.expire_days == 7
+
+
+def test_nothing_sound_to_recover_from_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="holds no snapshot"):
+        ParameterServer(ServerConfig(recover_from=tmp_path)).start()
+
+
+# --- memory, health, metrics ---
+
+
+def test_past_the_memory_limit_new_rows_are_refused_and_old_ones_go_on(serve: Callable[..., PsServers]) -> None:
+    wide = TableSpec("t", [SliceSpec(16, optimizer=Adagrad())])
+    servers = serve(1, memory_limit_bytes=2_000_000)
+    (server,) = servers.servers
+    with RemoteStore(servers.addresses, [wide]) as store:
+        assert server.health.of().status == "HEALTHY"
+
+        def fill() -> None:
+            for start in range(0, 1_000_000, 1000):
+                store.push({"t": np.arange(start, start + 1000)}, {"t": np.ones((1000, 16), np.float32)})
+
+        with pytest.raises(CapacityExceeded, match="max_bytes"):
+            fill()
+        assert server.tables.memory_bytes <= 2_000_000
+        store.push({"t": np.arange(10)}, {"t": np.ones((10, 16), np.float32)})
+        server.health._limit = server.tables.memory_bytes
+        server.health.check()
+        assert server.health.of().status == "UNHEALTHY"
+        assert "new rows are refused" in server.health.of().message
+        server.health._limit = server.tables.memory_bytes * 100 // 95
+        assert server.health.of().status == "DEGRADED"
+        server.health._limit = 1 << 30
+        server.health.check()
+        store.push({"t": np.arange(10**6, 10**6 + 1000)}, {"t": np.ones((1000, 16), np.float32)})
+
+
+def test_metrics_and_health_over_http(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1, metrics_port=0)
+    (server,) = servers.servers
+    assert "monolith_ps_up 1\n" in get(server.metrics_address, "/metrics")[1]
+    with RemoteStore(servers.addresses, [ONE]) as store:
+        push(store)
+        store.pull({"t": IDS})
+        status, text = get(server.metrics_address, "/metrics")
+        assert status == 200
+        for line in (
+            'monolith_table_rows{table="t"} 2',
+            'monolith_ps_ids_total{table="t",call="pull"} 2',
+            'monolith_ps_ids_total{table="t",call="push"} 2',
+            'monolith_ps_call_seconds_count{call="push"} 1',
+            'monolith_ps_call_seconds_bucket{call="pull",le="+Inf"} 1',
+            'monolith_ps_call_errors_total{call="Connect"} 0',
+            "monolith_ps_repeated_pushes_total 0",
+        ):
+            assert f"{line}\n" in text
+        assert get(server.metrics_address, "/healthz") == (200, "HEALTHY OK\n")
+        store.drain()
+        assert get(server.metrics_address, "/healthz") == (503, "UNHEALTHY the server is draining\n")
+        assert get(server.metrics_address, "/else")[0] == 404
+
+
+def test_figures_count_fused_calls_too(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1)
+    with RemoteStore(servers.addresses, [ONE], transport="grpc") as store, PsClient(servers.addresses) as client:
+        push(store)
+        store.pull({"t": IDS})
+        stats = client.get_stats()
+        assert (stats.lookup_count, stats.apply_gradients_count, stats.total_embeddings) == (1, 1, 2)
+        assert servers.servers[0].service.calls()["push"]["buckets"]
+
+
+# --- fused calls ---
+
+
+@pytest.fixture
+def connected(serve: Callable[..., PsServers]) -> Any:
+    servers = serve(1)
+    link = ServerLink(servers.addresses[0])
+    request = messages.ConnectRequest(tables=[ONE.to_json()], shards=1)
+    yield servers.servers[0], link, link.call("Connect", request, 30).instance
+    link.close()
+
+
+def test_a_late_fused_call_changes_nothing(connected: Any) -> None:
+    server, link, instance = connected
+    part = PushPart(0, IDS, np.ones((2, 1), np.float32), np.ones(2, np.uint32), np.ones(1, np.float32))
+    payload = encode_push(1, 1, 0, 0, [part], half=False)
+    with server.tables.shard.pause_pushes(), pytest.raises(RpcTimeout):
+        link.call("FusedPush", messages.FusedRequest(payload=payload, instance=instance), 0.05)
+    assert server.tables.rows == 0
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"\xff" * 64, encode_pull([(0, IDS)])[:-1], encode_pull([(7, IDS)])])
+def test_garbage_is_refused_by_name_and_the_server_lives_on(connected: Any, payload: bytes) -> None:
+    _, link, instance = connected
+    for verb in ("FusedPull", "FusedPush"):
+        with pytest.raises(ConfigError):
+            link.call(verb, messages.FusedRequest(payload=payload, instance=instance), 30)
+    answer = link.call("FusedPull", messages.FusedRequest(payload=encode_pull([(0, IDS)]), instance=instance), 30)
+    assert answer.payload == bytes(8)
+
+
+def test_a_fused_call_without_connecting_is_refused_as_one_to_retry(serve: Callable[..., PsServers]) -> None:
+    link = ServerLink(serve(1).addresses[0])
+    with pytest.raises(ShardUnavailable, match="has no tables yet"):
+        link.call("FusedPull", messages.FusedRequest(payload=b""), 30)
+    with pytest.raises(ShardUnavailable, match="has no tables yet"):
+        link.call("Cut", messages.CutRequest(), 30)
+    with pytest.raises(ConfigError, match="give at least one"):
+        link.call("Connect", messages.ConnectRequest(shards=1), 30)
+    link.close()
+
+
+def test_a_message_beyond_the_limit_is_refused(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1, max_message_bytes=10_000)
+    with (
+        RemoteStore(servers.addresses, [ONE], transport="grpc") as store,
+        pytest.raises(ClusterError, match="RESOURCE_EXHAUSTED"),
+    ):
+        push(store, np.arange(10_000))
+
+
+def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Callable[..., PsServers]) -> None:
+    (server,) = serve(1).servers
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port))):
+        server.stop(0)
+
+
+# --- cuts and draining ---
+
+
+def test_a_cut_that_nobody_saves_is_let_go_when_its_lease_ends() -> None:
+    clock = FakeClock()
+    tables = ShardTables(0, 1)
+    tables.connect([ONE], 1)
+    cut = WaitingCut(tables, 60.0, clock)
+    number = cut.take()
+    clock.advance_s(59)
+    cut.drop_stale()
+    assert cut._cut is not None
+    clock.advance_s(1)
+    cut.drop_stale()
+    with pytest.raises(ConfigError, match=f"cut {number} is gone"):
+        cut.save(number, Path("/nowhere"), 1)
+    cut.drop(number)
+
+
+def test_draining_waits_for_calls_under_way() -> None:
+    drain = Drain()
+    has_drained = threading.Event()
+    with drain.call():
+        thread = threading.Thread(target=lambda: (drain.begin(), has_drained.set()))
+        thread.start()
+        while not drain.is_on:
+            pass
+        assert not has_drained.is_set()
+        with pytest.raises(ShardUnavailable, match="draining"), drain.call():
+            pass
+    thread.join(30)
+    assert has_drained.is_set()
