@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import threading
 from typing import Annotated
@@ -48,6 +49,7 @@ def local(
 
     options = ["--log-level", log_level]
     view = _View(num_ps, num_workers)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
     try:
         with LocalJob(
             command,
@@ -61,6 +63,8 @@ def local(
             ended = job.wait()
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
     if ended is not None:
         raise ClusterError(f"{ended.reason} (the other processes were stopped)")
 

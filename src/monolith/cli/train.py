@@ -52,7 +52,9 @@ def train(
     if loaded.config.is_distributed:
         from monolith.training.distributed.running import run_process
 
-        show_metrics(run_process(loaded.config, os.environ), as_json=as_json)
+        metrics = run_process(loaded.config, os.environ)
+        if metrics is not None:
+            show_metrics(metrics, as_json=as_json)
         return
     from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job

@@ -6,6 +6,7 @@ Every process is ``monolith train`` with its place in the job added, found throu
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import shutil
 import signal
@@ -112,7 +113,7 @@ class LocalJob:
         self._num_ps = num_ps
         self._ended: queue.Queue[tuple[_Process, int]] = queue.Queue()
         self._folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
-        self._is_stopping = False
+        self._patience: Deadline | None = None
         common = [*PROGRAM, *options, "train", "--discovery-type", "file", "--discovery-folder", str(self._folder)]
         common += ["--num-ps", str(num_ps), "--num-workers", str(num_workers)]
         self._processes = [
@@ -161,14 +162,17 @@ class LocalJob:
         """
         deadline = Deadline(self._clock, timeout_s)
         while any(not process.is_over for process in self._processes if not process.is_server):
-            ended = self._next_end(deadline)
-            if ended is not None:
-                return ended
+            process, status = self._next_end(deadline)
+            process.is_over = True
+            if status == 0 and process.is_server and self._patience is None:
+                # The chief has told it of the end, so the workers are about to end too; if not, nobody serves them.
+                self._patience = Deadline(self._clock, self._grace_s)
+            if status and not self._start_again(process, status):
+                return self._how(process, status)
         return None
 
     def stop(self) -> None:
         """Ask all processes to end, workers first, so that they can still save; kill those that do not."""
-        self._is_stopping = True
         for is_server in (False, True):
             asked = [one for one in self._processes if one.is_server is is_server and one.popen is not None]
             for process in asked:
@@ -238,25 +242,24 @@ class LocalJob:
             reader.join()
         self._ended.put((process, status))
 
-    def _next_end(self, deadline: Deadline) -> Ended | None:
-        """Wait for a process to end; return it when that ends the job."""
-        remaining_s = deadline.remaining_s()
+    def _next_end(self, deadline: Deadline) -> tuple[_Process, int]:
+        """Wait for a process to end."""
+        remaining_s = min(deadline.remaining_s(), math.inf if self._patience is None else self._patience.remaining_s())
         try:
-            process, status = self._ended.get(timeout=None if remaining_s == float("inf") else remaining_s)
+            return self._ended.get(timeout=None if remaining_s == math.inf else remaining_s)
         except queue.Empty:
             running = ", ".join(one.name for one in self._processes if not one.is_over)
             raise ClusterError(f"the job is not over in time; these still run: {running}") from None
-        process.is_over = True
-        if status == 0 and not process.is_server:
-            return None
-        if status == 0 and self._named("chief").is_over:
-            return None  # a server that the chief has told of the end
-        ended = Ended(name=process.name, status=status, last_lines=tuple(process.last_lines))
+
+    def _start_again(self, process: _Process, status: int) -> bool:
         if process.starts > self._max_restarts:
-            return ended
-        self._say(process.name, f"{ended.reason}; it is started again", False)
+            return False
+        self._say(process.name, f"{self._how(process, status).reason}; it is started again", False)
         self._start(process, *self._same_port(process))
-        return None
+        return True
+
+    def _how(self, process: _Process, status: int) -> Ended:
+        return Ended(name=process.name, status=status, last_lines=tuple(process.last_lines))
 
     def _same_port(self, process: _Process) -> list[str]:
         """Those who know a server know its port."""
@@ -278,8 +281,7 @@ class LocalJob:
                 except queue.Empty:
                     continue
                 process.is_over = True
-                ended = Ended(name=process.name, status=status, last_lines=tuple(process.last_lines))
-                raise ClusterError(ended.reason)
+                raise ClusterError(self._how(process, status).reason)
         finally:
             discovery.close()
 

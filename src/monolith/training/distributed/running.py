@@ -25,8 +25,8 @@ __all__ = ["run_process", "security_of"]
 logger = logging.getLogger(__name__)
 
 
-def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dict[str, float]:
-    """Be the process that the settings describe, to its end; return the metrics of a role that has some.
+def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dict[str, float] | None:
+    """Be the process that the settings describe, to its end; return its metrics, and None of a server.
 
     Args:
         config: The job, and this process's place in it; discovery by tf_config and mlp knows the place better.
@@ -53,7 +53,7 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
         settings = server_config(process, security, config.model_dir)
         with _stop_signals() as ended:
             run_role(discovery, process, lambda session: serve(session, settings, ended))
-        return {}
+        return None
     return run_role(discovery, process, lambda session: _train(session, config, security))
 
 

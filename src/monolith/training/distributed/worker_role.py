@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ClusterError
+from monolith.core.errors import ClusterError, RetriesExhausted
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
 from monolith.training.config import slow_start_step
@@ -59,6 +59,8 @@ def train_worker(
                 metrics = TrainedWorker(addresses, config, security, hooks=hooks, clock=clock).train()
                 break
             except ClusterError as error:
+                if not (error.retryable or isinstance(error, RetriesExhausted)):
+                    raise
                 logger.warning("the servers are lost to this worker error=%s", error)
                 lost = error
             clock.sleep_s(config.retry_wait_in_secs)
