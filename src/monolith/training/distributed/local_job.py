@@ -15,7 +15,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -73,6 +73,8 @@ class _Process:
 class LocalJob:
     """Servers and workers of one job. ``with`` starts them; leaving it ends what still runs.
 
+    Who waits also starts again what died; ``stop`` may be called from another thread meanwhile.
+
     Args:
         arguments: The command of every process: ``train`` and its options, without a place in the job.
         num_ps: Servers.
@@ -80,7 +82,7 @@ class LocalJob:
         say: Is told what the processes say.
         max_restarts: How often each process that dies is started again; 0 = its death ends the job.
         options: Options of the program before ``train``, such as ``--log-level``.
-        environment: Variables of the processes; None = those of this one.
+        folder: Where the processes run; None = here.
         start_timeout_s: In which all servers must be there.
         grace_s: In which a process must end that was asked to, before it is killed.
         clock: Measures these.
@@ -95,7 +97,7 @@ class LocalJob:
         say: Say,
         max_restarts: int = 0,
         options: Sequence[str] = (),
-        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
         start_timeout_s: float = 60.0,
         grace_s: float = 60.0,
         clock: Clock | None = None,
@@ -106,7 +108,7 @@ class LocalJob:
             raise ConfigError(f"num_ps is {num_ps} and num_workers {num_workers}; give at least one of each")
         self._say = say
         self._max_restarts = max_restarts
-        self._environment = environment
+        self._place = folder
         self._start_timeout_s = start_timeout_s
         self._grace_s = grace_s
         self._clock = clock or SystemClock()
@@ -114,6 +116,8 @@ class LocalJob:
         self._ended: queue.Queue[tuple[_Process, int]] = queue.Queue()
         self._folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
         self._patience: Deadline | None = None
+        self._starting = threading.Lock()
+        self._is_stopping = False
         common = [*PROGRAM, *options, "train", "--discovery-type", "file", "--discovery-folder", str(self._folder)]
         common += ["--num-ps", str(num_ps), "--num-workers", str(num_workers)]
         self._processes = [
@@ -173,6 +177,8 @@ class LocalJob:
 
     def stop(self) -> None:
         """Ask all processes to end, workers first, so that they can still save; kill those that do not."""
+        with self._starting:  # from here on nothing is started again
+            self._is_stopping = True
         for is_server in (False, True):
             asked = [one for one in self._processes if one.is_server is is_server and one.popen is not None]
             for process in asked:
@@ -218,7 +224,7 @@ class LocalJob:
             stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            env=None if self._environment is None else dict(self._environment),
+            cwd=self._place,
             start_new_session=True,  # Ctrl-C is for the one who started them all: workers end before servers
         )
         streams = ((process.popen.stdout, True), (process.popen.stderr, False))
@@ -252,11 +258,12 @@ class LocalJob:
             raise ClusterError(f"the job is not over in time; these still run: {running}") from None
 
     def _start_again(self, process: _Process, status: int) -> bool:
-        if process.starts > self._max_restarts:
-            return False
-        self._say(process.name, f"{self._how(process, status).reason}; it is started again", False)
-        self._start(process, *self._same_port(process))
-        return True
+        with self._starting:
+            if self._is_stopping or process.starts > self._max_restarts:
+                return False
+            self._say(process.name, f"{self._how(process, status).reason}; it is started again", False)
+            self._start(process, *self._same_port(process))
+            return True
 
     def _how(self, process: _Process, status: int) -> Ended:
         return Ended(name=process.name, status=status, last_lines=tuple(process.last_lines))
