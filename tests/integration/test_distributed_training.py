@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import training_child as child
 
-
 from monolith.artifacts import CheckpointFolder
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import Security, ServerConfig

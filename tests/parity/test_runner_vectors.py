@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -76,7 +77,7 @@ def test_every_rule_has_its_words(role: Any, values: dict[str, Any], message: st
 @pytest.mark.parametrize("role", ["ps", "worker"])
 def test_the_rules_are_checked_in_their_order(role: Any) -> None:
     mine = [(values, message) for for_role, values, message in RULES if for_role == role]
-    for (values, message), (later, _) in zip(mine, mine[1:], strict=False):
+    for (values, message), (later, _) in itertools.pairwise(mine):
         with pytest.raises(ConfigError) as raised:
             DistributedConfig(role=role, **{**later, **values}).check()
         assert str(raised.value) == message

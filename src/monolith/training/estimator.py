@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -55,6 +55,7 @@ class Estimator:
         hooks: What runs beside every training run, after the hooks that the settings ask for.
         store: Where the rows are, or what gives that for the tables of the model; None = tables in this process.
         clock: The clock of schedules and rates.
+        extra: What each checkpoint is to hold besides, as JSON; see ``restored_extra``.
     """
 
     def __init__(
@@ -65,8 +66,12 @@ class Estimator:
         hooks: Sequence[Hook] = (),
         store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         clock: Clock | None = None,
+        extra: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config = config or RunConfig()
+        self._more_extra = extra or dict
+        self.restored_extra: Mapping[str, Any] = {}
+        """What the checkpoint that training went on from held besides; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
         _prepare(self.config)
@@ -142,6 +147,10 @@ class Estimator:
             raise ConfigError(f"the model has no weight {name!r}; it has {', '.join(weights)}")
         value: np.ndarray[Any, Any] = weights[name].cpu().numpy()
         return value
+
+    def resume_at(self, place: Any) -> None:
+        """Begin the next training at a place in the data, as ``Dataset.state`` gave it; for those without a folder."""
+        self._place, self._data_ended = place, False
 
     def close(self) -> None:
         """Wait for checkpoints under way."""
@@ -332,9 +341,10 @@ class Estimator:
         declaration = self.model.declaration
         slices = {table: list(pieces) for table, pieces in declaration.slices.items()}
         try:
-            return {"slices": slices, "declaration": declaration.to_json()}
+            text: str | None = declaration.to_json()
         except ConfigError:  # a learning rate that is a bare function has no text form
-            return {"slices": slices, "declaration": None}
+            text = None
+        return {**self._more_extra(), "slices": slices, "declaration": text}
 
     def _restore(self) -> None:
         """Before the first training: take over the newest checkpoint, or the one that the settings ask for."""
@@ -350,6 +360,7 @@ class Estimator:
         if restored is not None:
             self._step, self._place = restored.step, restored.data
             self._data_ended = bool(restored.extra.get("data_ended"))
+            self.restored_extra = restored.extra
             if restored.metrics:
                 self._metrics.restore(restored.metrics)
         for timer in self._timers:

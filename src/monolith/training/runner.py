@@ -49,6 +49,7 @@ class Job:
         run_config: How this process trains, where that is not as ``config`` says: a worker that is not the chief has
             no folder to save to.
         store: Where the rows are; see ``Estimator``.
+        extra: What checkpoints hold besides; see ``Estimator``.
 
     Raises:
         ConfigError: There is no such task, or nothing says which.
@@ -61,12 +62,13 @@ class Job:
         hooks: Sequence[Hook] = (),
         run_config: RunConfig | None = None,
         store: Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
+        extra: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config = config
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: BaseTask | None = None
-        self.estimator = Estimator(self._make_model, run_config or config, hooks=hooks, store=store)
+        self.estimator = Estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
 
     @property
     def schema(self) -> Schema:

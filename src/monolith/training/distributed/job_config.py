@@ -18,7 +18,9 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
     def __post_init__(self) -> None:
         ClusterConfig.__post_init__(self)
         JobConfig.__post_init__(self)
-        if self.num_workers > 1 and self.steps_per_eval is not None and self.num_ps:
+        if self.server_type == "ps" or self.num_workers == 1 or not self.is_distributed:
+            return
+        if self.steps_per_eval is not None:
             raise ConfigError(
                 f"steps_per_eval is {self.steps_per_eval} with {self.num_workers} workers; leave it out, and start a "
                 "process with server_type evaluator, which scores every checkpoint"

@@ -20,7 +20,7 @@ from monolith.core.errors import RpcTimeout
 from monolith.training.distributed.shared_rows import DONE, READY, STOPPING, SharedRows, WorkerRow, total_steps
 from monolith.training.hooks.base import Hook, Run, StepResult
 
-__all__ = ["ChiefHook", "Waiting", "WorkerHook", "weights_of"]
+__all__ = ["ChiefHook", "Waiting", "WorkerHook", "wait_for_chief", "weights_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,11 +44,28 @@ def weights_of(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
+def wait_for_chief(rows: SharedRows, index: int, waiting: Waiting, clock: Clock) -> None:
+    """Wait until the chief has restored.
+
+    Raises:
+        RpcTimeout: It has not in time.
+    """
+    deadline = Deadline(clock, waiting.restore_timeout_s)
+    while rows.read()[0].state not in (READY, STOPPING):
+        if deadline.is_past:
+            raise RpcTimeout(
+                f"Timed out waiting for the chief to restore: worker {index} waited {waiting.restore_timeout_s:g} s; "
+                "look at worker 0, or raise restore_sync_timeout_secs",
+                retryable=False,
+            )
+        clock.sleep_s(waiting.restore_poll_s)
+
+
 class _Member(Hook):
     """A worker or the chief: the exchange, and whether the job is over."""
 
     def __init__(
-        self, rows: Callable[[Run], SharedRows], index: int, *, max_steps: int | None, exchange_steps: int
+        self, rows: Callable[[Run], SharedRows], index: int, *, max_steps: int | None = None, exchange_steps: int = 1
     ) -> None:
         self._open_rows = rows
         self._index = index
@@ -113,6 +130,7 @@ class ChiefHook(_Member):
     Args:
         rows: Opens the shared tables.
         is_live: Whether the servers hold a training that goes on: its weights are taken instead of given.
+        on_restored: Called when the training does not go on in the servers, before the workers begin.
         waiting: How long it waits.
         max_steps: Step of all workers together at which they stop.
         exchange_steps: Steps from one exchange of weights to the next.
@@ -123,12 +141,14 @@ class ChiefHook(_Member):
         rows: Callable[[Run], SharedRows],
         *,
         is_live: Callable[[], bool],
+        on_restored: Callable[[], None],
         waiting: Waiting,
         max_steps: int | None = None,
         exchange_steps: int = 1,
     ) -> None:
         super().__init__(rows, 0, max_steps=max_steps, exchange_steps=exchange_steps)
         self._is_live = is_live
+        self._on_restored = on_restored
         self._waiting = waiting
         self._has_stopped_all = False
 
@@ -140,6 +160,7 @@ class ChiefHook(_Member):
         self._session = rows[0].session if is_live else 1 + secrets.randbelow(1 << 22)
         shared = torch.from_numpy(weights)
         if not is_live:
+            self._on_restored()
             change = self._vector() - shared
             weights, rows = self.rows.add(change.numpy(), self._row(run, READY))
             shared = torch.from_numpy(weights)
@@ -181,53 +202,25 @@ class ChiefHook(_Member):
 
 
 class WorkerHook(_Member):
-    """Any other worker: begins when the chief has restored, and says when it is through.
+    """Any other worker: goes on from what the chief has restored (``wait_for_chief``), and says when it is through.
 
     Args:
         rows: Opens the shared tables.
         index: Which worker, from 1.
-        waiting: How long it waits.
         max_steps: Step of all workers together at which they stop.
         exchange_steps: Steps from one exchange of weights to the next.
     """
 
-    def __init__(
-        self,
-        rows: Callable[[Run], SharedRows],
-        index: int,
-        *,
-        waiting: Waiting,
-        max_steps: int | None = None,
-        exchange_steps: int = 1,
-    ) -> None:
-        super().__init__(rows, index, max_steps=max_steps, exchange_steps=exchange_steps)
-        self._waiting = waiting
-
     def on_start(self, run: Run) -> None:
-        """Wait for the chief, and begin from the shared weights.
-
-        Raises:
-            RpcTimeout: The chief has not restored in time.
-        """
+        """Begin from the shared weights."""
         super().on_start(run)
-        rows = self._wait_for_chief(run.clock)
+        rows = self.rows.read()
         self._session = rows[0].session
         self._earlier_steps = max(0, rows[self._index].steps - run.step)
         weights, _ = self.rows.weights()
         self._take(torch.from_numpy(weights))
         self.rows.write(self._row(run, READY))
         self._obey(run, rows)
-
-    def _wait_for_chief(self, clock: Clock) -> list[WorkerRow]:
-        deadline = Deadline(clock, self._waiting.restore_timeout_s)
-        while (rows := self.rows.read())[0].state not in (READY, STOPPING):
-            if deadline.is_past:
-                raise RpcTimeout(
-                    f"Timed out waiting for the chief to restore: worker {self._index} waited "
-                    f"{self._waiting.restore_timeout_s:g} s; look at worker 0, or raise restore_sync_timeout_secs"
-                )
-            clock.sleep_s(self._waiting.restore_poll_s)
-        return rows
 
     def before_end(self, run: Run) -> None:
         """Give the last change, and say that this worker is through."""

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ClusterError, RetriesExhausted
+from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
 from monolith.training.config import slow_start_step
@@ -21,7 +21,9 @@ from monolith.training.distributed.lifecycle import Session
 from monolith.training.distributed.ps_role import end_servers
 from monolith.training.distributed.server_search import find_servers
 from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
-from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, weights_of
+from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
+from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
+from monolith.training.estimator import Estimator
 from monolith.training.hooks import Hook, SlowStartHook
 from monolith.training.hooks.base import Run
 from monolith.training.runner import Job
@@ -82,6 +84,9 @@ class TrainedWorker:
         security: TLS and token of the servers.
         hooks: What runs beside the training.
         clock: Measures waits.
+
+    Raises:
+        ConfigError: There is no folder that several workers could share.
     """
 
     def __init__(
@@ -93,6 +98,10 @@ class TrainedWorker:
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
     ) -> None:
+        if config.num_workers > 1 and not config.model_dir:
+            raise ConfigError(
+                f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
+            )
         self._addresses = addresses
         self._config = config
         self._security = security
@@ -100,6 +109,13 @@ class TrainedWorker:
         self._clock = clock or SystemClock()
         self._remote: RemoteStore | None = None
         self._is_live = False
+        self._estimator: Estimator | None = None
+        self._places = WorkerPlaces(config.model_dir)
+        self._waiting = Waiting(
+            restore_timeout_s=config.restore_sync_timeout_secs,
+            restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
+            chief_timeout_s=config.chief_timeout_secs,
+        )
 
     def train(self) -> dict[str, float]:
         """Train to the end of this worker's data or steps; return the metrics."""
@@ -109,7 +125,17 @@ class TrainedWorker:
         job_config = config if config.is_chief else replace(config, eval_data=None)
         sharing = self._sharing() if config.num_workers > 1 else []
         try:
-            return Job(job_config, hooks=[*sharing, *self._hooks], run_config=own, store=self._open).train()
+            job = Job(
+                job_config,
+                hooks=[*sharing, *self._hooks],
+                run_config=own,
+                store=self._open,
+                extra=lambda: {"workers": self._places.all()} if config.num_workers > 1 else {},
+            )
+            self._estimator = job.estimator
+            if not config.is_chief:
+                self._go_on()
+            return job.train()
         finally:
             if self._remote is not None:
                 self._remote.close()
@@ -148,6 +174,22 @@ class TrainedWorker:
             return False
         return SharedRows(remote, 0, config.num_workers, 0).read()[0].state == READY
 
+    def _go_on(self) -> None:
+        """Begin, when the chief has restored, where this worker stands in its data."""
+        assert self._remote is not None
+        assert self._estimator is not None
+        rows = SharedRows(self._remote, self._config.index, self._config.num_workers, 0)
+        wait_for_chief(rows, self._config.index, self._waiting, self._clock)
+        place = self._places.read(self._config.index)
+        if place is not None and self._config.resume_data:
+            self._estimator.resume_at(place)
+
+    def _on_restored(self) -> None:
+        """The job goes on from a checkpoint, or begins: so do the workers."""
+        assert self._estimator is not None
+        extra = self._estimator.restored_extra
+        self._places.replace_all({} if extra.get("data_ended") else extra.get("workers", {}))
+
     def _rows(self, run: Run) -> SharedRows:
         assert self._remote is not None  # a run begins after its store is open
         weights = sum(weight.numel() for weight in weights_of(run.model))
@@ -156,23 +198,23 @@ class TrainedWorker:
     def _sharing(self) -> list[Hook]:
         """Return what makes this worker one of several."""
         config = self._config
-        options: dict[str, Any] = {
-            "waiting": Waiting(
-                restore_timeout_s=config.restore_sync_timeout_secs,
-                restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
-                chief_timeout_s=config.chief_timeout_secs,
-            ),
-            "max_steps": config.max_steps,
-            "exchange_steps": config.dense_exchange_steps,
-        }
+        options: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
         member: ChiefHook | WorkerHook
+        places: list[Hook] = []
         if config.is_chief:
-            member = ChiefHook(self._rows, is_live=lambda: self._is_live, **options)
+            member = ChiefHook(
+                self._rows,
+                is_live=lambda: self._is_live,
+                on_restored=self._on_restored,
+                waiting=self._waiting,
+                **options,
+            )
         else:
             member = WorkerHook(self._rows, config.index, **options)
+            places = [PlaceHook(self._places, config.index)] if config.model_dir else []
         slow = SlowStartHook(
             slow_start_step(config.index, config.slow_start_steps),
             member.global_step,
             max_wait_s=60 * config.max_slow_start_wait_minute,
         )
-        return [member, slow]
+        return [*places, member, slow]

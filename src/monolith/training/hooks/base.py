@@ -106,6 +106,10 @@ class Run(Protocol):
         """Let the loop go on. From any thread."""
         ...
 
+    def place(self) -> Any:
+        """Return the place in the data behind the last step, as JSON; None where the data has none."""
+        ...
+
     @property
     def stop_reason(self) -> str | None:
         """Why the run ends before its data and its steps do; None while it does not."""
