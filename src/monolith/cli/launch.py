@@ -19,7 +19,7 @@ _EPILOG = (
 
 def register(app: typer.Typer) -> None:
     """Add ``launch`` to the program."""
-    launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.")
+    launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.", epilog=_EPILOG)
     launch.callback()(_no_options)
     launch.command("local", epilog=_EPILOG)(local)
     app.add_typer(launch, name="launch")

@@ -37,6 +37,7 @@ PROGRAM = (sys.executable, "-c", "from monolith.cli.main import main; main()")
 """The command ``monolith`` of this very installation."""
 
 _LAST_LINES = 15
+_DRAIN_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,7 +246,7 @@ class LocalJob:
     def _watch(self, process: _Process, popen: subprocess.Popen[str]) -> None:
         status = popen.wait()
         for reader in process.readers:
-            reader.join()
+            reader.join(_DRAIN_S)  # a child of its own may hold its output open, which is none of our business
         self._ended.put((process, status))
 
     def _next_end(self, deadline: Deadline) -> tuple[_Process, int]:
@@ -301,4 +302,4 @@ class LocalJob:
             process.popen.kill()
             process.popen.wait()
         for reader in process.readers:
-            reader.join(5.0)
+            reader.join(_DRAIN_S)

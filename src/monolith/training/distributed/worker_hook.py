@@ -25,6 +25,7 @@ __all__ = ["ChiefHook", "Waiting", "WorkerHook", "wait_for_chief", "weights_of"]
 logger = logging.getLogger(__name__)
 
 _END_POLL_S = 0.2
+_STOPPING_S = 20.0  # who stops a job does not wait half an hour for a worker that is dead
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,26 +180,27 @@ class ChiefHook(_Member):
         stops_all = run.stop_reason is not None and not self._has_stopped_all
         state = STOPPING if stops_all else READY
         self.rows.write(self._row(run, state))
-        self._wait_for_workers(run)
+        limit_s = self._waiting.chief_timeout_s
+        self._wait_for_workers(run, min(limit_s, _STOPPING_S) if stops_all else limit_s)
         weights, _ = self.rows.weights()
         self._take(torch.from_numpy(weights))
         # Part of the checkpoint: who restores it begins a new session.
         self.rows.write(self._row(run, STOPPING if stops_all else DONE))
 
-    def _wait_for_workers(self, run: Run) -> None:
-        deadline, seen = Deadline(run.clock, self._waiting.chief_timeout_s), self.rows.read()[1:]
+    def _wait_for_workers(self, run: Run, timeout_s: float) -> None:
+        deadline, seen = Deadline(run.clock, timeout_s), self.rows.read()[1:]
         while missing := [i for i, row in enumerate(seen, 1) if (row.state, row.session) != (DONE, self._session)]:
             if deadline.is_past:
                 logger.warning(
                     "the job ends without some of its workers missing=%s timeout_s=%g",
                     missing,
-                    self._waiting.chief_timeout_s,
+                    timeout_s,
                 )
                 return
             run.clock.sleep_s(_END_POLL_S)
             before, seen = seen, self.rows.read()[1:]
             if seen != before:
-                deadline = Deadline(run.clock, self._waiting.chief_timeout_s)
+                deadline = Deadline(run.clock, timeout_s)
 
 
 class WorkerHook(_Member):

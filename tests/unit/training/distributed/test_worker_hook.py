@@ -165,6 +165,14 @@ def test_the_chief_does_not_wait_for_ever_for_a_dead_worker(caplog: pytest.LogCa
     assert "the job ends without some of its workers missing=[1]" in caplog.text
 
 
+def test_a_job_that_is_stopped_waits_less() -> None:
+    job = Job()
+    job.start()
+    job.chief_run.stop("the process was sent SIGTERM")
+    job.chief.before_end(job.chief_run)
+    assert sum(job.clock.slept_s) == pytest.approx(20.0, abs=0.5)
+
+
 def test_a_worker_that_moves_is_waited_for_longer() -> None:
     job = Job()
     job.start()
