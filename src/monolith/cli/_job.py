@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -21,14 +21,17 @@ from monolith.training.config.retired import RETIRED
 __all__ = ["load_job", "show_metrics"]
 
 
-def load_job(flags: Mapping[str, Any], config: Path | None) -> Loaded[JobConfig]:
+J = TypeVar("J", bound=JobConfig)
+
+
+def load_job(flags: Mapping[str, Any], config: Path | None, config_type: type[J]) -> Loaded[J]:
     """Merge the command line, the environment and a file into the settings of a job.
 
     Modules of the working folder can be named as tasks, as ``python -m`` would find them.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
-    return load(JobConfig, command_line=flags, environment=os.environ, file=config, retired=RETIRED)
+    return load(config_type, command_line=flags, environment=os.environ, file=config, retired=RETIRED)
 
 
 def show_metrics(metrics: Mapping[str, float], *, as_json: bool) -> None:

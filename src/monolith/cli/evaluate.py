@@ -34,7 +34,7 @@ def evaluate(
     from monolith.cli._job import load_job, show_metrics
     from monolith.training.runner import Job
 
-    loaded = load_job(flags, config)
+    loaded = load_job(flags, config, JobConfig)
     job = Job(loaded.config)
     if not follow:
         show_metrics(job.evaluate(checkpoint), as_json=as_json)

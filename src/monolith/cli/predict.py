@@ -36,7 +36,7 @@ def predict(
     from monolith.core.storage import NewFile
     from monolith.training.runner import Job
 
-    job = Job(load_job(flags, config).config)
+    job = Job(load_job(flags, config, JobConfig).config)
     file = None if out is None else NewFile(str(out))
     try:
         for found in job.predict(checkpoint):

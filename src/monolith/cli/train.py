@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from monolith.training.config.job import JobConfig
 from monolith.training.config.options import with_config_options
+from monolith.training.distributed.job_config import ClusterJobConfig
 
 __all__ = ["register"]
 
@@ -22,7 +23,7 @@ _EXAMPLE = (
 
 def register(app: typer.Typer) -> None:
     """Add ``train`` to the program."""
-    app.command("train", epilog=_EXAMPLE)(with_config_options(JobConfig)(train))
+    app.command("train", epilog=_EXAMPLE)(with_config_options(ClusterJobConfig)(train))
 
 
 def train(
@@ -39,7 +40,7 @@ def train(
     """
     from monolith.cli._job import load_job, show_metrics
 
-    loaded = load_job(flags, config)
+    loaded = load_job(flags, config, ClusterJobConfig)
     if print_config:
         from monolith.training.config import report
 
@@ -47,6 +48,13 @@ def train(
             typer.echo(json.dumps(report.report_json(loaded.report)))
         else:
             report.print_config(loaded.report)
+        return
+    if loaded.config.is_distributed:
+        from monolith.training.distributed.running import run_process
+
+        metrics = run_process(loaded.config, os.environ)
+        if metrics is not None:
+            show_metrics(metrics, as_json=as_json)
         return
     from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job

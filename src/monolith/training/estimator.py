@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -19,7 +19,7 @@ from monolith import embedding
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, SchemaMismatch
 from monolith.data import Batch, Dataset
-from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
@@ -53,8 +53,9 @@ class Estimator:
         model: The model; or its class, or any function that makes it, which is then called under ``config.seed``.
         config: Settings; without a ``model_dir`` nothing is saved.
         hooks: What runs beside every training run, after the hooks that the settings ask for.
-        store: Where the rows are; None = tables in this process.
+        store: Where the rows are, or what gives that for the tables of the model; None = tables in this process.
         clock: The clock of schedules and rates.
+        extra: What each checkpoint is to hold besides, as JSON; see ``restored_extra``.
     """
 
     def __init__(
@@ -63,10 +64,14 @@ class Estimator:
         config: RunConfig | None = None,
         *,
         hooks: Sequence[Hook] = (),
-        store: EmbeddingStore | None = None,
+        store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         clock: Clock | None = None,
+        extra: Callable[[], Mapping[str, Any]] | None = None,
     ) -> None:
         self.config = config or RunConfig()
+        self._more_extra = extra or dict
+        self.restored_extra: Mapping[str, Any] = {}
+        """What the checkpoint that training went on from held besides; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
         _prepare(self.config)
@@ -74,7 +79,7 @@ class Estimator:
         if not isinstance(self.model, Model):
             raise ConfigError(f"the model is {type(self.model).__name__}; give a monolith.Model, or what makes one")
         specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store = store if store is not None else MultiTable(specs)
+        self.store: EmbeddingStore = _opened(store, specs)
         gradients = self.config
         self._stepper = Stepper(
             self.model.to(self.config.accelerator),
@@ -143,6 +148,10 @@ class Estimator:
             raise ConfigError(f"the model has no weight {name!r}; it has {', '.join(weights)}")
         value: np.ndarray[Any, Any] = weights[name].cpu().numpy()
         return value
+
+    def resume_at(self, place: Any) -> None:
+        """Begin the next training at a place in the data, as ``Dataset.state`` gave it; for those without a folder."""
+        self._place, self._data_ended = place, False
 
     def close(self) -> None:
         """Wait for checkpoints under way."""
@@ -336,9 +345,10 @@ class Estimator:
         declaration = self.model.declaration
         slices = {table: list(pieces) for table, pieces in declaration.slices.items()}
         try:
-            return {"slices": slices, "declaration": declaration.to_json()}
+            text: str | None = declaration.to_json()
         except ConfigError:  # a learning rate that is a bare function has no text form
-            return {"slices": slices, "declaration": None}
+            text = None
+        return {**self._more_extra(), "slices": slices, "declaration": text}
 
     def _restore(self) -> None:
         """Before the first training: take over the newest checkpoint, or the one that the settings ask for."""
@@ -354,6 +364,7 @@ class Estimator:
         if restored is not None:
             self._step, self._place = restored.step, restored.data
             self._data_ended = bool(restored.extra.get("data_ended"))
+            self.restored_extra = restored.extra
             if restored.metrics:
                 self._metrics.restore(restored.metrics)
         for timer in self._timers:
@@ -384,6 +395,14 @@ class Estimator:
                     f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
                     f"model {', '.join(slices)}; declare them in the order of the checkpoint"
                 )
+
+
+def _opened(
+    store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None, specs: Sequence[TableSpec]
+) -> EmbeddingStore:
+    if store is None:
+        return MultiTable(specs)
+    return store if isinstance(store, EmbeddingStore) else store(specs)
 
 
 def _prepare(config: RunConfig) -> None:

@@ -329,7 +329,10 @@ class TrainingRun:
     def _finish(self) -> None:
         """Bring everything up to date, and make the last checkpoint safe."""
         self._pipeline.drain()
-        if self._step > self._last_saved_step or self.data_ended:
+        for hook in self._hooks:
+            hook.before_end(self)
+        # With other workers the tables may have moved since the last save, though this one has taken no step.
+        if self._step > self._last_saved_step or self.data_ended or self._config.num_workers > 1:
             self._save("at the end")
         for pending in [*(pending for pending, _ in self._saving), *self._dense_saves]:
             pending.wait()

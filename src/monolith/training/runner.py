@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
+from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
+from monolith.training.config import RunConfig
 from monolith.training.config.job import JobConfig
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
@@ -44,17 +46,29 @@ class Job:
     Args:
         config: Everything about it. Without a ``task`` the one that the model folder remembers is taken.
         hooks: What runs beside the training.
+        run_config: How this process trains, where that is not as ``config`` says: a worker that is not the chief has
+            no folder to save to.
+        store: Where the rows are; see ``Estimator``.
+        extra: What checkpoints hold besides; see ``Estimator``.
 
     Raises:
         ConfigError: There is no such task, or nothing says which.
     """
 
-    def __init__(self, config: JobConfig, *, hooks: Sequence[Hook] = ()) -> None:
+    def __init__(
+        self,
+        config: JobConfig,
+        *,
+        hooks: Sequence[Hook] = (),
+        run_config: RunConfig | None = None,
+        store: Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
+        extra: Callable[[], Mapping[str, Any]] | None = None,
+    ) -> None:
         self.config = config
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: BaseTask | None = None
-        self.estimator = Estimator(self._make_model, config, hooks=hooks)
+        self.estimator = Estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
 
     @property
     def schema(self) -> Schema:
@@ -181,7 +195,7 @@ class Job:
         return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
 
     def _remember(self) -> None:
-        if not self.config.model_dir:
+        if not self.estimator.config.model_dir:
             return
         folder = Path(self.config.model_dir)
         folder.mkdir(parents=True, exist_ok=True)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
-from monolith.training.config._checks import check_bool, check_choice, check_number, check_text, check_whole
+from monolith.training.config._checks import (
+    check_bool,
+    check_choice,
+    check_number,
+    check_path,
+    check_text,
+    check_whole,
+)
 
 __all__ = ["ClusterConfig", "DiscoveryType", "ServerType"]
 
-ServerType: TypeAlias = Literal["ps", "worker"]
+ServerType: TypeAlias = Literal["ps", "worker", "evaluator"]
 DiscoveryType: TypeAlias = Literal["file", "tf_config", "mlp", "zookeeper", "consul"]
 
 
@@ -18,7 +26,13 @@ class ClusterConfig:
     """Roles, discovery, waiting and retries of a job of several processes."""
 
     server_type: ServerType = "worker"
-    """What this process is: ps (holds tables) or worker (trains)."""
+    """What this process is: ps (holds tables), worker (trains) or evaluator (scores each new checkpoint)."""
+    bind_host: str = "127.0.0.1"
+    """Interface that a server listens on; the default is for this machine only."""
+    bind_port: int = 0
+    """Port that a server listens on; 0 = any free one."""
+    advertised_host: str | None = None
+    """Name under which others reach this process; None = bind_host."""
     num_ps: int = 0
     """Parameter servers; 0 = the tables are in the worker's own process."""
     num_extra_ps: int = 0
@@ -27,12 +41,36 @@ class ClusterConfig:
     """Spare servers that take the place of lost ones."""
     discovery_type: DiscoveryType | None = None
     """How processes find each other: file, tf_config, mlp, zookeeper or consul."""
+    discovery_folder: str | Path | None = None
+    """Folder that all processes see, for discovery by file; None = 'cluster' in the model folder."""
     tf_config: str | None = None
     """The cluster as TF_CONFIG JSON, for discovery by tf_config."""
     zk_server: str | None = None
     """ZooKeeper servers (host:port,...), for discovery by zookeeper."""
+    consul_server: str | None = None
+    """Agent (host:port), for discovery by consul; None = what the environment says."""
     uuid: str | None = None
     """Name of the job in discovery."""
+    discovery_service_type_ps: str = "ps"
+    """What servers are called in discovery."""
+    discovery_service_type_worker: str = "worker"
+    """What workers are called in discovery."""
+    discovery_operation_timeout_ms: int = 5000
+    """Milliseconds that one call of discovery may take."""
+    discovery_cleanup_timeout_ms: int = 200
+    """Milliseconds that each call may take with which a process leaves discovery."""
+    heartbeat_interval_secs: float | None = 10.0
+    """Seconds between signs of life to discovery; None = none."""
+    ps_token_file: str | Path | None = None
+    """File with the token that servers ask for."""
+    ps_tls_cert: str | Path | None = None
+    """Certificate of this process (PEM) towards servers or clients."""
+    ps_tls_key: str | Path | None = None
+    """Its private key (PEM)."""
+    ps_tls_ca: str | Path | None = None
+    """Authority (PEM) that the other side's certificate must be of; turns TLS on at a worker."""
+    dense_exchange_steps: int = 1
+    """Steps between exchanges of dense weights among several workers: weights are that many steps old."""
     chief_timeout_secs: float = 1800
     """Seconds that the chief waits at the end for workers still at work."""
     operation_timeout_in_ms: int | None = None
@@ -70,7 +108,14 @@ class ClusterConfig:
         check_choice(self, "server_type", get_args(ServerType))
         check_whole(self, "num_ps", "num_extra_ps", "num_redundant_ps", "max_retry_times", "connect_retries")
         check_choice(self, "discovery_type", get_args(DiscoveryType))
-        check_text(self, "tf_config", "zk_server", "uuid")
+        check_text(self, "tf_config", "zk_server", "consul_server", "uuid", "bind_host", "advertised_host")
+        check_text(self, "discovery_service_type_ps", "discovery_service_type_worker")
+        check_whole(self, "bind_port", at_most=65535)
+        check_whole(self, "discovery_operation_timeout_ms", "discovery_cleanup_timeout_ms", at_least=1)
+        check_whole(self, "dense_exchange_steps", at_least=1)
+        check_number(self, "heartbeat_interval_secs", above=0)
+        for path in ("discovery_folder", "ps_token_file", "ps_tls_cert", "ps_tls_key", "ps_tls_ca"):
+            check_path(self, path)
         check_number(self, "chief_timeout_secs", "session_creation_timeout_secs", "retry_wait_in_secs", at_least=0)
         check_number(self, "restore_sync_timeout_secs", at_least=0)
         check_whole(self, "operation_timeout_in_ms", "restore_sync_poll_interval_ms", at_least=1)

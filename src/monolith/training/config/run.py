@@ -76,7 +76,7 @@ class RunnerConfig(RunConfig, ClusterConfig, ServingConfig):
             section.__post_init__(self)
 
     def _check_index(self) -> None:
-        if self.server_type == "worker":
+        if self.server_type != "ps":
             super()._check_index()
         elif self.index >= (servers := self.num_ps + self.num_extra_ps + self.num_redundant_ps):
             raise ConfigError(f"{label(self, 'index')} with {servers} servers in all; give 0 to {servers - 1}")

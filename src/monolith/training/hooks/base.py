@@ -106,6 +106,15 @@ class Run(Protocol):
         """Let the loop go on. From any thread."""
         ...
 
+    def place(self) -> Any:
+        """Return the place in the data behind the last step, as JSON; None where the data has none."""
+        ...
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends before its data and its steps do; None while it does not."""
+        ...
+
     @property
     def is_paused(self) -> bool:
         """Whether the loop stands still at a step boundary because of ``pause``."""
@@ -129,6 +138,9 @@ class Hook:
 
     def after_save(self, run: Run, path: Path) -> None:
         """After a checkpoint is safe on disk; called by the loop's thread at the next step boundary."""
+
+    def before_end(self, run: Run) -> None:
+        """After the last step, before its checkpoint; not called when the run failed."""
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """After the last step and its checkpoint; ``error`` is what ended the run, or None."""

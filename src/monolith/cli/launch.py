@@ -1,0 +1,88 @@
+"""``monolith launch``: starts all processes of a job. Parses arguments, shows what the processes say."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+__all__ = ["register"]
+
+_EPILOG = (
+    "Example: monolith launch local --num-ps 2 --num-workers 2 -- train --task deepfm --data 'day-*.parquet' "
+    "--label-features click --model-dir runs/clicks"
+)
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``launch`` to the program."""
+    launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.", epilog=_EPILOG)
+    launch.callback()(_no_options)
+    launch.command("local", epilog=_EPILOG)(local)
+    app.add_typer(launch, name="launch")
+
+
+def _no_options() -> None:
+    pass
+
+
+def local(
+    command: Annotated[list[str], typer.Argument(help="'train' and its options, after --.", metavar="-- train ...")],
+    num_ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 1,
+    num_workers: Annotated[int, typer.Option(min=1, help="Workers, the chief among them.")] = 1,
+    restart: Annotated[
+        int, typer.Option(min=0, help="Times that each process which dies is started again; 0 = its death ends all.")
+    ] = 0,
+    grace_s: Annotated[float, typer.Option(min=0, help="Seconds in which asked processes must end.")] = 60.0,
+    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR, of every process.")] = "INFO",
+) -> None:
+    """Run a job of several processes on this machine.
+
+    What they say goes to standard error, each line with its process in front; the chief's result to standard output.
+    Ctrl-C ends all of them, workers first, with a checkpoint.
+    """
+    from monolith.core.errors import ClusterError
+    from monolith.training.distributed.local_job import LocalJob
+
+    options = ["--log-level", log_level]
+    view = _View(num_ps, num_workers)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends like Ctrl-C
+    try:
+        with LocalJob(
+            command,
+            num_ps=num_ps,
+            num_workers=num_workers,
+            say=view.say,
+            max_restarts=restart,
+            options=options,
+            grace_s=grace_s,
+        ) as job:
+            ended = job.wait()
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    if ended is not None:
+        raise ClusterError(f"{ended.reason} (the other processes were stopped)")
+
+
+class _View:
+    """One log of all processes."""
+
+    def __init__(self, num_ps: int, num_workers: int) -> None:
+        self._width = max(
+            len("chief"), len(f"worker {num_workers - 1}") if num_workers > 1 else len(f"ps {num_ps - 1}")
+        )
+        self._lock = threading.Lock()
+
+    def say(self, name: str, line: str, is_out: bool) -> None:
+        with self._lock:
+            if is_out and name == "chief":
+                sys.stdout.write(line + "\n")
+                sys.stdout.flush()
+            elif not is_out or line.strip():
+                sys.stderr.write(f"{name:<{self._width}} | {line}\n")
+                sys.stderr.flush()

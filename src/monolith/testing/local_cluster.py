@@ -1,0 +1,116 @@
+"""A job of several processes for tests: started as ``monolith launch local`` does, listened to, and hurt on purpose."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from monolith.core.errors import ClusterError
+from monolith.training.distributed.local_job import Ended, LocalJob
+
+__all__ = ["LocalCluster"]
+
+
+class LocalCluster:
+    """Servers and workers as processes of their own; what they say is kept.
+
+    Args:
+        arguments: ``train`` and its options.
+        num_ps: Servers.
+        num_workers: Workers, the chief among them.
+        folder: Where they run.
+        max_restarts: How often each that dies is started again.
+        timeout_s: How long anything that is waited for may take.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[object],
+        *,
+        num_ps: int = 1,
+        num_workers: int = 1,
+        folder: Path | None = None,
+        max_restarts: int = 0,
+        timeout_s: float = 120.0,
+    ) -> None:
+        self._timeout_s = timeout_s
+        self._said = threading.Condition()
+        self._waiter = ThreadPoolExecutor(1, "local-cluster")
+        self._end: Future[Ended | None] | None = None
+        self._lines: list[tuple[str, str]] = []
+        self._job = LocalJob(
+            [str(each) for each in arguments],
+            num_ps=num_ps,
+            num_workers=num_workers,
+            say=self._hear,
+            max_restarts=max_restarts,
+            start_timeout_s=timeout_s,
+            folder=folder,
+        )
+
+    def __enter__(self) -> Self:
+        self._job.__enter__()
+        self._end = self._waiter.submit(self._job.wait)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._job.stop()
+        self._waiter.shutdown()
+
+    def lines(self, name: str) -> list[str]:
+        """Return what a process has said so far: ``ps 0``, ``chief``, ``worker 1``."""
+        with self._said:
+            return [line for who, line in self._lines if who == name]
+
+    def wait_for(self, name: str, text: str, times: int = 1) -> str:
+        """Wait until a process has said a text so many times; return the line.
+
+        Raises:
+            ClusterError: It has not in time; the text is all that was said.
+        """
+
+        def heard() -> list[str]:
+            return [line for who, line in self._lines if who == name and text in line]
+
+        with self._said:
+            if not self._said.wait_for(lambda: len(heard()) >= times, self._timeout_s):
+                said = "\n".join(f"{who} | {line}" for who, line in self._lines)
+                raise ClusterError(f"{name} has not said {text!r} in {self._timeout_s:g} s:\n{said}")
+            return heard()[times - 1]
+
+    def wait(self) -> Ended | None:
+        """Wait for the end of the job; see ``LocalJob.wait``."""
+        assert self._end is not None
+        return self._end.result(self._timeout_s)
+
+    def kill(self, name: str) -> None:
+        """End a process as a power failure would."""
+        self._job.signal(name, signal.SIGKILL)
+
+    def hold(self, name: str) -> None:
+        """Make a process stand still, until ``release``."""
+        self._job.signal(name, signal.SIGSTOP)
+
+    def release(self, name: str) -> None:
+        """Let a process go on."""
+        self._job.signal(name, signal.SIGCONT)
+
+    def starts(self, name: str) -> int:
+        """Return how often a process was started."""
+        return self._job.starts(name)
+
+    def is_running(self, name: str) -> bool:
+        """Return whether a process is there."""
+        return self._job.pid(name) is not None
+
+    def _hear(self, name: str, line: str, is_out: bool) -> None:
+        with self._said:
+            self._lines.append((name, line))
+            self._said.notify_all()

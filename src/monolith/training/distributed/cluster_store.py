@@ -1,0 +1,80 @@
+"""The store of one worker among several: the model's tables, with the shared ones kept out of the model's sight."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from os import PathLike
+
+from numpy.typing import ArrayLike
+
+from monolith.embedding import Manifest, RestoreReport, TableSpec
+from monolith.embedding.store import Ids, Rows
+from monolith.ps import RemoteStore
+from monolith.ps.checkpoint import RemoteCut
+
+__all__ = ["ClusterStore"]
+
+logger = logging.getLogger(__name__)
+
+
+class ClusterStore:
+    """An ``EmbeddingStore`` whose snapshots hold the shared tables too.
+
+    Args:
+        remote: All tables.
+        hidden: Names of the shared ones.
+        is_live: The servers hold a training that goes on: a restore leaves their rows alone.
+    """
+
+    def __init__(self, remote: RemoteStore, hidden: frozenset[str], *, is_live: bool) -> None:
+        self._remote = remote
+        self._hidden = hidden
+        self._is_live = is_live
+        self._specs = {name: spec for name, spec in remote.specs.items() if name not in hidden}
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec]:
+        """The tables of the model."""
+        return self._specs
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id."""
+        return self._remote.pull(ids)
+
+    def push(
+        self,
+        ids: Mapping[str, Ids],
+        grads: Mapping[str, Rows],
+        *,
+        counts: Mapping[str, ArrayLike] | None = None,
+        learning_rates: Mapping[str, ArrayLike] | None = None,
+        time_s: int = 0,
+        step: int = 0,
+    ) -> None:
+        """Take one optimizer step per id."""
+        self._remote.push(ids, grads, counts=counts, learning_rates=learning_rates, time_s=time_s, step=step)
+
+    def cut(self) -> RemoteCut:
+        """Take the tables of all servers as they are now."""
+        return self._remote.cut()
+
+    def snapshot(self, path: str | PathLike[str]) -> Manifest:
+        """Write everything to ``path``."""
+        return self._remote.snapshot(path)
+
+    def restore(self, path: str | PathLike[str]) -> RestoreReport:
+        """Replace everything by a snapshot, unless a training goes on in the servers: theirs is newer."""
+        if self._is_live:
+            logger.info("the servers hold a training that goes on; their rows stay path=%s", path)
+            return RestoreReport(restored=(), skipped=(), missing=())
+        report = self._remote.restore(path)
+        return RestoreReport(
+            restored=tuple(name for name in report.restored if name not in self._hidden),
+            skipped=report.skipped,
+            missing=tuple(name for name in report.missing if name not in self._hidden),
+        )
+
+    def evict(self, now_s: int | None = None) -> int:
+        """Remove expired rows; return how many."""
+        return self._remote.evict(now_s)

@@ -1,0 +1,42 @@
+"""A job of the command line with its place among the processes of a cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monolith.core.errors import ConfigError
+from monolith.training.config.cluster import ClusterConfig
+from monolith.training.config.job import JobConfig
+
+__all__ = ["ClusterJobConfig"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterJobConfig(JobConfig, ClusterConfig):
+    """Everything that ``monolith train`` can be told; ``num_ps`` of 1 or more makes it a job of several processes."""
+
+    def __post_init__(self) -> None:
+        ClusterConfig.__post_init__(self)
+        JobConfig.__post_init__(self)
+        if self.server_type == "ps" or self.num_workers == 1 or not self.is_distributed:
+            return
+        if self.steps_per_eval is not None:
+            raise ConfigError(
+                f"steps_per_eval is {self.steps_per_eval} with {self.num_workers} workers; leave it out, and start a "
+                "process with server_type evaluator, which scores every checkpoint"
+            )
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether the tables are in other processes."""
+        return self.num_ps > 0
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process restores and saves."""
+        return self.server_type == "worker" and self.index == 0
+
+    def _check_index(self) -> None:
+        # A role's own rules name the role; see DistributedConfig.
+        if not self.is_distributed:
+            super()._check_index()

@@ -1,0 +1,305 @@
+"""The processes of a job on one machine: started, watched, stopped. What each of them does is its own affair.
+
+Every process is ``monolith train`` with its place in the job added, found through files in a folder of the job's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from monolith.core.clock import Clock, Deadline, SystemClock
+from monolith.core.errors import ClusterError, ConfigError
+from monolith.discovery import FileDiscovery
+from monolith.discovery.address import split_address
+
+__all__ = ["Ended", "LocalJob", "Say"]
+
+logger = logging.getLogger(__name__)
+
+Say = Callable[[str, str, bool], None]
+"""Is told every line of every process: its name, the line, and whether it is standard output."""
+
+PROGRAM = (sys.executable, "-c", "from monolith.cli.main import main; main()")
+"""The command ``monolith`` of this very installation."""
+
+_LAST_LINES = 15
+_DRAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How a process ended."""
+
+    name: str
+    status: int
+    """0, an exit status, or minus the number of a signal."""
+    last_lines: tuple[str, ...]
+    """The end of what it said."""
+
+    @property
+    def reason(self) -> str:
+        """One line for people: which, how, and the last that it said."""
+        how = f"was ended by {signal.Signals(-self.status).name}" if self.status < 0 else f"ended with {self.status}"
+        said = next((line for line in reversed(self.last_lines) if line.strip()), "it said nothing")
+        return f"{self.name} {how}: {said}"
+
+
+@dataclass(eq=False)
+class _Process:
+    name: str
+    command: list[str]
+    index: int
+    is_server: bool
+    popen: subprocess.Popen[str] | None = None
+    is_over: bool = True
+    starts: int = 0
+    last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
+    readers: list[threading.Thread] = field(default_factory=list)
+
+
+class LocalJob:
+    """Servers and workers of one job. ``with`` starts them; leaving it ends what still runs.
+
+    Who waits also starts again what died; ``stop`` may be called from another thread meanwhile.
+
+    Args:
+        arguments: The command of every process: ``train`` and its options, without a place in the job.
+        num_ps: Servers.
+        num_workers: Workers, the chief among them.
+        say: Is told what the processes say.
+        max_restarts: How often each process that dies is started again; 0 = its death ends the job.
+        options: Options of the program before ``train``, such as ``--log-level``.
+        folder: Where the processes run; None = here.
+        start_timeout_s: In which all servers must be there.
+        grace_s: In which a process must end that was asked to, before it is killed.
+        clock: Measures these.
+    """
+
+    def __init__(
+        self,
+        arguments: Sequence[str],
+        *,
+        num_ps: int,
+        num_workers: int,
+        say: Say,
+        max_restarts: int = 0,
+        options: Sequence[str] = (),
+        folder: Path | None = None,
+        start_timeout_s: float = 60.0,
+        grace_s: float = 60.0,
+        clock: Clock | None = None,
+    ) -> None:
+        if not arguments or arguments[0] != "train":
+            raise ConfigError(f"the command is {' '.join(arguments)!r}; give 'train' and its options after --")
+        if num_ps < 1 or num_workers < 1:
+            raise ConfigError(f"num_ps is {num_ps} and num_workers {num_workers}; give at least one of each")
+        self._say = say
+        self._max_restarts = max_restarts
+        self._place = folder
+        self._start_timeout_s = start_timeout_s
+        self._grace_s = grace_s
+        self._clock = clock or SystemClock()
+        self._num_ps = num_ps
+        self._ended: queue.Queue[tuple[_Process, int]] = queue.Queue()
+        self._folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
+        self._patience: Deadline | None = None
+        self._starting = threading.Lock()
+        self._is_stopping = False
+        common = [*PROGRAM, *options, "train", "--discovery-type", "file", "--discovery-folder", str(self._folder)]
+        common += ["--num-ps", str(num_ps), "--num-workers", str(num_workers)]
+        self._processes = [
+            _Process(
+                name=f"ps {index}" if role == "ps" else f"worker {index}" if index else "chief",
+                command=[*common, "--server-type", role, "--index", str(index), *arguments[1:]],
+                index=index,
+                is_server=role == "ps",
+            )
+            for role, count in (("ps", num_ps), ("worker", num_workers))
+            for index in range(count)
+        ]
+
+    # --- life ---
+
+    def __enter__(self) -> Self:
+        try:
+            self._start_all()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_all(self) -> None:
+        for process in self._processes:
+            if process.is_server:
+                self._start(process)
+        self._await_servers()
+        for process in self._processes:
+            if not process.is_server:
+                self._start(process)
+
+    def wait(self, timeout_s: float | None = None) -> Ended | None:
+        """Wait for the end of the job: every worker is through, or a process has died for good.
+
+        Returns:
+            None when all is well; else the process that ended the job.
+
+        Raises:
+            ClusterError: The job is not over after ``timeout_s``.
+        """
+        deadline = Deadline(self._clock, timeout_s)
+        while any(not process.is_over for process in self._processes if not process.is_server):
+            process, status = self._next_end(deadline)
+            process.is_over = True
+            if status == 0 and process.is_server and self._patience is None:
+                # The chief has told it of the end, so the workers are about to end too; if not, nobody serves them.
+                self._patience = Deadline(self._clock, self._grace_s)
+            if status and not self._start_again(process, status):
+                return self._how(process, status)
+        return None
+
+    def stop(self) -> None:
+        """Ask all processes to end, workers first, so that they can still save; kill those that do not."""
+        with self._starting:  # from here on nothing is started again
+            self._is_stopping = True
+        for is_server in (False, True):
+            asked = [one for one in self._processes if one.is_server is is_server and one.popen is not None]
+            for process in asked:
+                self.signal(process.name, signal.SIGTERM)
+            deadline = Deadline(self._clock, self._grace_s)
+            for process in asked:
+                self._end(process, deadline)
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    # --- for tests and for operators ---
+
+    def signal(self, name: str, number: signal.Signals) -> None:
+        """Send a signal to a process, by its name: ``ps 0``, ``chief``, ``worker 1``; nothing where it is over."""
+        popen = self._named(name).popen
+        if popen is not None and popen.poll() is None:
+            popen.send_signal(number)
+
+    def pid(self, name: str) -> int | None:
+        """Return the number of a process; None where it does not run."""
+        popen = self._named(name).popen
+        return None if popen is None or popen.poll() is not None else popen.pid
+
+    def starts(self, name: str) -> int:
+        """Return how often a process was started."""
+        return self._named(name).starts
+
+    def _named(self, name: str) -> _Process:
+        for process in self._processes:
+            if process.name == name:
+                return process
+        raise ConfigError(f"there is no process {name!r}; there are {', '.join(one.name for one in self._processes)}")
+
+    # --- processes ---
+
+    def _start(self, process: _Process, *more: str) -> None:
+        process.starts += 1
+        process.is_over = False
+        process.last_lines.clear()
+        process.popen = subprocess.Popen(
+            [*process.command, *more],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            cwd=self._place,
+            start_new_session=True,  # Ctrl-C is for the one who started them all: workers end before servers
+        )
+        streams = ((process.popen.stdout, True), (process.popen.stderr, False))
+        process.readers = [
+            threading.Thread(target=self._read, args=(process, stream, is_out), daemon=True)
+            for stream, is_out in streams
+        ]
+        for reader in process.readers:
+            reader.start()
+        threading.Thread(target=self._watch, args=(process, process.popen), daemon=True).start()
+
+    def _read(self, process: _Process, stream: IO[str], is_out: bool) -> None:
+        with stream:
+            for line in stream:
+                process.last_lines.append(line.rstrip("\n"))
+                self._say(process.name, line.rstrip("\n"), is_out)
+
+    def _watch(self, process: _Process, popen: subprocess.Popen[str]) -> None:
+        status = popen.wait()
+        for reader in process.readers:
+            reader.join(_DRAIN_S)  # a child of its own may hold its output open, which is none of our business
+        self._ended.put((process, status))
+
+    def _next_end(self, deadline: Deadline) -> tuple[_Process, int]:
+        """Wait for a process to end."""
+        remaining_s = min(deadline.remaining_s(), math.inf if self._patience is None else self._patience.remaining_s())
+        try:
+            return self._ended.get(timeout=None if remaining_s == math.inf else remaining_s)
+        except queue.Empty:
+            running = ", ".join(one.name for one in self._processes if not one.is_over)
+            raise ClusterError(f"the job is not over in time; these still run: {running}") from None
+
+    def _start_again(self, process: _Process, status: int) -> bool:
+        with self._starting:
+            if self._is_stopping or process.starts > self._max_restarts:
+                return False
+            self._say(process.name, f"{self._how(process, status).reason}; it is started again", False)
+            self._start(process, *self._same_port(process))
+            return True
+
+    def _how(self, process: _Process, status: int) -> Ended:
+        return Ended(name=process.name, status=status, last_lines=tuple(process.last_lines))
+
+    def _same_port(self, process: _Process) -> list[str]:
+        """Those who know a server know its port."""
+        path = self._folder / "ps" / str(process.index)
+        if not process.is_server or not path.is_file():
+            return []
+        return ["--bind-port", str(split_address(path.read_text().strip())[1])]
+
+    def _await_servers(self) -> None:
+        discovery = FileDiscovery(self._folder)
+        discovery.connect()
+        deadline = Deadline(self._clock, self._start_timeout_s)
+        try:
+            while len(discovery.query("ps")) < self._num_ps:
+                if deadline.is_past:
+                    raise ClusterError(f"not all servers are there after {self._start_timeout_s:g} s")
+                try:
+                    process, status = self._ended.get(timeout=0.05)
+                except queue.Empty:
+                    continue
+                process.is_over = True
+                raise ClusterError(self._how(process, status).reason)
+        finally:
+            discovery.close()
+
+    def _end(self, process: _Process, deadline: Deadline) -> None:
+        assert process.popen is not None
+        try:
+            process.popen.wait(deadline.remaining_s())
+        except subprocess.TimeoutExpired:
+            logger.warning("%s does not end and is killed", process.name)
+            process.popen.kill()
+            process.popen.wait()
+        for reader in process.readers:
+            reader.join(_DRAIN_S)

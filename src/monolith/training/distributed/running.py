@@ -1,0 +1,126 @@
+"""One process of a job from its settings: which role it is, where discovery is, and the role itself."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from monolith.core.errors import ConfigError
+from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
+from monolith.discovery.address import split_address
+from monolith.ps.security import Security
+from monolith.training.config.cluster import ClusterConfig
+from monolith.training.distributed.config import from_cluster
+from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.lifecycle import Session, run_role
+
+__all__ = ["run_process", "security_of"]
+
+logger = logging.getLogger(__name__)
+
+
+def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dict[str, float] | None:
+    """Be the process that the settings describe, to its end; return its metrics, and None of a server.
+
+    Args:
+        config: The job, and this process's place in it; discovery by tf_config and mlp knows the place better.
+        environment: The process's variables, for discovery.
+
+    Raises:
+        ConfigError: The settings are wrong, or nothing says how the processes find each other.
+    """
+    if config.server_type == "evaluator":
+        return _evaluate(config)
+    from_cluster(config, config).check()
+    discovery = open_discovery(_discovery_settings(config), environment)
+    if discovery is None:
+        raise ConfigError(
+            f"num_ps is {config.num_ps} and discovery_type is None; say how the processes find each other: "
+            "--discovery-type file, tf_config, mlp, zookeeper or consul"
+        )
+    config = _placed(config, discovery)
+    process = from_cluster(config, config)
+    security = security_of(config)
+    if config.server_type == "ps":
+        from monolith.training.distributed.ps_role import serve, server_config
+
+        settings = server_config(process, security, config.model_dir)
+        with _stop_signals() as ended:
+            run_role(discovery, process, lambda session: serve(session, settings, ended))
+        return None
+    return run_role(discovery, process, lambda session: _train(session, config, security))
+
+
+def security_of(config: ClusterConfig) -> Security:
+    """Return how this process talks to servers, or as a server."""
+    token = "" if config.ps_token_file is None else Path(config.ps_token_file).read_text().strip()
+    files: dict[str, Any] = {
+        field: None if path is None else Path(path)
+        for field, path in (
+            ("cert_file", config.ps_tls_cert),
+            ("key_file", config.ps_tls_key),
+            ("ca_file", config.ps_tls_ca),
+        )
+    }
+    return Security(token=token, **files)
+
+
+def _train(session: Session, config: ClusterJobConfig, security: Security) -> dict[str, float]:
+    from monolith.training.distributed.worker_role import train_worker
+    from monolith.training.hooks import StopSignalHook
+
+    return train_worker(session, config, security, hooks=[StopSignalHook()])
+
+
+def _evaluate(config: ClusterJobConfig) -> dict[str, float]:
+    """Score every checkpoint that the chief writes, with tables in this process."""
+    from monolith.training.runner import Job
+
+    data = config.data if config.eval_data is None else config.eval_data
+    last: dict[str, float] = {}
+    for last in Job(replace(config, data=data, eval_data=None)).evaluate_new_checkpoints():
+        logger.info("evaluated %s", " ".join(f"{name}={value:g}" for name, value in last.items()))
+    return last
+
+
+def _discovery_settings(config: ClusterJobConfig) -> DiscoverySettings:
+    folder = config.discovery_folder
+    if folder is None and config.discovery_type == "file" and config.model_dir:
+        folder = Path(config.model_dir) / "cluster"
+    return DiscoverySettings(
+        discovery_type=config.discovery_type,
+        job=config.uuid,
+        folder=folder,
+        tf_config=config.tf_config,
+        zk_server=config.zk_server,
+        consul_server=config.consul_server,
+    )
+
+
+def _placed(config: ClusterJobConfig, discovery: Discovery) -> ClusterJobConfig:
+    """Take role, index and address from a discovery that is told them by its platform."""
+    if isinstance(discovery, TfConfigDiscovery):
+        host, port = split_address(discovery.address)
+    elif isinstance(discovery, MlpDiscovery):
+        host, port = discovery.host, discovery.port
+    else:
+        return config
+    role: Any = discovery.server_type
+    return replace(config, server_type=role, index=discovery.index, advertised_host=host, bind_port=port)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,118 @@
+"""What several workers share beside the model's tables: the dense weights, and where each worker stands.
+
+Both are tables of the parameter servers like any other: sharded, saved, restored with a server that was lost. Changes
+are *added* (plain gradient descent with rate 1), so those of several workers all count, in any order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.embedding import EmbeddingStore, Sgd, SliceSpec, TableSpec
+
+__all__ = ["DONE", "READY", "STOPPING", "SharedRows", "WorkerRow", "shared_specs", "total_steps"]
+
+Floats = NDArray[np.float32]
+
+WEIGHTS, WORKERS = "monolith.dense_weights", "monolith.workers"
+_CHUNK = 256
+_HALF = 1 << 20  # of a count of steps: float32 holds whole numbers up to 2**24 only
+
+READY, DONE, STOPPING = 1, 2, 3
+"""States of a worker: at work; through with its data; and of the chief only: everybody is to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """Where one worker stands."""
+
+    state: int = 0
+    """0 = never seen."""
+    session: int = 0
+    """Which start of the job this is about; a later one has another number."""
+    steps: int = 0
+    """Steps that it has taken."""
+
+    def encode(self) -> Floats:
+        """Return its row."""
+        return np.array([self.state, self.session, self.steps % _HALF, self.steps // _HALF], np.float32)
+
+    @classmethod
+    def decode(cls, row: Floats) -> WorkerRow:
+        """Return what ``encode`` wrote."""
+        state, session, low, high = (int(value) for value in row)
+        return cls(state, session, low + high * _HALF)
+
+
+def shared_specs() -> list[TableSpec]:
+    """Return the tables that a job of several workers has beside those of its model."""
+    options: Any = {"nan_gradients": "error", "deterministic": True}
+    return [
+        TableSpec(WEIGHTS, [SliceSpec(_CHUNK, optimizer=Sgd(1.0))], **options),
+        TableSpec(WORKERS, [SliceSpec(4, optimizer=Sgd(1.0))], **options),
+    ]
+
+
+class SharedRows:
+    """The shared tables as one worker sees them.
+
+    Only this worker writes its own row; everybody adds to the weights.
+
+    Args:
+        store: Has the tables of ``shared_specs``.
+        index: Which worker this is.
+        workers: How many there are.
+        weights: How many numbers the dense weights are.
+    """
+
+    def __init__(self, store: EmbeddingStore, index: int, workers: int, weights: int) -> None:
+        self._store = store
+        self._index = index
+        self._weights = weights
+        self._chunks = np.arange(-(-weights // _CHUNK), dtype=np.int64)
+        self._everyone = np.arange(workers, dtype=np.int64)
+        self._own = np.zeros(4, np.float32)
+
+    def read(self) -> list[WorkerRow]:
+        """Return where all workers stand."""
+        return self._noted(self._store.pull({WORKERS: self._everyone})[WORKERS])
+
+    def write(self, row: WorkerRow) -> None:
+        """Say where this worker stands."""
+        self.read()  # a server that was taken back to an older state has another row than was written last
+        self._store.push(*self._move(row))
+
+    def add(self, change: Floats, row: WorkerRow) -> tuple[Floats, list[WorkerRow]]:
+        """Add to the weights and say where this worker stands; return the weights and where all workers stand."""
+        ids, grads = self._move(row)
+        self._store.push({**ids, WEIGHTS: self._chunks}, {**grads, WEIGHTS: -self._chunked(change)})
+        return self.weights()
+
+    def weights(self) -> tuple[Floats, list[WorkerRow]]:
+        """Return the weights as they are now, and where all workers stand."""
+        found = self._store.pull({WEIGHTS: self._chunks, WORKERS: self._everyone})
+        return found[WEIGHTS].ravel()[: self._weights], self._noted(found[WORKERS])
+
+    def _move(self, row: WorkerRow) -> tuple[dict[str, NDArray[np.int64]], dict[str, Floats]]:
+        wanted = row.encode()
+        gradient, self._own = self._own - wanted, wanted
+        return {WORKERS: self._everyone[self._index : self._index + 1]}, {WORKERS: gradient[None, :]}
+
+    def _noted(self, rows: Floats) -> list[WorkerRow]:
+        self._own = rows[self._index].copy()
+        return [WorkerRow.decode(row) for row in rows]
+
+    def _chunked(self, values: Floats) -> Floats:
+        padded = np.zeros(len(self._chunks) * _CHUNK, np.float32)
+        padded[: self._weights] = values
+        return padded.reshape(-1, _CHUNK)
+
+
+def total_steps(rows: Sequence[WorkerRow]) -> int:
+    """Return the steps of all workers together."""
+    return sum(row.steps for row in rows)

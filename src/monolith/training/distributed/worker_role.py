@@ -1,0 +1,220 @@
+"""The role of a worker: an estimator whose tables are on the servers that discovery tells of.
+
+Worker 0 is the chief: it restores and saves for all. The others keep nothing on disk but their place in the data.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted
+from monolith.embedding import EmbeddingStore, TableSpec
+from monolith.ps import RemoteStore, Restart, Security
+from monolith.training.config import slow_start_step
+from monolith.training.distributed.cluster_store import ClusterStore
+from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.lifecycle import Session
+from monolith.training.distributed.ps_role import end_servers
+from monolith.training.distributed.server_search import find_servers
+from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
+from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
+from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
+from monolith.training.estimator import Estimator
+from monolith.training.hooks import Hook, SlowStartHook
+from monolith.training.hooks.base import Run
+from monolith.training.runner import Job
+
+__all__ = ["TrainedWorker", "train_worker"]
+
+logger = logging.getLogger(__name__)
+
+
+def train_worker(
+    session: Session,
+    config: ClusterJobConfig,
+    security: Security,
+    *,
+    hooks: Sequence[Hook] = (),
+    clock: Clock | None = None,
+) -> dict[str, float]:
+    """Train this worker's part of the data on the servers; return its metrics.
+
+    A fault that no retry heals makes the worker look for the servers again. Where they are the same it goes on as often
+    as it takes; where they are others, ``max_retry_times`` times.
+
+    Raises:
+        RpcTimeout: The servers were not found.
+        MonolithError: What the training raised.
+    """
+    session.config.check()
+    clock = clock or SystemClock()
+    session.register(session.config.advertised_host or session.config.bind_host, session.config.bind_port)
+    with session.heartbeat():
+        addresses = find_servers(session, clock)
+        comebacks = 0
+        while True:
+            try:
+                metrics = TrainedWorker(addresses, config, security, hooks=hooks, clock=clock).train()
+                break
+            except ClusterError as error:
+                if not (error.retryable or isinstance(error, RetriesExhausted)):
+                    raise
+                logger.warning("the servers are lost to this worker error=%s", error)
+                lost = error
+            clock.sleep_s(config.retry_wait_in_secs)
+            before, addresses = addresses, find_servers(session, clock)
+            comebacks += before != addresses
+            if comebacks > config.max_retry_times:
+                raise lost
+    if config.is_chief:
+        end_servers(addresses, security)
+    return metrics
+
+
+class TrainedWorker:
+    """One worker connected to one set of servers.
+
+    Args:
+        addresses: The servers, by index.
+        config: The job and this worker's place in it.
+        security: TLS and token of the servers.
+        hooks: What runs beside the training.
+        clock: Measures waits.
+
+    Raises:
+        ConfigError: There is no folder that several workers could share.
+    """
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        config: ClusterJobConfig,
+        security: Security,
+        *,
+        hooks: Sequence[Hook] = (),
+        clock: Clock | None = None,
+    ) -> None:
+        if config.num_workers > 1 and not config.model_dir:
+            raise ConfigError(
+                f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
+            )
+        self._addresses = addresses
+        self._config = config
+        self._security = security
+        self._hooks = hooks
+        self._clock = clock or SystemClock()
+        self._remote: RemoteStore | None = None
+        self._is_live = False
+        self._estimator: Estimator | None = None
+        self._places = WorkerPlaces(config.model_dir)
+        self._waiting = Waiting(
+            restore_timeout_s=config.restore_sync_timeout_secs,
+            restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
+            chief_timeout_s=config.chief_timeout_secs,
+        )
+
+    def train(self) -> dict[str, float]:
+        """Train to the end of this worker's data or steps; return the metrics."""
+        config = self._config
+        # Only one process may write to the model folder, and to ports that the settings name.
+        own = config if config.is_chief else replace(config, model_dir="", metrics_port=None, controller_port=None)
+        job_config = config if config.is_chief else replace(config, eval_data=None)
+        sharing = self._sharing() if config.num_workers > 1 else []
+        try:
+            job = Job(
+                job_config,
+                hooks=[*sharing, *self._hooks],
+                run_config=own,
+                store=self._open,
+                extra=lambda: {"workers": self._places.all()} if config.num_workers > 1 else {},
+            )
+            self._estimator = job.estimator
+            if not config.is_chief:
+                self._go_on()
+            return job.train()
+        finally:
+            if self._remote is not None:
+                self._remote.close()
+
+    def _open(self, specs: Sequence[TableSpec]) -> EmbeddingStore:
+        """Connect to the servers; several workers share more than the tables of the model."""
+        if self._config.num_workers == 1:
+            self._remote = self._connect(specs)
+            return self._remote
+        hidden = shared_specs()
+        self._remote = self._connect([*specs, *hidden])
+        self._is_live = self._has_training(self._remote)
+        return ClusterStore(self._remote, frozenset(spec.name for spec in hidden), is_live=self._is_live)
+
+    def _connect(self, specs: Sequence[TableSpec]) -> RemoteStore:
+        config = self._config
+        options: dict[str, Any] = {}
+        if config.operation_timeout_in_ms is not None:
+            options["timeout_s"] = config.operation_timeout_in_ms / 1000
+        return RemoteStore(
+            self._addresses, specs, security=self._security, on_restart=self._on_restart, clock=self._clock, **options
+        )
+
+    def _on_restart(self, restart: Restart) -> None:
+        """A server recovers by itself before it answers; what it had learnt since its last checkpoint is lost."""
+        logger.warning(
+            "a server was lost and is back; its rows are those of its recovery index=%d rows=%d",
+            restart.index,
+            restart.rows,
+        )
+
+    def _has_training(self, remote: RemoteStore) -> bool:
+        """Whether the servers hold a training that goes on: then they know more than any checkpoint."""
+        config = self._config
+        if config.restore_ckpt is not None or config.restore_dir is not None or config.clear_nn:
+            return False
+        return SharedRows(remote, 0, config.num_workers, 0).read()[0].state == READY
+
+    def _go_on(self) -> None:
+        """Begin, when the chief has restored, where this worker stands in its data."""
+        assert self._remote is not None
+        assert self._estimator is not None
+        rows = SharedRows(self._remote, self._config.index, self._config.num_workers, 0)
+        wait_for_chief(rows, self._config.index, self._waiting, self._clock)
+        place = self._places.read(self._config.index)
+        if place is not None and self._config.resume_data:
+            self._estimator.resume_at(place)
+
+    def _on_restored(self) -> None:
+        """The job goes on from a checkpoint, or begins: so do the workers."""
+        assert self._estimator is not None
+        extra = self._estimator.restored_extra
+        self._places.replace_all({} if extra.get("data_ended") else extra.get("workers", {}))
+
+    def _rows(self, run: Run) -> SharedRows:
+        assert self._remote is not None  # a run begins after its store is open
+        weights = sum(weight.numel() for weight in weights_of(run.model))
+        return SharedRows(self._remote, self._config.index, self._config.num_workers, weights)
+
+    def _sharing(self) -> list[Hook]:
+        """Return what makes this worker one of several."""
+        config = self._config
+        options: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
+        member: ChiefHook | WorkerHook
+        places: list[Hook] = []
+        if config.is_chief:
+            member = ChiefHook(
+                self._rows,
+                is_live=lambda: self._is_live,
+                on_restored=self._on_restored,
+                waiting=self._waiting,
+                **options,
+            )
+        else:
+            member = WorkerHook(self._rows, config.index, **options)
+            places = [PlaceHook(self._places, config.index)] if config.model_dir else []
+        slow = SlowStartHook(
+            slow_start_step(config.index, config.slow_start_steps),
+            member.global_step,
+            max_wait_s=60 * config.max_slow_start_wait_minute,
+        )
+        return [*places, member, slow]

@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from monolith.core.errors import RpcTimeout
+from monolith.embedding import MultiTable
+from monolith.testing import FakeClock
+from monolith.training.distributed.shared_rows import DONE, READY, STOPPING, SharedRows, WorkerRow, shared_specs
+from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
+
+WAITING = Waiting(restore_timeout_s=30.0, restore_poll_s=1.0, chief_timeout_s=60.0)
+
+
+class FakeRun:
+    """A run of one step at a time; each step adds to the weights."""
+
+    def __init__(self, value: float, clock: FakeClock, step: int = 0) -> None:
+        self.model = nn.Linear(2, 1)
+        self.set(value)
+        self.clock = clock
+        self.step = step
+        self.stop_reason: str | None = None
+
+    def set(self, value: float) -> None:
+        with torch.no_grad():
+            for weight in self.model.parameters():
+                weight.fill_(value)
+
+    @property
+    def value(self) -> float:
+        values = torch.cat([weight.detach().reshape(-1) for weight in self.model.parameters()])
+        assert (values == values[0]).all()
+        return values[0].item()
+
+    def stop(self, reason: str) -> None:
+        self.stop_reason = self.stop_reason or reason
+
+    def take_step(self, hook: Any, change: float) -> None:
+        self.set(self.value + change)
+        self.step += 1
+        hook.after_step(self, SimpleNamespace(step=self.step))
+
+
+class Job:
+    """A chief and a worker on the same tables."""
+
+    def __init__(self, *, is_live: bool = False, chief_step: int = 0, **options: Any) -> None:
+        self.store = MultiTable(shared_specs())
+        self.clock = FakeClock()
+        self.restored = 0
+        self.chief_run, self.worker_run = FakeRun(1.0, self.clock, chief_step), FakeRun(-5.0, self.clock)
+        self.chief = self.new_chief(is_live=is_live, **options)
+        self.worker = WorkerHook(self.rows(1), 1, **options)
+
+    def new_chief(self, *, is_live: bool, **options: Any) -> ChiefHook:
+        return ChiefHook(self.rows(0), is_live=lambda: is_live, on_restored=self._restored, waiting=WAITING, **options)
+
+    def rows(self, index: int) -> Callable[[Any], SharedRows]:
+        def opened(run: Any) -> SharedRows:
+            weights = sum(weight.numel() for weight in weights_of(run.model))
+            return SharedRows(self.store, index, 2, weights)
+
+        return opened
+
+    def _restored(self) -> None:
+        assert self.seen[0].state != READY, "before the workers may begin"
+        self.restored += 1
+
+    @property
+    def seen(self) -> list[WorkerRow]:
+        return SharedRows(self.store, 0, 2, 0).read()
+
+    def start(self) -> None:
+        self.chief.on_start(self.chief_run)
+        self.worker.on_start(self.worker_run)
+
+
+def test_the_worker_begins_with_the_chief_s_weights() -> None:
+    job = Job()
+    job.start()
+    assert job.worker_run.value == job.chief_run.value == 1.0
+    chief, worker = job.seen
+    assert (chief.state, worker.state) == (READY, READY)
+    assert chief.session == worker.session > 0
+    assert job.restored == 1
+
+
+def test_changes_of_both_reach_both() -> None:
+    job = Job()
+    job.start()
+    job.chief_run.take_step(job.chief, 0.5)
+    job.worker_run.take_step(job.worker, 0.25)
+    assert job.worker_run.value == 1.75
+    assert job.chief_run.value == 1.5, "until its next exchange"
+    job.chief_run.take_step(job.chief, 0.0)
+    assert job.chief_run.value == 1.75
+    assert [row.steps for row in job.seen] == [2, 1]
+    assert job.chief.global_step() == 3
+
+
+def test_weights_are_exchanged_as_often_as_asked() -> None:
+    job = Job(exchange_steps=2)
+    job.start()
+    job.worker_run.take_step(job.worker, 1.0)
+    assert job.seen[1].steps == 0
+    job.worker_run.take_step(job.worker, 1.0)
+    assert job.seen[1].steps == 2
+    job.worker_run.take_step(job.worker, 1.0)
+    job.worker.before_end(job.worker_run)  # what was not exchanged yet is not lost
+    job.chief_run.take_step(job.chief, 0.0)
+    job.chief_run.take_step(job.chief, 0.0)
+    assert job.chief_run.value == 4.0
+
+
+def test_all_stop_when_they_have_taken_the_steps_together() -> None:
+    job = Job(max_steps=3)
+    job.start()
+    job.chief_run.take_step(job.chief, 0.0)
+    job.worker_run.take_step(job.worker, 0.0)
+    assert job.chief_run.stop_reason is job.worker_run.stop_reason is None
+    job.worker_run.take_step(job.worker, 0.0)
+    assert job.worker_run.stop_reason == "all workers together have taken 3 steps"
+    job.chief_run.take_step(job.chief, 0.0)
+    assert job.chief_run.stop_reason == "all workers together have taken 4 steps"
+
+
+def test_a_chief_that_is_stopped_stops_the_others() -> None:
+    job = Job()
+    job.start()
+    job.chief_run.stop("the process was sent SIGTERM")
+
+    def worker_obeys(seconds: float) -> None:
+        job.worker_run.take_step(job.worker, 1.0)
+        assert job.worker_run.stop_reason == "the chief ends the job"
+        job.worker.before_end(job.worker_run)
+
+    job.clock.sleep_s = worker_obeys  # type: ignore[method-assign]
+    job.chief.before_end(job.chief_run)
+    assert job.chief_run.value == 2.0, "the last step of the worker is in the checkpoint"
+    assert [row.state for row in job.seen] == [STOPPING, DONE]
+
+
+def test_the_chief_takes_what_the_others_learnt_into_the_last_checkpoint() -> None:
+    job = Job()
+    job.start()
+    job.worker_run.take_step(job.worker, 1.0)
+    job.worker.before_end(job.worker_run)
+    job.chief.before_end(job.chief_run)
+    assert job.chief_run.value == 2.0
+    assert [row.state for row in job.seen] == [DONE, DONE]
+    assert job.clock.slept_s == [], "nobody to wait for"
+
+
+def test_the_chief_does_not_wait_for_ever_for_a_dead_worker(caplog: pytest.LogCaptureFixture) -> None:
+    job = Job()
+    job.start()
+    job.chief.before_end(job.chief_run)
+    assert sum(job.clock.slept_s) == pytest.approx(60.0, abs=0.5)
+    assert "the job ends without some of its workers missing=[1]" in caplog.text
+
+
+def test_a_job_that_is_stopped_waits_less() -> None:
+    job = Job()
+    job.start()
+    job.chief_run.stop("the process was sent SIGTERM")
+    job.chief.before_end(job.chief_run)
+    assert sum(job.clock.slept_s) == pytest.approx(20.0, abs=0.5)
+
+
+def test_a_worker_that_moves_is_waited_for_longer() -> None:
+    job = Job()
+    job.start()
+    moves = iter(range(3))
+
+    def sleep(seconds: float) -> None:
+        job.clock.advance_s(50)
+        if next(moves, None) is None:
+            job.worker.before_end(job.worker_run)
+        else:
+            job.worker_run.take_step(job.worker, 0.0)
+
+    job.clock.sleep_s = sleep  # type: ignore[method-assign]
+    job.chief.before_end(job.chief_run)
+    assert job.seen[1].state == DONE
+    assert job.clock.monotonic_s() == 200
+
+
+def test_a_chief_that_comes_back_takes_the_weights_of_the_training_that_goes_on() -> None:
+    job = Job()
+    job.start()
+    job.worker_run.take_step(job.worker, 1.0)
+    session = job.seen[0].session
+    anew = FakeRun(0.0, job.clock, step=7)
+    job.new_chief(is_live=True).on_start(anew)
+    assert anew.value == 2.0
+    assert job.seen[0] == WorkerRow(READY, session, 7)
+    assert job.restored == 1
+
+
+def test_a_chief_that_begins_anew_gives_its_own_weights_to_servers_that_have_others() -> None:
+    job = Job()
+    job.start()
+    anew = FakeRun(0.25, job.clock)
+    job.restored = -1
+    SharedRows(job.store, 0, 2, 0).write(WorkerRow(DONE, 1, 5))
+    job.new_chief(is_live=False).on_start(anew)
+    assert anew.value == 0.25
+    assert job.restored == 0
+    job.worker_run.take_step(job.worker, 0.0)
+    job.worker_run.take_step(job.worker, 0.0)
+    assert job.seen[1].session == job.seen[0].session, "a worker that goes on is part of the new session"
+
+
+def test_a_worker_that_comes_back_goes_on_counting() -> None:
+    job = Job()
+    job.start()
+    for _ in range(3):
+        job.worker_run.take_step(job.worker, 1.0)
+    again, run = WorkerHook(job.rows(1), 1), FakeRun(9.0, job.clock)
+    again.on_start(run)
+    assert run.value == 4.0
+    run.take_step(again, 1.0)
+    assert job.seen[1].steps == 4
+
+
+def test_a_worker_waits_for_the_chief_and_not_for_ever() -> None:
+    store, clock = MultiTable(shared_specs()), FakeClock()
+    worker = SharedRows(store, 1, 2, 0)
+    with pytest.raises(RpcTimeout, match=r"waiting for the chief to restore: worker 1 waited 30 s; .* raise restore_"):
+        wait_for_chief(worker, 1, WAITING, clock)
+    assert clock.slept_s == [1.0] * 30
+    SharedRows(store, 0, 2, 0).write(WorkerRow(READY, 1, 0))
+    wait_for_chief(worker, 1, WAITING, clock)
