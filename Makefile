@@ -87,6 +87,10 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
+.PHONY: chaos
+chaos: setup ## Kill, hold and stop the processes of training jobs; takes minutes
+	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 
 .PHONY: fuzz fuzz-minute fuzz-corpus
