@@ -100,7 +100,7 @@ def test_the_debug_text_has_a_line_per_leaf() -> None:
 
 
 def test_the_debug_text_is_logged_on_demand(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("DEBUG"):
+    with caplog.at_level("DEBUG", logger="monolith"):
         NestedMap(a=1).VLog(prefix="step")
     assert caplog.messages == ["step a    1"]
 
