@@ -60,7 +60,7 @@ class Demo:
         self.train_file = folder / "train.pb"
         self.test_file = folder / "test.pb"
         self.model_dir = folder / "model"
-        shown = World(users=20_000, items=5_000).clicks(clicks + clicks // 10)
+        shown = World().clicks(clicks + clicks // 10)
         self._train, self._test = shown.rows(0, clicks), shown.rows(clicks)
 
     def generate(self) -> None:
