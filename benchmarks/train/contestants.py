@@ -110,18 +110,26 @@ class Ours:
 
 
 class PlainTorch:
-    """One ``EmbeddingBag(sparse=True)`` for all features, vector and bias in one row, and ``torch.optim.Adagrad``."""
+    """``EmbeddingBag(sparse=True)`` over the rows of all features, and ``torch.optim.Adagrad``.
 
-    def __init__(self, workload: Workload, examples: Sequence[Example]) -> None:
+    Args:
+        workload: What is trained.
+        examples: The batches.
+        widths: Columns of each bag. A DeepFM in PyTorch has two, one of the vectors and one of the biases; ``(DIM + 1,)``
+            is what somebody makes of it who packs both into one row by hand.
+    """
+
+    def __init__(self, workload: Workload, examples: Sequence[Example], widths: Sequence[int] = (DIM, 1)) -> None:
         self.name = f"torch {torch.__version__}"
         torch.set_num_threads(workload.sizes.threads)
         torch.sparse.check_sparse_tensor_invariants.disable()  # the default and fastest; said aloud, it does not warn
         rows = workload.sizes.ids_per_feature * len(SPARSE)
-        weight = torch.empty(rows, DIM + 1)
-        self._bag = nn.EmbeddingBag(rows, DIM + 1, mode="sum", sparse=True, _weight=weight)
+        self._bags = nn.ModuleList(
+            nn.EmbeddingBag(rows, width, mode="sum", sparse=True, _weight=torch.empty(rows, width)) for width in widths
+        )
         self._network = Network()
         self._rows_rule = torch.optim.Adagrad(
-            self._bag.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
+            self._bags.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
         )
         self._dense_rule = torch.optim.Adam(self._network.parameters(), DENSE_RATE)
         self._offsets = torch.arange(workload.sizes.batch * len(SPARSE))
@@ -135,7 +143,10 @@ class PlainTorch:
         size = workload.sizes.ids_per_feature
         for place in range(len(SPARSE)):
             values = torch.from_numpy(workload.first_values(place))
-            self._bag.weight.data[place * size : (place + 1) * size].copy_(values)
+            for bag, part in zip(
+                self._bags, values.split([bag.embedding_dim for bag in self._bags], dim=1), strict=True
+            ):
+                bag.weight.data[place * size : (place + 1) * size].copy_(part)
 
     def copy_dense(self, network: Network) -> None:
         """Start from the same dense weights."""
@@ -144,8 +155,9 @@ class PlainTorch:
     def logits(self, number: int) -> Tensor:
         """Return what the model says of a batch now."""
         ids, dense, _ = self._inputs[number % len(self._inputs)]
-        rows = self._bag(ids, self._offsets).view(len(dense), len(SPARSE), DIM + 1)
-        said: Tensor = self._network(rows[..., :DIM], rows[..., DIM].sum(dim=1), dense)
+        pooled = [bag(ids, self._offsets).view(len(dense), len(SPARSE), -1) for bag in self._bags]
+        vectors, biases = pooled if len(pooled) == 2 else pooled[0].split([DIM, 1], dim=2)
+        said: Tensor = self._network(vectors, biases.sum(dim=(1, 2)), dense)
         return said
 
     def step(self, number: int) -> None:
@@ -163,12 +175,13 @@ class PlainTorch:
             self.step(number)
 
 
-def check_agreement(ours: Ours, peer: PlainTorch) -> None:
+def check_agreement(ours: Ours, peers: Sequence[PlainTorch]) -> None:
     """Refuse to time contestants that do not compute the same: logits, two steps, logits again."""
     for moment in ("before", "after"):
-        own, other = ours.logits(ours.batches[0]).numpy(), peer.logits(0).detach().numpy()
-        apart = float(np.abs(own - other).max())
-        if not math.isfinite(apart) or apart > 1e-4:
-            raise RuntimeError(f"{ours.name} and {peer.name} disagree {moment} two steps: logits are {apart} apart")
-        ours.steps(0, 2)
-        peer.steps(0, 2)
+        own = ours.logits(ours.batches[0]).numpy()
+        for peer in peers:
+            apart = float(np.abs(own - peer.logits(0).detach().numpy()).max())
+            if not math.isfinite(apart) or apart > 1e-4:
+                raise RuntimeError(f"{ours.name} and {peer.name} disagree {moment} two steps: logits are {apart} apart")
+        for side in (ours, *peers):
+            side.steps(0, 2)

@@ -15,7 +15,7 @@ from measure.timing import interleave
 from train.contestants import DENSE_RATE, Network, Ours, PlainTorch, check_agreement
 from train.results import progress
 from train.stopwatch import PARTS, engine_timed
-from train.workload import Example, Sizes, Workload
+from train.workload import DIM, Example, Sizes, Workload
 
 __all__ = ["BareNetwork", "speed_cases"]
 
@@ -35,18 +35,22 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 
 
 def _beside_torch(ours: Ours, workload: Workload, examples: Sequence[Example]) -> Result:
+    """Time three trainers in turns; the ratio is to the one with a bag of vectors and a bag of biases."""
     sizes = workload.sizes
-    peer = PlainTorch(workload, examples)
-    peer.fill(workload)
-    peer.copy_dense(ours.model.network)
-    check_agreement(ours, peer)
+    peers = [PlainTorch(workload, examples), PlainTorch(workload, examples, widths=(DIM + 1,))]
+    for peer in peers:
+        peer.fill(workload)
+        peer.copy_dense(ours.model.network)
+    check_agreement(ours, peers)
     progress("deepfm_torch")
-    turns = [lambda call, side=side: side.steps(call * sizes.steps, sizes.steps) for side in (ours, peer)]
+    turns = [lambda call, side=side: side.steps(call * sizes.steps, sizes.steps) for side in (ours, *peers)]
     seconds = interleave(turns, rounds=sizes.rounds, steps=1) / sizes.steps
     extra: dict[str, Any] = {
-        "peer_name": peer.name,
+        "peer_name": peers[0].name,
         "step_ms": 1e3 * float(np.median(seconds[0])),
         "peer_step_ms": 1e3 * float(np.median(seconds[1])),
+        "packed_step_ms": 1e3 * float(np.median(seconds[2])),
+        "packed_ratio": float(np.median(seconds[2] / seconds[0])),
         "unique_ids": float(np.mean([len(np.unique(each.rows)) for each in examples])),
     }
     return compare("deepfm_torch", seconds[0], seconds[1], sizes.batch, "samples/s", **extra)

@@ -21,20 +21,6 @@
 namespace engine {
 namespace {
 
-// Rows between fetching and using: about 12 short updates hide one memory access.
-constexpr std::size_t kRowsAhead = 12;
-constexpr std::uintptr_t kLineBytes = 64;
-
-// Always inlined, as is who calls it: GCC takes a function that only prefetches for one without effect, and
-// drops the call.
-template <bool kWrite>
-[[gnu::always_inline]] inline void prefetch(const float* words, std::size_t bytes) noexcept {
-  const auto begin = reinterpret_cast<std::uintptr_t>(words);
-  for (auto line = begin & ~(kLineBytes - 1); line < begin + bytes; line += kLineBytes) {
-    __builtin_prefetch(reinterpret_cast<const void*>(line), kWrite ? 1 : 0);
-  }
-}
-
 template <class Rule>
 class RuleOptimizer final : public Optimizer {
  public:
@@ -56,14 +42,7 @@ class RuleOptimizer final : public Optimizer {
     const RowBatch batch = rows;
     const StepArgs args = given;
     const Rule rule = rule_;
-    const std::size_t fetched = batch.prefetch_bytes == 0 ? 0 : batch.count;
-    const auto fetch = [&](std::size_t i) __attribute__((always_inline)) {
-      prefetch<true>(batch.rows[i], batch.prefetch_bytes);
-      prefetch<false>(batch.grads[i] + batch.value_offset, dim_ * sizeof(float));
-    };
-    for (std::size_t i = 0; i < std::min(kRowsAhead, fetched); ++i) fetch(i);
     for (std::size_t i = 0; i < batch.count; ++i) {
-      if (i + kRowsAhead < fetched) fetch(i + kRowsAhead);
       float* row = batch.rows[i];
       rule.update(row + batch.value_offset, row + batch.state_offset, batch.grads[i] + batch.value_offset, dim_, args);
     }

@@ -104,6 +104,15 @@ inline void with_width(std::size_t width, Work&& work) {
       return work(std::integral_constant<std::size_t, 32>{});
     case 64:
       return work(std::integral_constant<std::size_t, 64>{});
+    // A vector and a bias in one row.
+    case 9:
+      return work(std::integral_constant<std::size_t, 9>{});
+    case 17:
+      return work(std::integral_constant<std::size_t, 17>{});
+    case 33:
+      return work(std::integral_constant<std::size_t, 33>{});
+    case 65:
+      return work(std::integral_constant<std::size_t, 65>{});
     default:
       return work(AnyWidth{width});
   }

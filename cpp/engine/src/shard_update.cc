@@ -36,6 +36,12 @@ Scratch& thread_scratch() {
 
 std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
 
+// Fetches what the first ids of a group need; the loop over them fetches the rest, kAhead before its use. A step of
+// many small tables gives a part a few dozen ids, so the first ones are not few.
+[[gnu::always_inline]] inline void fetch_first_homes(const Index& index, std::span<const std::int64_t> ids) noexcept {
+  for (std::size_t i = 0; i < std::min(kAhead, ids.size()); ++i) prefetch(index.home(hash_of(ids[i])));
+}
+
 // True when every float is finite: NaN and Inf have all exponent bits set. In integers, which vectorise.
 template <class Width>
 bool is_finite(const float* values, Width width) noexcept {
@@ -107,6 +113,7 @@ void ShardUpdate::resolve(const Partition::Group& group, const Admission& admiss
 void ShardUpdate::resolve_open(const Partition::Group& group) {
   Index& index = shard_.index;
   const std::size_t count = group.ids.size();
+  fetch_first_homes(index, group.ids);
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
     const std::int64_t id = group.ids[i];
@@ -137,6 +144,7 @@ void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admissio
   std::uint32_t* absent = thread_scratch().absent.get(buckets);
   std::fill_n(absent, buckets, 0U);
   std::size_t absent_count = 0;
+  fetch_first_homes(index, group.ids);
   for (std::size_t i = 0; i < count; ++i) {
     if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
     const std::int64_t id = group.ids[i];
@@ -260,6 +268,10 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const auto gradient_of = [&](const UniqueId& unique) {
     return unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
   };
+  const auto fetch = [&](const UniqueId& unique) __attribute__((always_inline)) {
+    prefetch_row(reinterpret_cast<const std::byte*>(gradient_of(unique)), dim * sizeof(float));
+    if (unique.row != kNoRow) prefetch_row(row(unique), schema.row_bytes());
+  };
   const Backward backward(table_);
   Stride stride;
   for (std::size_t begin = 0; begin < unique_count_; begin += kStride) {
@@ -267,7 +279,10 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
                    .grads = stride.grads.data(),
                    .latest = job.latest == nullptr ? nullptr : stride.latest.data(),
                    .ids = stride.ids.data()};
-    for (std::size_t i = begin; i < std::min(unique_count_, begin + kStride); ++i) {
+    const std::size_t end = std::min(unique_count_, begin + kStride);
+    for (std::size_t i = begin; i < std::min(end, begin + kAhead); ++i) fetch(uniques_[i]);
+    for (std::size_t i = begin; i < end; ++i) {
+      if (i + kAhead < end) fetch(uniques_[i + kAhead]);
       UniqueId& unique = uniques_[i];
       const float* grad = gradient_of(unique);
       if (unique.row == kNoRow || !admits(unique, grad)) continue;
@@ -282,7 +297,6 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
     for (std::size_t k = 0; k < slices.size(); ++k) {
       batch.value_offset = slices[k].value_offset;
       batch.state_offset = slices[k].state_offset;
-      batch.prefetch_bytes = k == 0 ? schema.row_bytes() : 0;
       slices[k].optimizer->step(
           batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
     }

@@ -96,7 +96,7 @@ def as_counts(table: str, counts: ArrayLike, id_count: int) -> NDArray[np.uint32
         raise ConfigError(
             f"table {table!r}: counts have dtype {array.dtype} and shape {array.shape}; give {id_count} whole numbers"
         )
-    if array.size and (array.min() < 0 or array.max() >= 1 << 32):
+    if array.dtype != np.uint32 and array.size and (array.min() < 0 or array.max() >= 1 << 32):
         raise ConfigError(f"table {table!r}: counts go from {array.min()} to {array.max()}; give 0 to 2^32 - 1")
     return np.ascontiguousarray(array, np.uint32)
 

@@ -53,6 +53,8 @@ class SliceSpec:
     """The form the slice takes when it is served."""
     learning_rate: LearningRate | None = None
     """Rate per step: number, function or schedule. None = from the optimizer, with its warm-up."""
+    rate: LearningRateFunction = field(init=False, repr=False, compare=False)
+    """The schedule of this slice: its own, or the one its optimizer asks for."""
 
     def __post_init__(self) -> None:
         check_whole(self, "dim", at_least=1)
@@ -62,12 +64,9 @@ class SliceSpec:
                 raise ConfigError(f"SliceSpec.{name} is {value!r}; give an instance of monolith.embedding.{name}s")
         if isinstance(self.optimizer.base, BatchSoftmax) and self.dim != 1:
             raise ConfigError(f"SliceSpec.dim is {self.dim} with BatchSoftmax; that optimizer needs dim 1")
-        if self.learning_rate is not None:
-            as_rate_function(self.learning_rate)
+        object.__setattr__(self, "rate", self._rate())
 
-    @property
-    def rate(self) -> LearningRateFunction:
-        """The schedule of this slice: its own, or the one its optimizer asks for."""
+    def _rate(self) -> LearningRateFunction:
         if self.learning_rate is not None:
             return as_rate_function(self.learning_rate)
         base = self.optimizer.base
@@ -101,7 +100,7 @@ class SliceSpec:
         if not isinstance(encoded, Mapping):
             raise ConfigError(f"{where} is {encoded!r}; give an object with 'dim' and 'optimizer'")
         encoded = {"initializer": {"kind": Zeros.kind}, "compressor": {"kind": Fp32.kind}, **encoded}
-        check_keys(where, encoded, cls.__dataclass_fields__.keys() - {"_"}, ("dim", "optimizer"))
+        check_keys(where, encoded, cls.__dataclass_fields__.keys() - {"_", "rate"}, ("dim", "optimizer"))
         rate = encoded.get("learning_rate")
         if isinstance(rate, Mapping):
             rate = decode_part(rate, LEARNING_RATES, f"{where}.learning_rate")

@@ -20,6 +20,11 @@ def _momentum(parameters: Any, lr: float, **options: Any) -> torch.optim.Optimiz
     return torch.optim.SGD(parameters, lr=lr, **{"momentum": 0.9, **options})
 
 
+def _fused(make: Factory) -> Factory:
+    """Torch's one-pass form of a rule, unless the caller asks for another of its forms."""
+    return lambda parameters, lr, **options: make(parameters, lr=lr, **{"fused": "foreach" not in options, **options})
+
+
 def _own(make: Factory) -> Factory:
     """An optimizer of ours calls the rate by its long name."""
     return lambda parameters, lr, **options: make(parameters, learning_rate=lr, **options)
@@ -27,9 +32,9 @@ def _own(make: Factory) -> Factory:
 
 DENSE_OPTIMIZERS: Mapping[str, Factory] = {
     "adagrad": torch.optim.Adagrad,
-    "adam": torch.optim.Adam,
+    "adam": _fused(torch.optim.Adam),
     "adamom": _own(Adamom),
-    "adamw": torch.optim.AdamW,
+    "adamw": _fused(torch.optim.AdamW),
     "momentum": _momentum,
     "rmsprop": _own(DenseRmsProp),
     "rmsprop_v2": _own(lambda parameters, **options: DenseRmsProp(parameters, use_v2=True, **options)),

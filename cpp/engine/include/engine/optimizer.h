@@ -12,7 +12,8 @@
 
 namespace engine {
 
-// n rows to update. A row is float words: all values, then the state of each slice in turn.
+// n rows to update, which the caller has fetched into the caches. A row is float words: all values, then the state of
+// each slice in turn.
 struct RowBatch {
   std::size_t count = 0;
   float* const* rows = nullptr;          // (n) first word of each row
@@ -21,7 +22,6 @@ struct RowBatch {
   const std::int64_t* ids = nullptr;     // (n)
   std::size_t value_offset = 0;          // words from row (and gradient) start to this slice's values
   std::size_t state_offset = 0;          // words from row start to this slice's state
-  std::size_t prefetch_bytes = 0;        // bytes of a later row to fetch early; 0 = already in cache
 };
 
 struct StepArgs {
