@@ -115,8 +115,8 @@ class PlainTorch:
     Args:
         workload: What is trained.
         examples: The batches.
-        widths: Columns of each bag. A DeepFM in PyTorch has two, one of the vectors and one of the biases; ``(DIM + 1,)``
-            is what somebody makes of it who packs both into one row by hand.
+        widths: Columns of each bag. A DeepFM in PyTorch has two, one of the vectors and one of the biases;
+            ``(DIM + 1,)`` is what somebody makes of it who packs both into one row by hand.
     """
 
     def __init__(self, workload: Workload, examples: Sequence[Example], widths: Sequence[int] = (DIM, 1)) -> None:
