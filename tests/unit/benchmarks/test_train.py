@@ -19,17 +19,19 @@ def sizes() -> Any:
 
 def test_both_sides_compute_the_same(sizes: Any) -> None:
     from train.contestants import Ours, PlainTorch, check_agreement
-    from train.workload import Workload
+    from train.workload import DIM, Workload
 
     workload = Workload(sizes)
     examples = workload.examples()
-    ours, peer = Ours(workload, examples), PlainTorch(workload, examples)
-    ours.fill(workload)
-    peer.fill(workload)
+    ours = Ours(workload, examples)
+    peers = [PlainTorch(workload, examples), PlainTorch(workload, examples, widths=(DIM + 1,))]
+    for side in (ours, *peers):
+        side.fill(workload)
     with pytest.raises(RuntimeError, match="disagree before"):
-        check_agreement(ours, peer)
-    peer.copy_dense(ours.model.network)
-    check_agreement(ours, peer)
+        check_agreement(ours, peers)
+    for peer in peers:
+        peer.copy_dense(ours.model.network)
+    check_agreement(ours, peers)
 
 
 def test_rows_and_ids_name_the_same_thing(sizes: Any) -> None:
