@@ -61,18 +61,24 @@ lock: ## Write the packages of .venv into requirements.lock, after an intended u
 
 # --- tests ------------------------------------------------------------------------------------------------------------
 
-.PHONY: test test-cpp test-python test-sanitizers
+.PHONY: test test-cpp test-python test-sanitizers test-asan test-tsan
 test: test-cpp test-python ## Set up, then run the C++ and the Python tests
 
 test-cpp: setup ## Run the C++ tests only
 	cmake --build $(BUILD) --target engine_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
 
+# Two processes, each a whole file at a time: a file's servers are started once.
 test-python: setup ## Run the Python tests only
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
-test-sanitizers: setup ## Run the tests of native code under ASan + UBSan, then under TSan
+test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
+	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan
+
+test-asan: setup
 	scripts/test_sanitizers.sh address,undefined build/asan
+
+test-tsan: setup
 	scripts/test_sanitizers.sh thread build/tsan
 
 # TensorFlow has an environment of its own; the two interpreters exchange files.
