@@ -24,7 +24,7 @@ from typing import TypeVar
 from monolith import _native
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, remove_log
 from monolith.core.clock import Clock
-from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, SchemaMismatch
+from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
 from monolith.embedding.multi_table import MultiTable
 from monolith.embedding.snapshot import SavedTable
 

@@ -1,7 +1,7 @@
 """The role of a parameter server: holds its shard until the chief, or a signal, says that the job is over.
 
-Starts without torch, and takes its rows from the newest checkpoint of the job, when there is one, and from its own delta
-log in the folder of the job.
+Starts without torch, and takes its rows from the newest checkpoint of the job, when there is one, and from its own
+delta log in the folder of the job.
 """
 
 from __future__ import annotations
