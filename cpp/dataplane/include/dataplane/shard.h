@@ -65,8 +65,8 @@ class Shard {
   [[nodiscard]] engine::SharedMutex& push_lock() noexcept { return push_lock_; }
   [[nodiscard]] ClientMarks& marks() noexcept { return marks_; }
 
-  // Holds back all pushes from now on, until release_pushes() or for as long as the lease; returns when no push is under
-  // way any more. The caller names the hold; it ends the one before.
+  // Holds back all pushes from now on, until release_pushes() or for as long as the lease; returns when no push is
+  // under way any more. The caller names the hold; it ends the one before.
   void hold_pushes(std::uint64_t hold, Clock::duration lease);
   // Lets some pushes through and waits until they are done. False when they are not in time, or the hold is over.
   bool settle_pushes(std::uint64_t hold, std::span<const PushName> pushes, Deadline deadline);
