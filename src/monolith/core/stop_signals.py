@@ -1,4 +1,4 @@
-"""Signals that ask a process to end, as something that its main thread can wait for. What ends, and how, is its affair."""
+"""Signals that ask a process to end, as something its main thread can wait for. How it ends is its own affair."""
 
 from __future__ import annotations
 
