@@ -1,4 +1,4 @@
-"""A TCP proxy that breaks on purpose: what passes through it can be cut off, held up in either direction, and let go on.
+"""A TCP proxy that breaks on purpose: what passes through it can be cut off, held up either way, and let go on.
 
 Bytes are bytes here: it stands in front of a gRPC port as well as in front of a data plane.
 """

@@ -73,8 +73,8 @@ class Violation:
     """Something that cannot have happened."""
 
     kind: Literal["lost", "doubled", "impossible", "stale", "early", "backwards"]
-    """Acknowledged and not there, there more often than pushed, a sum of no possible pushes; and of a lookup: older than
-    what was acknowledged before, newer than what was asked for, older than what was read before."""
+    """Acknowledged and not there, there more often than pushed, a sum of no possible pushes; and of a lookup: older
+    than what was acknowledged before, newer than what was asked for, older than what was read before."""
     text: str
 
 

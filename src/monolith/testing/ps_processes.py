@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -35,24 +36,28 @@ class PsProcess:
         index: Which shard it holds.
         num_ps: Servers of the job.
         options: Further options of ``monolith ps``.
+        advertised_host: What it tells its clients instead of 127.0.0.1: where a proxy listens on the same ports.
     """
 
-    def __init__(self, index: int = 0, num_ps: int = 1, options: Sequence[object] = ()) -> None:
+    def __init__(
+        self, index: int = 0, num_ps: int = 1, options: Sequence[object] = (), *, advertised_host: str = "127.0.0.1"
+    ) -> None:
         self.port = free_port()
         """Port of gRPC."""
         self.data_port = free_port()
         """TCP port of the data plane."""
         self.index = index
         self._options = ["--index", index, "--num-ps", num_ps, "--port", self.port, "--data-port", self.data_port]
-        self._options += options
+        self._options += ["--advertised-host", advertised_host, *options]
+        self._host = advertised_host
         self._popen: subprocess.Popen[str] | None = None
         self._log: deque[str] = deque(maxlen=_LAST_LINES)
         self._reader: threading.Thread | None = None
 
     @property
     def address(self) -> str:
-        """``host:port`` of gRPC."""
-        return f"127.0.0.1:{self.port}"
+        """``host:port`` of gRPC, as its clients know it."""
+        return f"{self._host}:{self.port}"
 
     @property
     def pid(self) -> int | None:
@@ -77,6 +82,7 @@ class PsProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # says where it stands when it is aborted
         )
         self._reader = threading.Thread(target=self._read, args=(self._popen,), daemon=True)
         self._reader.start()
@@ -91,6 +97,11 @@ class PsProcess:
         """End it as a power failure would, and return when it is gone."""
         self._signal(signal.SIGKILL)
         self._end()
+
+    def abort(self) -> None:
+        """End it where it stands; the log has the stacks of its threads."""
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGABRT)
 
     def stop(self) -> int:
         """Ask it to end, and return its status."""

@@ -1,0 +1,63 @@
+"""Servers are killed, held and cut off while clients push and look up: what they were told is what is there."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from monolith.ps import store as store_module
+from monolith.ps.link import Greeting
+from monolith.ps.store import TransportName
+from monolith.ps.transport import data_plane_addresses
+from monolith.testing.history import History
+from monolith.testing.history_clients import HistoryClients, read_numbers
+from monolith.testing.hurt_servers import HARMS, Harm, HurtServers
+
+KEYS = list(range(1, 41))
+SOON_S = 120.0
+TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")
+
+
+@pytest.fixture(autouse=True)
+def through_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients of this machine would take the Unix socket, which no proxy can cut."""
+
+    def over_tcp(greetings: list[Greeting]) -> list[str] | None:
+        tcp = [tuple(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
+        return data_plane_addresses([replace(one, data_plane=told) for one, told in zip(greetings, tcp, strict=True)])
+
+    monkeypatch.setattr(store_module, "data_plane_addresses", over_tcp)
+
+
+@TRANSPORTS
+def test_what_was_acknowledged_is_there_once_whatever_happens_to_the_servers(
+    transport: TransportName, tmp_path: Path, seed: int
+) -> None:
+    history = History(clients=3, shards=2)
+    plan: list[Harm] = [*HARMS]
+    random.Random(seed).shuffle(plan)
+    pause = threading.Event()
+    with HurtServers(history, tmp_path, timeout_s=0.5) as servers:
+        with HistoryClients(history, lambda: servers.open_store(transport), KEYS, seed=seed, pause_s=0.005) as clients:
+            assert clients.wait_for(60, SOON_S), servers.logs()
+            assert servers.connections(transport) >= history.clients * history.shards
+            for number, harm in enumerate(plan):
+                if harm == "kill":
+                    servers.save()
+                    assert clients.wait_for(20, SOON_S), servers.logs()
+                servers.hurt(harm, number % 2, lambda: pause.wait(0.7))
+                assert clients.wait_for(30, SOON_S), f"after {harm!r}:\n{servers.logs()}"
+        with servers.open_store(transport) as store:
+            assert store.transport == transport
+            final = read_numbers(store, KEYS)
+    assert clients.failures == []
+    assert len(history.kills) == 1
+    found = history.violations(final)
+    assert not found, "\n".join([f"plan {plan}", *(f"{one.kind}: {one.text}" for one in found[:20])])
