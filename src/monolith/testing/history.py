@@ -117,7 +117,8 @@ class _Stream:
         places = shard_of(np.array(names, np.int64), shards) if names else ()
         self._keys = [key for key, place in zip(names, places, strict=True) if place == shard]
         columns = {key: column for column, key in enumerate(self._keys)}
-        self._acknowledged, self._doubtful = [], []
+        self._acknowledged: list[_Step] = []
+        self._doubtful: list[_Step] = []
         for call in calls:
             amounts = np.zeros(len(self._keys), np.int64)
             for key in call.amounts.keys() & columns.keys():

@@ -100,7 +100,7 @@ class HurtServers:
         if harm == "kill":
             self._kill(process, wait)
             return
-        begin = {
+        begin: dict[str, Callable[[], None]] = {
             "hold": process.hold,
             "cut": lambda: _each(proxies, CuttingProxy.cut),
             "hang": lambda: _each(proxies, CuttingProxy.hang),

@@ -23,9 +23,9 @@ logger = logging.getLogger(__name__)
 VARIABLE = "MONOLITH_LIFELINE"
 """Tells a process the number of its end of the pipe."""
 
-SERVER_PATIENCE_S = 15.0
+SERVER_PATIENCE_S = 20.0
 """How long a server goes on without its starter, so that workers can save."""
-GRACE_S = 15.0
+GRACE_S = 30.0
 """How long a process may take to end by itself after that."""
 
 
