@@ -91,16 +91,10 @@ class JobProcesses:
         """Wait until a process has said something so many times."""
         waiting = threading.Event()
         while len(re.findall(pattern, self.said(name))) < times:
-            alive = self._started[name][-1].process.is_alive()
-            if not alive and len(re.findall(pattern, self.said(name))) >= times:
-                return
-            assert alive and not self._is_late, f"{name} has not said {pattern!r} {times} times:\n{self.logs()}"
+            is_over = self._is_late or not self._started[name][-1].process.is_alive()
+            if is_over and len(re.findall(pattern, self.said(name))) < times:
+                raise AssertionError(f"{name} has not said {pattern!r} {times} times:\n{self.logs()}")
             waiting.wait(0.02)
-
-    def steps(self, name: str) -> int:
-        """Return the last step that a process told of; 0 where it has told of none."""
-        found = re.findall(r"step finished.* step=(\d+)|step=(\d+).*step finished", self.said(name))
-        return int(next(filter(None, found[-1]))) if found else 0
 
     def logs(self) -> str:
         """Return where all processes stand, and all that they said; ends them."""

@@ -100,7 +100,7 @@ def test_a_cut_breaks_connections_and_refuses_new_ones_until_it_is_healed(proxy:
         proxy.cut()
         with pytest.raises(ConnectionResetError):
             connection.recv(1)
-    with connect(proxy) as refused, pytest.raises(ConnectionResetError):
+    with pytest.raises(ConnectionResetError), connect(proxy) as refused:
         refused.recv(1)
     assert proxy.connections == 0
     proxy.resume()
@@ -142,7 +142,7 @@ def test_answers_alone_can_be_held_up_and_lost(proxy: CuttingProxy, echo: Echo) 
 
 def test_a_server_that_is_away_is_a_reset(echo: Echo) -> None:
     echo.close()
-    with CuttingProxy(echo.address) as proxy, connect(proxy) as connection, pytest.raises(ConnectionResetError):
+    with CuttingProxy(echo.address) as proxy, pytest.raises(ConnectionResetError), connect(proxy) as connection:
         connection.recv(1)
 
 
