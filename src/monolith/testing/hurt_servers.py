@@ -39,19 +39,35 @@ class HurtServers:
         history: Is told of kills.
         folder: Where their rows are saved.
         timeout_s: For one attempt of a call of their clients.
+        log_interval_s: Seconds between segments of their delta logs; None = they have none, and a kill takes away what
+            was learnt since the last ``save``.
+        log_slack_s: How much later than that a segment may be on the disk.
         clock: Says when.
     """
 
-    def __init__(self, history: History, folder: Path, *, timeout_s: float = 1.0, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        history: History,
+        folder: Path,
+        *,
+        timeout_s: float = 1.0,
+        log_interval_s: float | None = None,
+        log_slack_s: float = 3.0,
+        clock: Clock | None = None,
+    ) -> None:
         self._history = history
         self._folder = folder
         self._timeout_s = timeout_s
+        self._log_s = None if log_interval_s is None else log_interval_s + log_slack_s
         self._clock = clock or SystemClock()
         self._stack = ExitStack()
         self._saved = 0
         self._durable_until = self._clock.monotonic_s()
+        logs = [
+            [] if log_interval_s is None else _log_options(folder, i, log_interval_s) for i in range(history.shards)
+        ]
         self.processes = [
-            PsProcess(index, history.shards, advertised_host=PROXY_HOST) for index in range(history.shards)
+            PsProcess(index, history.shards, options, advertised_host=PROXY_HOST) for index, options in enumerate(logs)
         ]
         self._proxies = [
             [
@@ -138,12 +154,17 @@ class HurtServers:
         start = self._clock.monotonic_s()
         process.kill()
         end = self._clock.monotonic_s()
-        self._history.kills.append(Kill(shard=process.index, start=start, end=end, durable_until=self._durable_until))
+        durable_until = self._durable_until if self._log_s is None else max(self._durable_until, start - self._log_s)
+        self._history.kills.append(Kill(shard=process.index, start=start, end=end, durable_until=durable_until))
         wait()
         process.start(*(["--recover-from", self._snapshot(self._saved)] if self._saved else []))
 
     def _snapshot(self, number: int) -> Path:
         return self._folder / f"snapshot-{number}"
+
+
+def _log_options(folder: Path, index: int, interval_s: float) -> list[object]:
+    return ["--delta-log", folder / f"log-{index}", "--delta-interval", interval_s]
 
 
 def _each(proxies: Sequence[CuttingProxy], do: Callable[[CuttingProxy], None]) -> None:
