@@ -163,8 +163,8 @@ class HurtServers:
         return self._folder / f"snapshot-{number}"
 
 
-def _log_options(folder: Path, index: int, interval_s: float) -> list[object]:
-    return ["--delta-log", folder / f"log-{index}", "--delta-interval", interval_s]
+def _log_options(folder: Path, index: int, interval_s: float | None) -> list[object]:
+    return [] if interval_s is None else ["--delta-log", folder / f"log-{index}", "--delta-interval", interval_s]
 
 
 def _each(proxies: Sequence[CuttingProxy], do: Callable[[CuttingProxy], None]) -> None:
