@@ -5,19 +5,17 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
-from monolith.ps.link import Greeting
 from monolith.ps.store import TransportName
-from monolith.ps.transport import data_plane_addresses
 from monolith.testing.history import History
 from monolith.testing.history_clients import HistoryClients, read_numbers
-from monolith.testing.hurt_servers import HARMS, Harm, HurtServers
+from monolith.testing.hurt_servers import HARMS, Harm, HurtServers, tcp_addresses
 
 KEYS = list(range(1, 41))
 SOON_S = 120.0
@@ -30,13 +28,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second 
 
 @pytest.fixture(autouse=True)
 def through_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients of this machine would take the Unix socket, which no proxy can cut."""
-
-    def over_tcp(greetings: list[Greeting]) -> list[str] | None:
-        tcp = [tuple(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
-        return data_plane_addresses([replace(one, data_plane=told) for one, told in zip(greetings, tcp, strict=True)])
-
-    monkeypatch.setattr(store_module, "data_plane_addresses", over_tcp)
+    monkeypatch.setattr(store_module, "data_plane_addresses", tcp_addresses)
 
 
 @TRANSPORTS

@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self, TypeAlias
@@ -17,12 +18,14 @@ from typing import Literal, Self, TypeAlias
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.retry import RetryPolicy
 from monolith.ps import RemoteStore
+from monolith.ps.link import Greeting
 from monolith.ps.store import TransportName
+from monolith.ps.transport import data_plane_addresses
 from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.history import History, Kill, numbers_table
 from monolith.testing.ps_processes import PsProcess
 
-__all__ = ["HARMS", "Harm", "HurtServers"]
+__all__ = ["HARMS", "Harm", "HurtServers", "tcp_addresses"]
 
 Harm: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
 HARMS: tuple[Harm, ...] = ("kill", "hold", "cut", "hang", "lose answers")
@@ -161,6 +164,12 @@ class HurtServers:
 
     def _snapshot(self, number: int) -> Path:
         return self._folder / f"snapshot-{number}"
+
+
+def tcp_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
+    """Like ``data_plane_addresses``, for a test to put in its place: not the Unix sockets, which no proxy can cut."""
+    tcp = [tuple(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
+    return data_plane_addresses([replace(one, data_plane=told) for one, told in zip(greetings, tcp, strict=True)])
 
 
 def _log_options(folder: Path, index: int, interval_s: float | None) -> list[object]:
