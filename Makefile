@@ -14,6 +14,7 @@ BENCH ?= engine
 BENCH_ARGS ?= --quick
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
+SOAK_SECONDS ?= 600
 
 VENV := .venv
 COMPAT := .venv-compat
@@ -93,9 +94,12 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
-.PHONY: chaos
-chaos: setup ## Kill, hold and stop the processes of training jobs; takes minutes
+.PHONY: chaos soak
+chaos: setup ## Kill, hold, cut off and stop the processes of training jobs; takes minutes
 	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+
+soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
+	$(BIN)/python -m monolith.testing.soak --seconds $(SOAK_SECONDS)
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 

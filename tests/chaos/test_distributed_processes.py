@@ -9,6 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
+import psutil
 import pytest
 
 from monolith.artifacts import CheckpointFolder
@@ -57,7 +58,7 @@ def test_a_job_of_four_processes_is_launched_and_its_result_is_the_chief_s(folde
 
 
 def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(folder: Path) -> None:
-    endless = [*TRAIN, "--epochs", 0, "--max-steps", 2500, "--save-checkpoints-steps", 50]
+    endless = [*TRAIN, "--epochs", 0, "--max-steps", 6000, "--save-checkpoints-steps", 50]
     with LocalCluster(endless, num_ps=2, num_workers=2, folder=folder, max_restarts=1) as cluster:
         cluster.wait_for("chief", "checkpoint saved")
         cluster.wait_for("worker 1", "step finished")
@@ -68,12 +69,17 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
         cluster.wait_for("chief", "a server was lost and is back")
         cluster.wait_for("ps 1", "shard recovered")
         cluster.hold("ps 0")
-        threading.Event().wait(5)  # how long it stands still, not what anything waits for
+        threading.Event().wait(10)  # how long it stands still, not what anything waits for
         cluster.release("ps 0")
         cluster.wait_for("worker 1", "it is started again")
         cluster.wait_for("worker 1", "first step is done", 2)
+        cluster.kill("chief")
+        cluster.wait_for("chief", "the servers hold a training that goes on")
+        cluster.hold("chief")
+        threading.Event().wait(10)
+        cluster.release("chief")
         assert cluster.wait() is None
-        assert (cluster.starts("worker 1"), cluster.starts("ps 1"), cluster.starts("chief")) == (2, 2, 1)
+        assert [cluster.starts(name) for name in ("ps 0", "ps 1", "worker 1", "chief")] == [1, 2, 2, 2]
     assert len(saved_steps(folder)) > 1
 
 
@@ -93,11 +99,31 @@ def test_ctrl_c_ends_all_processes_with_a_checkpoint(folder: Path) -> None:
     launched = subprocess.Popen([*PROGRAM, *map(str, command)], cwd=folder, stderr=subprocess.PIPE, text=True)
     assert launched.stderr is not None
     with launched.stderr:
-        said = []
+        said, was_told = [], False
         for line in launched.stderr:
             said.append(line)
-            if line.startswith("chief") and "step finished" in line:
+            if line.startswith("chief") and "step finished" in line and not was_told:
                 launched.send_signal(signal.SIGINT)
+                was_told = True
     assert launched.wait(60) == 130, "".join(said)
     assert saved_steps(folder), "".join(said)
     assert not any("Traceback" in line for line in said), "".join(said)
+
+
+def test_a_second_ctrl_c_ends_all_processes_at_once(folder: Path) -> None:
+    command = ["launch", "local", "--num-ps", 1, "--num-workers", 1, "--", *TRAIN, "--epochs", 0]
+    launched = subprocess.Popen([*PROGRAM, *map(str, command)], cwd=folder, stderr=subprocess.PIPE, text=True)
+    assert launched.stderr is not None
+    with launched.stderr:
+        said, held = [], None
+        for line in launched.stderr:
+            said.append(line)
+            if line.startswith("chief") and "step finished" in line and held is None:
+                children = psutil.Process(launched.pid).children()
+                held = next(one for one in children if "--server-type worker" in " ".join(one.cmdline()))
+                held.suspend()  # cannot end by itself
+                launched.send_signal(signal.SIGINT)
+                threading.Timer(1.0, launched.send_signal, [signal.SIGINT]).start()
+    assert launched.wait(60) == 130, "".join(said)
+    _, alive = psutil.wait_procs(children, timeout=60)
+    assert not alive

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -76,7 +77,7 @@ def test_a_worker_finds_the_servers_of_its_job_and_ends_them(tmp_path: Path, pat
     def server(index: int) -> None:
         process = DistributedConfig(role="ps", index=index, num_ps=2)
         told = server_config(process, Security(), config.model_dir)
-        run_role(MemoryDiscovery(registry), process, lambda session: serve(session, told, threading.Event()))
+        run_role(MemoryDiscovery(registry), process, lambda session: serve(session, told, SimpleQueue()))
 
     def worker(session: Session) -> dict[str, float]:
         return train_worker(session, config, Security())

@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import queue
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -73,6 +70,7 @@ def ps(
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Run one parameter server. SIGTERM and Ctrl-C end it after the calls under way."""
+    from monolith.core.stop_signals import stop_signals
     from monolith.discovery import DiscoveryGuard, DiscoverySettings, open_discovery
     from monolith.ps.config import ServerConfig
     from monolith.ps.security import Security
@@ -104,13 +102,17 @@ def ps(
         consul_server=consul_server,
     )
     found = open_discovery(settings, os.environ)
-    with _stop_signals() as ended, ParameterServer(config) as server, DiscoveryGuard(found) as guard:
+    with stop_signals() as endings, ParameterServer(config) as server, DiscoveryGuard(found) as guard:
         if found is not None:
             guard.register(server.service_info())
         _show(server, as_json)
-        while not ended.wait(heartbeat_s):
-            if found is not None:
-                _say_alive(guard, server.service_info().id)
+        while True:
+            try:
+                endings.get(timeout=heartbeat_s)
+                break
+            except queue.Empty:
+                if found is not None:
+                    _say_alive(guard, server.service_info().id)
 
 
 def _say_alive(guard: DiscoveryGuard, service_id: str) -> None:
@@ -129,14 +131,3 @@ def _show(server: ParameterServer, as_json: bool) -> None:
     typer.echo(f"parameter server {config.index} of {config.shards} listens on {server.address}")
     if server.metrics_address:
         typer.echo(f"metrics: http://{server.metrics_address}/metrics")
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

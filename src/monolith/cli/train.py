@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import os
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from monolith.training.config.options import with_config_options
 from monolith.training.distributed.job_config import ClusterJobConfig
 
 __all__ = ["register"]
+
+_EXIT_S = 60.0
 
 _EXAMPLE = (
     "Example: monolith train --task deepfm --data 'day-*.parquet' --label-features click --model-dir runs/clicks    "
@@ -53,6 +56,9 @@ def train(
         from monolith.training.distributed.running import run_process
 
         metrics = run_process(loaded.config, os.environ)
+        # Only the interpreter is left to end. Where a thread of some library keeps it from that, the others of the job
+        # would wait: it says where it stands, and ends.
+        faulthandler.dump_traceback_later(_EXIT_S, exit=True)
         if metrics is not None:
             show_metrics(metrics, as_json=as_json)
         return

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +27,9 @@ class LocalCluster:
         num_workers: Workers, the chief among them.
         folder: Where they run.
         max_restarts: How often each that dies is started again.
+        options: Options of the program before ``train``.
         timeout_s: How long anything that is waited for may take.
+        limit_s: How long all of it may take. Then every process is aborted, and says where it stood.
     """
 
     def __init__(
@@ -36,10 +40,17 @@ class LocalCluster:
         num_workers: int = 1,
         folder: Path | None = None,
         max_restarts: int = 0,
+        options: Sequence[str] = (),
         timeout_s: float = 120.0,
+        limit_s: float = 300.0,
     ) -> None:
         self._timeout_s = timeout_s
-        self._said = threading.Condition()
+        self._limit_s = limit_s
+        self._names = [f"ps {index}" for index in range(num_ps)]
+        self._names += [f"worker {index}" if index else "chief" for index in range(num_workers)]
+        self._is_late = False
+        self._alarm = threading.Timer(limit_s, self._abort)
+        self._said = threading.Condition(threading.RLock())
         self._waiter = ThreadPoolExecutor(1, "local-cluster")
         self._end: Future[Ended | None] | None = None
         self._lines: list[tuple[str, str]] = []
@@ -49,11 +60,15 @@ class LocalCluster:
             num_workers=num_workers,
             say=self._hear,
             max_restarts=max_restarts,
+            options=options,
             start_timeout_s=timeout_s,
             folder=folder,
+            environment={**os.environ, "PYTHONFAULTHANDLER": "1"},
         )
 
     def __enter__(self) -> Self:
+        self._alarm.daemon = True
+        self._alarm.start()
         self._job.__enter__()
         self._end = self._waiter.submit(self._job.wait)
         return self
@@ -61,8 +76,11 @@ class LocalCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._alarm.cancel()
         self._job.stop()
         self._waiter.shutdown()
+        if self._is_late and error is None:
+            raise ClusterError(self._told(f"the job was not over in {self._limit_s:g} s"))
 
     def lines(self, name: str) -> list[str]:
         """Return what a process has said so far: ``ps 0``, ``chief``, ``worker 1``."""
@@ -80,15 +98,24 @@ class LocalCluster:
             return [line for who, line in self._lines if who == name and text in line]
 
         with self._said:
-            if not self._said.wait_for(lambda: len(heard()) >= times, self._timeout_s):
-                said = "\n".join(f"{who} | {line}" for who, line in self._lines)
-                raise ClusterError(f"{name} has not said {text!r} in {self._timeout_s:g} s:\n{said}")
+            self._said.wait_for(lambda: len(heard()) >= times or self._is_late, self._timeout_s)
+            if len(heard()) < times:
+                raise ClusterError(self._told(f"{name} has not said {text!r} in {self._timeout_s:g} s"))
             return heard()[times - 1]
 
     def wait(self) -> Ended | None:
-        """Wait for the end of the job; see ``LocalJob.wait``."""
+        """Wait for the end of the job; see ``LocalJob.wait``.
+
+        Raises:
+            ClusterError: It does not come; the text is all that was said, with the stacks of every process.
+        """
         assert self._end is not None
-        return self._end.result(self._timeout_s)
+        try:
+            return self._end.result(self._timeout_s)
+        except FutureTimeout:
+            self._abort()
+            self._job.stop()
+            raise ClusterError(self._told(f"the job is not over in {self._timeout_s:g} s")) from None
 
     def kill(self, name: str) -> None:
         """End a process as a power failure would."""
@@ -109,6 +136,23 @@ class LocalCluster:
     def is_running(self, name: str) -> bool:
         """Return whether a process is there."""
         return self._job.pid(name) is not None
+
+    def pid(self, name: str) -> int | None:
+        """Return the number of a process; None where it does not run."""
+        return self._job.pid(name)
+
+    def _abort(self) -> None:
+        """End all processes where they stand; each says where that was."""
+        with self._said:
+            self._is_late = True
+            self._said.notify_all()
+        for name in self._names:
+            self._job.signal(name, signal.SIGCONT)
+            self._job.signal(name, signal.SIGABRT)
+
+    def _told(self, text: str) -> str:
+        with self._said:
+            return "\n".join([f"{text}:", *(f"{who} | {line}" for who, line in self._lines)])
 
     def _hear(self, name: str, line: str, is_out: bool) -> None:
         with self._said:

@@ -1,12 +1,14 @@
 """The processes of a job on one machine: started, watched, stopped. What each of them does is its own affair.
 
 Every process is ``monolith train`` with its place in the job added, found through files in a folder of the job's own.
+None outlives this one: should it be killed, their lifeline is cut.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+import os
 import queue
 import shutil
 import signal
@@ -15,7 +17,7 @@ import sys
 import tempfile
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +27,7 @@ from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.discovery import FileDiscovery
 from monolith.discovery.address import split_address
+from monolith.training.distributed.lifeline import Lifeline
 
 __all__ = ["Ended", "LocalJob", "Say"]
 
@@ -86,6 +89,7 @@ class LocalJob:
         folder: Where the processes run; None = here.
         start_timeout_s: In which all servers must be there.
         grace_s: In which a process must end that was asked to, before it is killed.
+        environment: Variables of the processes; None = those of this one.
         clock: Measures these.
     """
 
@@ -101,6 +105,7 @@ class LocalJob:
         folder: Path | None = None,
         start_timeout_s: float = 60.0,
         grace_s: float = 60.0,
+        environment: Mapping[str, str] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if not arguments or arguments[0] != "train":
@@ -115,6 +120,8 @@ class LocalJob:
         self._clock = clock or SystemClock()
         self._num_ps = num_ps
         self._ended: queue.Queue[tuple[_Process, int]] = queue.Queue()
+        self._lifeline = Lifeline()
+        self._environment = self._lifeline.environment(os.environ if environment is None else environment)
         self._folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
         self._patience: Deadline | None = None
         self._starting = threading.Lock()
@@ -177,17 +184,27 @@ class LocalJob:
         return None
 
     def stop(self) -> None:
-        """Ask all processes to end, workers first, so that they can still save; kill those that do not."""
+        """Ask all processes to end, workers first, so that they can still save; kill those that do not.
+
+        Whoever is interrupted here, by a second Ctrl-C, has no time: all are killed at once.
+        """
         with self._starting:  # from here on nothing is started again
             self._is_stopping = True
-        for is_server in (False, True):
-            asked = [one for one in self._processes if one.is_server is is_server and one.popen is not None]
-            for process in asked:
-                self.signal(process.name, signal.SIGTERM)
-            deadline = Deadline(self._clock, self._grace_s)
-            for process in asked:
-                self._end(process, deadline)
-        shutil.rmtree(self._folder, ignore_errors=True)
+        try:
+            for is_server in (False, True):
+                self._stop([one for one in self._processes if one.is_server is is_server and one.popen is not None])
+        finally:
+            for process in self._processes:
+                self.signal(process.name, signal.SIGKILL)
+            self._lifeline.close()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _stop(self, processes: Sequence[_Process]) -> None:
+        for process in processes:
+            self.signal(process.name, signal.SIGTERM)
+        deadline = Deadline(self._clock, self._grace_s)
+        for process in processes:
+            self._end(process, deadline)
 
     # --- for tests and for operators ---
 
@@ -226,6 +243,8 @@ class LocalJob:
             text=True,
             errors="replace",
             cwd=self._place,
+            env=self._environment,
+            pass_fds=self._lifeline.descriptors,
             start_new_session=True,  # Ctrl-C is for the one who started them all: workers end before servers
         )
         streams = ((process.popen.stdout, True), (process.popen.stderr, False))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-import signal
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from monolith.core.errors import ConfigError
+from monolith.core.stop_signals import stop_signals
 from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
 from monolith.discovery.address import split_address
 from monolith.ps.security import Security
@@ -19,6 +17,7 @@ from monolith.training.config.cluster import ClusterConfig
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.lifecycle import Session, run_role
+from monolith.training.distributed.lifeline import SERVER_PATIENCE_S, end_with_starter
 
 __all__ = ["run_process", "security_of"]
 
@@ -30,11 +29,12 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
 
     Args:
         config: The job, and this process's place in it; discovery by tf_config and mlp knows the place better.
-        environment: The process's variables, for discovery.
+        environment: The process's variables, for discovery and the lifeline.
 
     Raises:
         ConfigError: The settings are wrong, or nothing says how the processes find each other.
     """
+    end_with_starter(environment, patience_s=SERVER_PATIENCE_S if config.server_type == "ps" else 0.0)
     if config.server_type == "evaluator":
         return _evaluate(config)
     from_cluster(config, config).check()
@@ -51,8 +51,8 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
         from monolith.training.distributed.ps_role import serve, server_config
 
         settings = server_config(process, security, config.model_dir)
-        with _stop_signals() as ended:
-            run_role(discovery, process, lambda session: serve(session, settings, ended))
+        with stop_signals() as endings:
+            run_role(discovery, process, lambda session: serve(session, settings, endings))
         return None
     return run_role(discovery, process, lambda session: _train(session, config, security))
 
@@ -113,14 +113,3 @@ def _placed(config: ClusterJobConfig, discovery: Discovery) -> ClusterJobConfig:
         return config
     role: Any = discovery.server_type
     return replace(config, server_type=role, index=discovery.index, advertised_host=host, bind_port=port)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

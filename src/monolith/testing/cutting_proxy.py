@@ -1,0 +1,190 @@
+"""A TCP proxy that breaks on purpose: what passes through it can be cut off, held up either way, and let go on.
+
+Bytes are bytes here: it stands in front of a gRPC port as well as in front of a data plane.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from monolith.discovery.address import split_address
+
+__all__ = ["CuttingProxy"]
+
+_CHUNK = 1 << 16
+
+
+class CuttingProxy:
+    """Forwards connections to ``target`` while it is whole; also a context manager.
+
+    Args:
+        target: ``host:port`` of the server; it need not be there yet.
+        host: Interface to listen on. Another one of the loopback, such as 127.0.0.2, allows the server's own port.
+        port: Port to listen on; 0 = any.
+    """
+
+    def __init__(self, target: str, *, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._target = split_address(target)
+        self._changed = threading.Condition()
+        self._is_cut = False
+        self._is_closed = False
+        self._flows = {"requests": True, "answers": True}
+        self._pairs: list[_Pair] = []
+        self._threads: list[threading.Thread] = []
+        self._listening = socket.create_server((host, port))
+        self.address = f"{host}:{self._listening.getsockname()[1]}"
+        """Where clients connect to, ``host:port``."""
+        self._acceptor = threading.Thread(target=self._accept, name=f"proxy {self.address}", daemon=True)
+        self._acceptor.start()
+
+    # --- what goes wrong ---
+
+    def cut(self) -> None:
+        """Break all connections, as a cable would: both ends see a reset. New ones are refused until ``resume``."""
+        with self._changed:
+            self._is_cut = True
+            self._drop_all()
+
+    def hang(self, *, requests: bool = True, answers: bool = True) -> None:
+        """Hold everything up without a word, in one direction or both, until ``resume``; connections stay."""
+        with self._changed:
+            self._flows = {"requests": not requests, "answers": not answers}
+
+    def drop(self) -> None:
+        """Break the connections there are; with what is held up in them. New ones pass."""
+        with self._changed:
+            self._drop_all()
+
+    def resume(self) -> None:
+        """Be whole again: what was held up arrives, and new connections are taken."""
+        with self._changed:
+            self._is_cut = False
+            self._flows = {"requests": True, "answers": True}
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """End everything; a second call does nothing."""
+        with self._changed:
+            self._is_closed = True
+            self._drop_all()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes the acceptor
+        self._listening.close()
+        self._acceptor.join()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def connections(self) -> int:
+        """Connections that pass through it now."""
+        with self._changed:
+            return len(self._pairs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- how bytes pass ---
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._listening.accept()
+            except OSError:
+                return
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._start(self._connect, client)
+
+    def _start(self, what: Callable[..., None], *arguments: object) -> None:
+        thread = threading.Thread(target=what, args=arguments, name=f"proxy {self.address}", daemon=True)
+        with self._changed:
+            self._threads.append(thread)
+        thread.start()
+
+    def _connect(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self._target, timeout=10)
+        except OSError:
+            _reset(client)
+            return
+        server.settimeout(None)
+        for each in (client, server):
+            each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        pair = _Pair(client, server)
+        with self._changed:
+            self._pairs.append(pair)
+            if self._is_cut or self._is_closed:
+                self._drop(pair)
+                return
+        self._start(self._forward, pair, client, server, "requests")
+        self._forward(pair, server, client, "answers")
+
+    def _forward(self, pair: _Pair, source: socket.socket, sink: socket.socket, direction: str) -> None:
+        try:
+            while part := source.recv(_CHUNK):
+                if not self._may_pass(pair, direction):
+                    return
+                sink.sendall(part)
+            if self._may_pass(pair, direction):
+                sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            with self._changed:
+                self._drop(pair)
+        finally:
+            self._ended(pair)
+
+    def _may_pass(self, pair: _Pair, direction: str) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._flows[direction] or not pair.is_open)
+            return pair.is_open
+
+    def _ended(self, pair: _Pair) -> None:
+        """Both directions are through: nobody needs the sockets any more."""
+        with self._changed:
+            pair.ended += 1
+            if pair.ended == 2:
+                if pair in self._pairs:
+                    self._pairs.remove(pair)
+                pair.client.close()
+                pair.server.close()
+
+    def _drop_all(self) -> None:
+        for pair in list(self._pairs):
+            self._drop(pair)
+
+    def _drop(self, pair: _Pair) -> None:
+        if pair.is_open:
+            pair.is_open = False
+            self._pairs.remove(pair)
+            for each in (pair.client, pair.server):
+                _reset(each)
+            self._changed.notify_all()
+
+
+class _Pair:
+    """One connection: its two sockets."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.is_open = True
+        self.ended = 0
+
+
+def _reset(each: socket.socket) -> None:
+    """Close without goodbye; threads that wait in it wake up."""
+    with contextlib.suppress(OSError):
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    with contextlib.suppress(OSError):
+        each.shutdown(socket.SHUT_RD)
+    each.close()

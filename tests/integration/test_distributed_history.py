@@ -1,0 +1,58 @@
+"""Servers are killed, held and cut off while clients push and look up: what they were told is what is there."""
+
+from __future__ import annotations
+
+import random
+import sys
+import threading
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from monolith.ps import ServerConfig
+from monolith.ps import store as store_module
+from monolith.ps.store import TransportName
+from monolith.testing.history import History
+from monolith.testing.history_clients import HistoryClients, read_numbers
+from monolith.testing.hurt_servers import HARMS, Harm, HurtServers, tcp_addresses
+
+KEYS = list(range(1, 41))
+SOON_S = 120.0
+# Servers that keep a log lose no more than its interval; others, what came after the last snapshot.
+LOG_INTERVAL_S = 0.2 if "delta_log" in {field.name for field in fields(ServerConfig)} else None
+TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")
+
+
+@pytest.fixture(autouse=True)
+def through_the_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "data_plane_addresses", tcp_addresses)
+
+
+@TRANSPORTS
+def test_what_was_acknowledged_is_there_once_whatever_happens_to_the_servers(
+    transport: TransportName, tmp_path: Path, seed: int
+) -> None:
+    history = History(clients=3, shards=2)
+    plan: list[Harm] = [*HARMS]
+    random.Random(seed).shuffle(plan)
+    pause = threading.Event()
+    with HurtServers(history, tmp_path, timeout_s=0.5, log_interval_s=LOG_INTERVAL_S) as servers:
+        with HistoryClients(history, lambda: servers.open_store(transport), KEYS, seed=seed, pause_s=0.005) as clients:
+            assert clients.wait_for(60, SOON_S), servers.logs()
+            assert servers.connections(transport) >= history.shards
+            for number, harm in enumerate(plan):
+                if harm == "kill":
+                    servers.save()
+                    assert clients.wait_for(20, SOON_S), servers.logs()
+                servers.hurt(harm, number % 2, lambda: pause.wait(0.7))
+                assert clients.wait_for(30, SOON_S), f"after {harm!r}:\n{servers.logs()}"
+        with servers.open_store(transport) as store:
+            assert store.transport == transport
+            final = read_numbers(store, KEYS)
+    assert clients.failures == []
+    assert len(history.kills) == 1
+    found = history.violations(final)
+    assert not found, "\n".join([f"plan {plan}", *(f"{one.kind}: {one.text}" for one in found[:20])])

@@ -1,0 +1,193 @@
+"""Jobs of several processes that are killed, held, cut off and short of disk: they go on, or say why not."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import training_child as child
+from job_processes import JobProcesses
+
+from monolith.artifacts import CheckpointFolder
+from monolith.testing.cutting_proxy import CuttingProxy
+from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+
+PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def pattern(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return child.write_data(tmp_path_factory.mktemp("data"))
+
+
+def options(pattern: str, folder: Path, *more: object) -> list[object]:
+    return [
+        "--task", f"{child.__file__}:Ranker", "--data", pattern, "--batch-size", 40, "--threads", 1, "--epochs", 0,
+        "--model-dir", folder / "run", "--save-summary-steps", 0, "--log-step-count-steps", 10,
+        "--connect-retries", 600, "--retry-backoff-ms", 100, "--retry-wait-in-secs", 0.2,
+        "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 30, *more,
+    ]  # fmt: skip
+
+
+def by_file(folder: Path) -> list[object]:
+    return ["--discovery-type", "file", "--discovery-folder", folder / "cluster"]
+
+
+def saved_steps(folder: Path) -> list[int]:
+    return [one.step for one in CheckpointFolder(folder / "run" / "checkpoints").saved()]
+
+
+def go_on(job: JobProcesses, name: str) -> None:
+    """See that a worker takes further steps."""
+    before = job.said(name).count("step finished")
+    job.wait_for(name, "step finished", before + 2)
+
+
+def test_each_process_of_a_job_can_be_killed_and_the_job_goes_on(tmp_path: Path, pattern: str) -> None:
+    told = options(pattern, tmp_path, *by_file(tmp_path), "--save-checkpoints-steps", 20)
+    with JobProcesses(tmp_path, told, num_ps=2, num_workers=2) as job:
+        job.start_all()
+        job.wait_for("chief", "checkpoint saved")
+        job.wait_for("worker 1", "step finished")
+
+        job.kill("worker 1")
+        go_on(job, "chief")
+        job.start("worker 1")
+        job.wait_for("worker 1", "first step is done", 2)
+
+        job.kill("ps 1")
+        job.start("ps 1")
+        job.wait_for("ps 1", "shard recovered")
+        job.wait_for("chief", "a server was lost and is back")
+        go_on(job, "chief")
+        go_on(job, "worker 1")
+
+        before = saved_steps(tmp_path)[-1]
+        job.kill("chief")
+        go_on(job, "worker 1")
+        job.start("chief")
+        job.wait_for("chief", "the servers hold a training that goes on")
+        job.wait_for("chief", "first step is done", 2)
+        go_on(job, "chief")
+        go_on(job, "worker 1")
+
+        job.signal("chief", signal.SIGTERM)
+        assert [job.end(name) for name in ("chief", "worker 1", "ps 0", "ps 1")] == [0, 0, 0, 0], job.logs()
+    assert saved_steps(tmp_path)[-1] > before, "training resumes where it was"
+
+
+def test_a_server_that_is_held_up_holds_up_the_job_and_no_longer(tmp_path: Path, pattern: str) -> None:
+    told = options(pattern, tmp_path, *by_file(tmp_path), "--operation-timeout-in-ms", 500)
+    with JobProcesses(tmp_path, told) as job:
+        job.start_all()
+        job.wait_for("chief", "step finished")
+        job.signal("ps 0", signal.SIGSTOP)
+        threading.Event().wait(2)  # how long it stands still, not what anything waits for
+        job.signal("ps 0", signal.SIGCONT)
+        go_on(job, "chief")
+        assert "a server was lost" not in job.said("chief"), "it has lost nothing"
+        job.signal("chief", signal.SIGTERM)
+        assert [job.end("chief"), job.end("ps 0")] == [0, 0], job.logs()
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and a certificate that it signed, for both ends."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is absent; it makes the certificates")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def run(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    run("req", "-x509", *key, "-days", "2", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
+    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1,IP:127.0.0.2\n")
+    run("req", "-new", *key, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=job")
+    signing = ("x509", "-req", "-in", "own.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
+    run(*signing, "-days", "2", "-extfile", "extensions", "-out", "own.pem")
+    (folder / "token").write_text("s3cret\n")
+    return folder
+
+
+@pytest.mark.skipif(why_no_zookeeper() is not None, reason=str(why_no_zookeeper()))
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")
+def test_a_job_with_mutual_tls_found_through_zookeeper_outlives_a_cut(
+    tmp_path: Path, pattern: str, certificates: Path
+) -> None:
+    security = [
+        "--ps-tls-cert", certificates / "own.pem", "--ps-tls-key", certificates / "own.key",
+        "--ps-tls-ca", certificates / "ca.pem", "--ps-token-file", certificates / "token",
+    ]  # fmt: skip
+    with ZooKeeperServer() as zookeeper, ExitStack() as stack:
+        found = ["--discovery-type", "zookeeper", "--zk-server", zookeeper.address, "--uuid", "a-job"]
+        told = options(pattern, tmp_path, *found, *security, "--operation-timeout-in-ms", 500)
+        proxied = ["--advertised-host", "127.0.0.2"]
+        job = stack.enter_context(JobProcesses(tmp_path, told, num_ps=2, server_options=proxied))
+        cable, *_ = [
+            stack.enter_context(CuttingProxy(f"127.0.0.1:{port}", host="127.0.0.2", port=port)) for port in job.ports
+        ]
+        job.start_all()
+        job.wait_for("chief", "step finished")
+        assert cable.connections > 0, "TLS travels over gRPC, through the proxy"
+        for hurt in (cable.cut, cable.hang):
+            hurt()
+            threading.Event().wait(1)  # how long it lasts, not what anything waits for
+            cable.resume()
+            go_on(job, "chief")
+        job.signal("chief", signal.SIGTERM)
+        assert [job.end(name) for name in ("chief", "ps 0", "ps 1")] == [0, 0, 0], job.logs()
+    assert "a server was lost" not in job.said("chief")
+    assert saved_steps(tmp_path)
+
+
+@pytest.mark.parametrize("whose", ["chief", "ps 1"])
+def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path: Path, pattern: str, whose: str) -> None:
+    first = options(pattern, tmp_path, *by_file(tmp_path), "--max-steps", 20)
+    with JobProcesses(tmp_path, first, num_ps=2) as job:
+        job.start_all()
+        assert [job.end(name) for name in ("chief", "ps 0", "ps 1")] == [0, 0, 0], job.logs()
+    assert saved_steps(tmp_path) == [20]
+    second = options(pattern, tmp_path, *by_file(tmp_path), "--max-steps", 60)
+    with JobProcesses(tmp_path, second, num_ps=2) as job:
+        for name in ("ps 0", "ps 1", "chief"):
+            job.start(name, largest_file=2000 if name == whose else None)
+        assert job.end("chief") == 1, job.logs()
+        last = job.said("chief").splitlines()[-1]
+        assert last.startswith("error: "), job.logs()
+        assert "run/checkpoints" in last, "it names the file"
+        assert "Traceback" not in job.said("chief")
+    assert saved_steps(tmp_path) == [20], "the checkpoint before is as it was"
+
+
+def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, pattern: str) -> None:
+    told = [str(each) for each in options(pattern, tmp_path)]
+    command = [*PROGRAM, "launch", "local", "--num-ps", "1", "--num-workers", "1", "--", "train", *told]
+    with (tmp_path / "log").open("w") as log:
+        launched = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONFAULTHANDLER": "1"})
+    waiting = threading.Event()
+    try:
+        while "step finished" not in (tmp_path / "log").read_text():
+            assert launched.poll() is None, (tmp_path / "log").read_text()
+            waiting.wait(0.05)
+        children = psutil.Process(launched.pid).children(recursive=True)
+        assert len(children) == 2
+    finally:
+        launched.kill()
+        launched.wait()
+    _, alive = psutil.wait_procs(children, timeout=120)
+    for one in alive:
+        one.send_signal(signal.SIGABRT)
+    assert not alive, (tmp_path / "log").read_text()
+    assert saved_steps(tmp_path), "the chief has saved before it went"

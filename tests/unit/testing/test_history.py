@@ -1,0 +1,245 @@
+"""The checker finds what is wrong, and nothing where nothing is."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from monolith.core.errors import ShardUnavailable
+from monolith.embedding import MultiTable
+from monolith.ps.shard_map import shard_of
+from monolith.testing.history import Cells, History, Kill, Lookup, Push, numbers_table
+from monolith.testing.history_clients import HistoryClients, read_numbers
+
+KEYS = list(range(10))
+CLIENTS = 3
+SHARDS = 2
+
+
+class World:
+    """A store of two shards in one thread, with a clock: every call is answered at once, or as it is told."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.history = History(clients=CLIENTS, shards=SHARDS)
+        self.cells = {key: [0] * CLIENTS for key in KEYS}
+        self.kept = {key: [0] * CLIENTS for key in KEYS}
+        self.now = 0.0
+
+    def tick(self) -> float:
+        self.now += 1
+        return self.now
+
+    def push(self, client: int, *, applied: int = 1, acknowledged: bool = True, keys: int = 3) -> Push:
+        amounts = {key: self.chance.randint(1, 999) for key in self.chance.sample(KEYS, keys)}
+        start = self.tick()
+        for key, amount in amounts.items():
+            self.cells[key][client] += applied * amount
+        push = Push(client=client, amounts=amounts, start=start, end=self.tick() if acknowledged else None)
+        self.history.pushes.append(push)
+        return push
+
+    def look(self, keys: list[int] | None = None) -> Lookup:
+        start = self.tick()
+        cells = {key: list(self.cells[key]) for key in keys or KEYS}
+        lookup = Lookup(cells=cells, start=start, end=self.tick())
+        self.history.lookups.append(lookup)
+        return lookup
+
+    def save(self) -> None:
+        """Make everything durable."""
+        self.kept = {key: list(row) for key, row in self.cells.items()}
+        self.durable = self.tick()
+
+    def kill(self, shard: int) -> None:
+        start = self.tick()
+        for key in KEYS:
+            if shard_of(np.array([key], np.int64), SHARDS)[0] == shard:
+                self.cells[key] = list(self.kept[key])
+        self.history.kills.append(Kill(shard=shard, start=start, end=self.tick(), durable_until=self.durable))
+
+    def run(self, calls: int) -> None:
+        for _ in range(calls):
+            self.push(self.chance.randrange(CLIENTS))
+            self.look(self.chance.sample(KEYS, 4))
+
+    def kinds(self) -> set[str]:
+        return {violation.kind for violation in self.history.violations(self.cells)}
+
+
+@pytest.fixture
+def world(seed: int) -> World:
+    made = World(seed)
+    made.save()
+    made.run(40)
+    return made
+
+
+def test_a_history_of_calls_that_all_succeed_is_possible(world: World) -> None:
+    assert world.history.violations(world.cells) == []
+
+
+@pytest.mark.parametrize("applied", [0, 1])
+def test_what_was_never_acknowledged_may_be_there_or_not(world: World, applied: int) -> None:
+    for client in (0, 1, 1):
+        world.push(client, applied=applied, acknowledged=False)
+        world.run(3)
+    assert world.kinds() == set()
+
+
+def test_a_kill_takes_away_what_was_not_durable_and_no_more(world: World) -> None:
+    for shard in (0, 1, 0):
+        world.save()
+        world.run(12)
+        world.kill(shard)
+        world.run(5)
+    assert world.kinds() == set()
+
+
+def test_a_lost_push_is_found(world: World) -> None:
+    world.push(1, applied=0)
+    assert world.kinds() == {"lost"}
+
+
+def test_a_push_that_was_applied_twice_is_found(world: World) -> None:
+    world.push(2, applied=2)
+    assert world.kinds() >= {"doubled"}
+
+
+def test_one_that_nobody_knows_of_but_applied_twice_is_found(world: World) -> None:
+    world.push(0, applied=2, acknowledged=False)
+    assert world.kinds() == {"doubled"}
+
+
+def test_a_lost_push_is_found_where_an_unknown_one_could_hide_its_amount(world: World) -> None:
+    world.push(1, applied=1, acknowledged=False, keys=10)
+    world.push(1, applied=0, keys=2)
+    assert world.kinds() & {"lost", "impossible"}
+
+
+def test_half_of_a_push_is_found(world: World) -> None:
+    push = world.push(0, acknowledged=False, keys=10)
+    shard = shard_of(np.array(KEYS, np.int64), SHARDS)
+    mine = [key for key in push.amounts if shard[KEYS.index(key)] == 0]
+    world.cells[mine[0]][0] -= push.amounts[mine[0]]
+    assert world.kinds() == {"impossible"}
+
+
+def test_a_durable_push_that_a_kill_took_away_is_found(world: World) -> None:
+    world.save()
+    kept = world.kept
+    world.push(0, keys=10)
+    world.save()
+    world.run(5)
+    world.kept = kept
+    world.kill(0)
+    assert world.kinds() & {"lost", "impossible"}
+
+
+def test_a_gap_in_what_a_kill_took_away_is_found(world: World) -> None:
+    world.save()
+    lost = world.push(0, keys=10)
+    later = world.push(0, keys=10)
+    world.run(2)
+    before = {key: list(row) for key, row in world.cells.items()}
+    world.kill(0)
+    for key in KEYS:
+        if shard_of(np.array([key], np.int64), SHARDS)[0] == 0:
+            world.cells[key] = before[key]
+            world.cells[key][0] -= lost.amounts[key]
+    assert later.end is not None
+    assert world.kinds() == {"impossible"}, "a kill takes the latest, not one in the middle"
+
+
+def test_a_push_under_way_at_a_kill_may_have_come_after_it(world: World) -> None:
+    world.save()
+    world.push(0, keys=10)
+    start = world.tick()
+    world.kill(0)
+    amounts = dict.fromkeys(KEYS, 7)
+    for key in KEYS:
+        world.cells[key][0] += 7
+    world.history.pushes.append(Push(client=0, amounts=amounts, start=start, end=world.tick()))
+    world.run(3)
+    assert world.kinds() == set()
+
+
+def test_a_stale_lookup_is_found(world: World) -> None:
+    lookup = world.look([3])
+    world.push(0, keys=10)
+    world.history.lookups.append(replace(lookup, start=world.tick(), end=world.tick()))
+    assert world.kinds() == {"stale"}
+
+
+def test_a_lookup_of_what_is_pushed_later_is_found(world: World) -> None:
+    start, end = world.tick(), world.tick()
+    world.push(0, keys=10)
+    world.history.lookups.append(replace(world.look([3]), start=start, end=end))
+    assert "early" in world.kinds()
+
+
+def test_a_lookup_of_a_value_that_never_was_is_found(world: World) -> None:
+    world.push(0, acknowledged=False, keys=10)
+    lookup = world.look([3])
+    world.history.lookups[-1] = replace(lookup, cells={3: [lookup.cells[3][0] - 1, *lookup.cells[3][1:]]})
+    assert "impossible" in world.kinds()
+
+
+def test_lookups_that_go_back_in_time_are_found(world: World) -> None:
+    before = world.look([3])
+    push = world.push(0, acknowledged=False, keys=10)
+    world.look([3])
+    world.history.lookups.append(replace(before, start=world.tick(), end=world.tick()))
+    assert push.end is None
+    assert world.kinds() == {"backwards"}
+
+
+# --- clients ---
+
+
+class Shaky:
+    """A store that now and then fails, before or after it has done what it was asked."""
+
+    def __init__(self, table: MultiTable, seed: int) -> None:
+        self._table = table
+        self._chance = random.Random(seed)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._table, name)
+
+    @contextmanager
+    def _fault(self) -> Iterator[None]:
+        if self._chance.random() < 0.05:
+            raise ShardUnavailable("before")
+        yield
+        if self._chance.random() < 0.05:
+            raise ShardUnavailable("after")
+
+    def pull(self, ids: object) -> object:
+        with self._fault():
+            return self._table.pull(ids)  # type: ignore[arg-type]
+
+    def push(self, ids: object, grads: object) -> None:
+        with self._fault():
+            self._table.push(ids, grads)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        pass
+
+
+def test_clients_of_a_sound_store_leave_a_possible_history(seed: int) -> None:
+    history = History(clients=CLIENTS, shards=1)
+    table = MultiTable([numbers_table(CLIENTS)])
+    with HistoryClients(history, lambda: Shaky(table, seed), KEYS, seed=seed) as clients:  # type: ignore[arg-type,return-value]
+        assert clients.wait_for(300, 60)
+    final: Cells = read_numbers(table, KEYS)
+    assert history.violations(final) == []
+    assert any(push.end is None for push in history.pushes)
+    assert clients.failures
+    wrong = {**final, 3: [final[3][0] + 1, *final[3][1:]]}
+    assert history.violations(wrong)
