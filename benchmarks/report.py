@@ -81,7 +81,7 @@ def environment_text(line: Line) -> str:
     env = line["env"]
     parts = [f"{env.get('cpu')} ({env.get('machine')}), {env.get('threads')} threads"]
     parts += [
-        f"{name} {env[name]}" for name in ("torch", "fbgemm", "protobuf", "pyarrow", "zstandard") if env.get(name)
+        f"{name} {env[name]}" for name in ("torch", "fbgemm", "protobuf", "pyarrow", "zstandard", "redis", "hiredis") if env.get(name)
     ]
     parts += [f"commit {env.get('commit')}", f"load {env.get('load')} at the time"]
     if env.get("quick"):
