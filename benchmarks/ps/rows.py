@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,30 +33,33 @@ def row_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     for ids, rows in workload.first_rows():
         tables[TABLE.name].assign(ids, rows, BEGIN_S)
     SCRATCH.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=SCRATCH))) / "tables"
+    with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
+        folder = Path(scratch) / "tables"
         tables.snapshot(folder)
-        recoveries = sizes.recoveries if "recover_10m_s" in cases else 1
-        seconds = []
-        for number in range(recoveries):
-            progress(f"recovery {number + 1} of {recoveries}")
-            _forget(folder)
-            begin = time.perf_counter()
-            server = Server(recover_from=folder)
-            stack.callback(server.close)
-            store = RemoteStore([server.address], [TABLE])
-            stack.callback(store.close)
-            first = store.pull({TABLE.name: workload.call(0)[:16]})[TABLE.name]
-            seconds.append(time.perf_counter() - begin)
-            if not np.array_equal(first, tables[TABLE.name].lookup(workload.call(0)[:16])):
-                raise RuntimeError("the recovered rows are not those that were saved")
-            if number + 1 < recoveries:
-                store.close()
-                server.close()
         if "recover_10m_s" in cases:
-            size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-            yield seconds_result("recover_10m_s", seconds, rows=sizes.rows, bytes=size)
-        yield from _traffic(cases, workload, tables[TABLE.name], store)
+            yield _recovery(workload, tables[TABLE.name], folder)
+        if not {"lookup_share", "push_share", "lookup_redis"} & set(cases):
+            return
+        with Server(recover_from=folder) as server, RemoteStore([server.address], [TABLE]) as store:
+            yield from _traffic(cases, workload, tables[TABLE.name], store)
+
+
+def _recovery(workload: Workload, table: Table, folder: Path) -> Result:
+    """Start servers on the snapshot, one after the other, until each has answered a pull."""
+    few = workload.call(0)[:16]
+    expected = table.lookup(few)
+    seconds = []
+    for number in range(workload.sizes.recoveries):
+        progress(f"recovery {number + 1} of {workload.sizes.recoveries}")
+        _forget(folder)
+        begin = time.perf_counter()
+        with Server(recover_from=folder) as server, RemoteStore([server.address], [TABLE]) as store:
+            found = store.pull({TABLE.name: few})[TABLE.name]
+            seconds.append(time.perf_counter() - begin)
+        if not np.array_equal(found, expected):
+            raise RuntimeError("the recovered rows are not those that were saved")
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return seconds_result("recover_10m_s", seconds, bytes=size)
 
 
 def _forget(folder: Path) -> None:
@@ -101,8 +103,7 @@ def _traffic(cases: Sequence[str], workload: Workload, table: Table, store: Remo
         yield compare("push_share", ours, peer, work, "M gradients/s", **shared, ms=1e3 * float(np.median(ours)))
 
 
-def _beside_redis(workload: Workload, table: Table, pull: object) -> Result:
-    assert callable(pull)
+def _beside_redis(workload: Workload, table: Table, pull: Callable[[int], object]) -> Result:
     sizes = workload.sizes
     try:
         with RedisTable() as redis:
