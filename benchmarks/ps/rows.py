@@ -5,21 +5,25 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 
 from measure.results import PeerMissing, Result, compare, skipped
-from measure.timing import interleave
+from measure.timing import Turn, interleave
 from monolith.embedding import MultiTable, Table
 from monolith.ps import RemoteStore
+from monolith.ps.transport import DataPlaneTransport
 from ps.redis_peer import RedisTable
 from ps.results import progress, seconds_result
 from ps.server import Server
 from ps.workload import BEGIN_S, TABLE, Sizes, Workload
 
 __all__ = ["row_cases"]
+
+CALL_S = 30.0
 
 SCRATCH = Path(__file__).resolve().parents[2] / "build" / "bench"
 """On the disk of the checkout: a folder in memory would not be what a server recovers from."""
@@ -91,8 +95,16 @@ def _traffic(cases: Sequence[str], workload: Workload, table: Table, store: Remo
     shared = {"peer_name": "the same table in this process", "transport": store.transport}
     if "lookup_share" in cases:
         progress("lookup_share")
-        ours, peer = interleave([pull, lookup], rounds=sizes.rounds, steps=sizes.steps)
-        yield compare("lookup_share", ours, peer, work, "M rows/s", **shared, ms=1e3 * float(np.median(ours)))
+        with RemoteStore(store.addresses, [TABLE], transport="grpc") as slow, closing(_over_tcp(store)) as tcp:
+            turns: list[Turn] = [
+                pull,
+                lookup,
+                lambda call: tcp.pull({0: workload.call(call)}, CALL_S),
+                lambda call: slow.pull({TABLE.name: workload.call(call)}),
+            ]
+            ours, peer, by_tcp, by_grpc = interleave(turns, rounds=sizes.rounds, steps=sizes.steps)
+        others = {"ratio_tcp": float(np.median(peer / by_tcp)), "ratio_grpc": float(np.median(peer / by_grpc))}
+        yield compare("lookup_share", ours, peer, work, "M rows/s", **shared, **others, ms=1e3 * float(np.median(ours)))
     if "lookup_redis" in cases:
         yield _beside_redis(workload, table, pull)
     if "push_share" in cases:
@@ -103,7 +115,14 @@ def _traffic(cases: Sequence[str], workload: Workload, table: Table, store: Remo
         yield compare("push_share", ours, peer, work, "M gradients/s", **shared, ms=1e3 * float(np.median(ours)))
 
 
-def _beside_redis(workload: Workload, table: Table, pull: Callable[[int], object]) -> Result:
+def _over_tcp(store: RemoteStore) -> DataPlaneTransport:
+    """Return the way that clients on other machines take."""
+    greetings = store._greetings
+    addresses = [next(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
+    return DataPlaneTransport(greetings, addresses, [TABLE.name], [TABLE.dim], half=False, timeout_s=CALL_S)
+
+
+def _beside_redis(workload: Workload, table: Table, pull: Turn) -> Result:
     sizes = workload.sizes
     try:
         with RedisTable() as redis:

@@ -76,6 +76,8 @@ def test_rows_are_recovered_looked_up_and_pushed_and_the_same_here_and_there(siz
     for line in (lookup, push):
         assert (line["better"], line["must"], line["aim"], line["transport"]) == ("higher", 0.35, 0.6, "data_plane")
         assert line["ratio_low"] <= line["ratio"] <= line["ratio_high"]
+    assert lookup["ratio_tcp"] > 0
+    assert lookup["ratio_grpc"] > 0
     assert list(scratch.iterdir()) == []
 
 
