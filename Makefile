@@ -139,6 +139,7 @@ docs: $(VENV)/.requirements ## Check that the links of the documentation lead so
 .PHONY: bench demo proto clean
 bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-bench.lock
+	scripts/install_system_packages.sh bench
 	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
 
 demo: setup ## Set up, then train a model on generated clicks and show how near it comes to the best possible

@@ -80,9 +80,8 @@ def environment_text(line: Line) -> str:
     """Say in one line where the figures are from."""
     env = line["env"]
     parts = [f"{env.get('cpu')} ({env.get('machine')}), {env.get('threads')} threads"]
-    parts += [
-        f"{name} {env[name]}" for name in ("torch", "fbgemm", "protobuf", "pyarrow", "zstandard") if env.get(name)
-    ]
+    packages = ("torch", "fbgemm", "protobuf", "pyarrow", "zstandard", "redis", "hiredis")
+    parts += [f"{name} {env[name]}" for name in packages if env.get(name)]
     parts += [f"commit {env.get('commit')}", f"load {env.get('load')} at the time"]
     if env.get("quick"):
         parts.append("**quick run, smaller sizes**")

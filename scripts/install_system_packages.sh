@@ -4,6 +4,7 @@
 #
 #   install_system_packages.sh         what builds and tests need. Never fails: what cannot be installed is named, and
 #                                      the build goes on without it.
+#   install_system_packages.sh bench   what the peers of benchmarks need. Never fails: cases without their peer say so.
 #   install_system_packages.sh fuzz    what fuzzing needs. Fails when it cannot be had: there is no fuzzing without.
 set -u
 
@@ -29,6 +30,12 @@ if [[ ${1:-} == fuzz ]]; then
   install "${missing[@]}" && exit 0
   echo "fuzzing needs clang 14 with its libFuzzer; as root: apt-get install ${missing[*]}" >&2
   exit 1
+fi
+
+if [[ ${1:-} == bench ]]; then
+  # redis-check-rdb is the whole server under another name; the package redis-server would start one for the machine.
+  command -v redis-server redis-check-rdb >/dev/null || install redis-tools || echo "going on without Redis" >&2
+  exit 0
 fi
 
 command -v g++ >/dev/null || missing+=(g++)

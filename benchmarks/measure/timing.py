@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Seconds", "interleave", "seconds_of"]
+__all__ = ["Seconds", "Turn", "interleave", "seconds_of"]
 
 Seconds = NDArray[np.float64]
 Turn = Callable[[int], object]

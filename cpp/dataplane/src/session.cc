@@ -36,14 +36,16 @@ class SocketSink final : public RowSink {
 
   std::byte* room(std::size_t bytes) override {
     if (!buffer_ || buffer_->size() < bytes) buffer_ = Buffer::take(bytes);
-    return buffer_->data();
+    at_ = buffer_->data();
+    return at_;
   }
   void filled(std::size_t bytes) override {
     Pieces pieces;
     if (!has_begun_) pieces.add(&header_, sizeof header_);
     has_begun_ = true;
-    pieces.add(buffer_ ? buffer_->data() : nullptr, bytes);
+    pieces.add(at_, bytes);
     pieces.send_all(socket_, deadline_);
+    at_ += bytes;
   }
   [[nodiscard]] bool has_begun() const noexcept { return has_begun_; }
 
@@ -52,6 +54,7 @@ class SocketSink final : public RowSink {
   FrameHeader header_;
   Deadline deadline_;
   std::shared_ptr<Buffer> buffer_;
+  std::byte* at_ = nullptr;  // what is to be sent next
   bool has_begun_ = false;
 };
 

@@ -2,9 +2,12 @@
 #include "dataplane/shard.h"
 
 #include <algorithm>
+#include <atomic>
+#include <deque>
 #include <mutex>
 #include <random>
 #include <shared_mutex>
+#include <thread>
 
 #include "engine/data/records.h"
 #include "engine/half.h"
@@ -13,18 +16,22 @@ namespace dataplane {
 
 namespace {
 
-// Rows looked up before they are handed to the sink: a socket sends one piece while the peer takes the one before.
-constexpr std::size_t kPieceBytes = std::size_t{512} << 10;
+// What one thread looks up at a time: small enough that all have work, large enough that starting it costs nothing.
+constexpr std::size_t kLeastPieceBytes = std::size_t{16} << 10, kMostPieceBytes = std::size_t{128} << 10;
+constexpr std::size_t kPiecesPerThread = 4;
+// Of a reply so much is in memory, however slowly the peer takes it.
+constexpr std::size_t kWindowBytes = std::size_t{4} << 20;
 
 std::uint64_t random_number() {
   std::random_device device;
   return std::uint64_t{device()} << 32 | device();
 }
 
-// The lookups of one piece of a reply.
+// Rows that one thread looks up.
 struct Piece {
   std::vector<engine::LookupJob> jobs;
   std::size_t floats = 0;
+  std::atomic<bool> is_filled{false};
 };
 
 void to_half(const float* values, std::size_t count, std::byte* out) noexcept {
@@ -35,6 +42,41 @@ void to_half(const float* values, std::size_t count, std::byte* out) noexcept {
 void from_half(const std::byte* in, std::size_t count, float* out) noexcept {
   const auto* halves = reinterpret_cast<const std::uint16_t*>(in);
   for (std::size_t i = 0; i < count; ++i) out[i] = engine::float_from_half(halves[i]);
+}
+
+void look_up(Piece& piece, std::byte* out, bool half) {
+  static engine::Pool alone(1);
+  std::shared_ptr<engine::data::Buffer> wide;
+  if (half) wide = engine::data::Buffer::take(piece.floats * sizeof(float));
+  auto* const rows = reinterpret_cast<float*>(half ? wide->data() : out);
+  float* at = rows;
+  for (engine::LookupJob& job : piece.jobs) {
+    job.out = at;
+    at += job.bags.ids.size() * job.table->schema().dim();
+  }
+  engine::Table::lookup_all(piece.jobs, alone);
+  if (half) to_half(rows, piece.floats, out);
+}
+
+// All threads look pieces up; this one, which alone knows the sink, also hands out those that are next.
+void fill(std::deque<Piece>& pieces, bool half, engine::Pool& pool, RowSink& sink) {
+  if (pieces.empty()) return;
+  std::vector<std::size_t> begins{0};
+  for (const Piece& piece : pieces) begins.push_back(begins.back() + piece.floats * float_bytes(half));
+  std::byte* const room = sink.room(begins.back());
+  std::size_t next = 0;
+  const auto hand_out = [&] {
+    const std::size_t first = next;
+    while (next < pieces.size() && pieces[next].is_filled.load(std::memory_order_acquire)) ++next;
+    if (next > first) sink.filled(begins[next] - begins[first]);
+  };
+  const auto self = std::this_thread::get_id();
+  pool.run(pieces.size(), [&](std::size_t i) {
+    look_up(pieces[i], room + begins[i], half);
+    pieces[i].is_filled.store(true, std::memory_order_release);
+    if (std::this_thread::get_id() == self) hand_out();
+  });
+  hand_out();
 }
 
 }  // namespace
@@ -97,35 +139,28 @@ std::size_t Shard::reply_bytes(const PullRequest& request, bool half) const noex
 void Shard::pull(const PullRequest& request, bool half, Deadline deadline, RowSink& sink) {
   CallTimer timer(pulls_);
   check_time(deadline);
-  std::shared_ptr<engine::data::Buffer> wide;
-  Piece piece;
+  engine::Pool& pool = members_.front()->table->pool();
+  const std::size_t share = reply_bytes(request, false) / (kPiecesPerThread * pool.threads());
+  const std::size_t piece_bytes = std::clamp(share, kLeastPieceBytes, kMostPieceBytes);
+  std::deque<Piece> window;
+  std::size_t window_floats = 0;
   const auto hand_out = [&] {
-    if (piece.floats == 0) return;
-    if (half && (!wide || wide->size() < piece.floats * sizeof(float))) {
-      wide = engine::data::Buffer::take(piece.floats * sizeof(float));
-    }
-    const std::size_t bytes = piece.floats * float_bytes(half);
-    std::byte* room = sink.room(bytes);
-    auto* out = reinterpret_cast<float*>(half ? wide->data() : room);
-    float* at = out;
-    for (engine::LookupJob& job : piece.jobs) {
-      job.out = at;
-      at += job.bags.ids.size() * job.table->schema().dim();
-    }
-    engine::Table::lookup_all(piece.jobs, piece.jobs.front().table->pool());
-    if (half) to_half(out, piece.floats, room);
-    sink.filled(bytes);
-    piece = {};
+    fill(window, half, pool, sink);
+    window.clear();
+    window_floats = 0;
   };
   for (const PullTable& table : request.tables) {
     Member& member = *members_[table.number];
     const std::size_t dim = shapes_[table.number].dim;
-    const std::size_t most = std::max<std::size_t>(1, kPieceBytes / (dim * sizeof(float)));
+    const std::size_t most = std::max<std::size_t>(1, piece_bytes / (dim * sizeof(float)));
     for (std::size_t first = 0; first < table.ids.size(); first += most) {
       const auto ids = table.ids.subspan(first, std::min(most, table.ids.size() - first));
-      if ((piece.floats + ids.size() * dim) * sizeof(float) > kPieceBytes) hand_out();
-      piece.jobs.push_back({.table = member.table.get(), .bags = {.ids = ids}});
-      piece.floats += ids.size() * dim;
+      const std::size_t floats = ids.size() * dim;
+      if ((window_floats + floats) * sizeof(float) > kWindowBytes) hand_out();
+      if (window.empty() || (window.back().floats + floats) * sizeof(float) > piece_bytes) window.emplace_back();
+      window.back().jobs.push_back({.table = member.table.get(), .bags = {.ids = ids}});
+      window.back().floats += floats;
+      window_floats += floats;
     }
     member.ids_pulled.fetch_add(table.ids.size(), std::memory_order_relaxed);
   }

@@ -23,9 +23,9 @@ namespace dataplane {
 class RowSink {
  public:
   virtual ~RowSink() = default;
-  // Memory for the next `bytes` of the reply, aligned for floats.
+  // Memory for the next `bytes` of the reply, aligned for floats. Asked for once all that was given is filled.
   virtual std::byte* room(std::size_t bytes) = 0;
-  // The room is filled.
+  // The next `bytes` of the room are filled.
   virtual void filled(std::size_t bytes) = 0;
 };
 
