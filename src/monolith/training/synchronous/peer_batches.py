@@ -47,10 +47,10 @@ class PeerBatches:
         """
         batches = iter(self._dataset)
         while True:
-            batch, failure = _read(batches)
-            said = self._channel.numbers([0 if batch is None else batch.size, batch is not None, failure is not None])
-            if failure is not None:
-                raise failure
+            batch, failures = _read(batches)
+            said = self._channel.numbers([0 if batch is None else batch.size, batch is not None, len(failures)])
+            if failures:
+                raise failures.pop()  # not kept in a variable: an exception that its own frame holds outlives everything
             if said[:, 2].any():
                 ranks = ", ".join(str(rank) for rank in np.flatnonzero(said[:, 2]))
                 raise ClusterError(f"rank {ranks} cannot read its data; see what it said")
@@ -69,17 +69,26 @@ class PeerBatches:
         self._dataset.committed(place)
 
 
-def _read(batches: Iterator[Batch]) -> tuple[Batch | None, Exception | None]:
+def _read(batches: Iterator[Batch]) -> tuple[Batch | None, list[Exception]]:
     try:
-        return next(batches, None), None
+        return next(batches, None), []
     except Exception as error:  # told when all ranks know: none may wait for this one
-        return None, error
+        return None, [error]
 
 
 def empty_batch(declaration: Declaration) -> Batch:
     """Return a batch without an example, with every feature of a model."""
-    return Batch.from_arrays(
+    labels = (0, declaration.labels)
+    return Batch(
+        size=0,
         ids={name: Ragged.from_lists([]) for name in declaration.feature_names},
         dense={name: np.empty((0, feature.width), np.float32) for name, feature in declaration.dense.items()},
-        label=np.empty((0, declaration.labels), np.float32),
+        label=np.empty(labels, np.float32),
+        label_mask=np.empty(labels, np.bool_),
+        weight=np.empty(0, np.float32),
+        sample_rate=np.empty(0, np.float32),
+        event_time_s=np.empty(0, np.int64),
+        uid=np.empty(0, np.int64),
+        actions=Ragged.from_lists([]),
+        extras={},
     )

@@ -74,17 +74,17 @@ class PeerStepper(Stepper):
             self._share_weights(pulled)
         samples = sum(self._sizes.popleft())
         self._share = pulled.batch.size / max(1, samples)
-        failure: TrainingDiverged | None = None
+        failures: list[TrainingDiverged] = []
         heads, rows = _NO_HEADS, [torch.zeros(each.shape) for each in pulled.rows]
         if pulled.batch.size:
             try:
                 heads, embedded = self._learn(pulled, step)
                 rows = [new if each.grad is None else each.grad for new, each in zip(rows, embedded.rows, strict=True)]
             except TrainingDiverged as error:
-                failure = error
+                failures.append(error)
         else:
             self._forget_gradients()
-        weights = self._sum_weights(heads, samples, pulled, failure, step)
+        weights = self._sum_weights(heads, samples, pulled, failures, step)
         own = self._collect(pulled, rows)
         sums = [each.grads for each in own.tables.values()]
         dense, sparse = self._clipped(
@@ -125,16 +125,16 @@ class PeerStepper(Stepper):
     # --- over all ranks ---
 
     def _sum_weights(
-        self, heads: Heads, samples: int, pulled: PulledBatch, failure: TrainingDiverged | None, step: int
+        self, heads: Heads, samples: int, pulled: PulledBatch, failures: list[TrainingDiverged], step: int
     ) -> list[nn.Parameter]:
         """Give every weight that any rank has a gradient of the sum of them; return these weights."""
         weights = list(self.model.parameters())
-        loss = 0.0 if heads.loss is None or failure is not None else float(self._objective(heads).detach())
-        told = [failure is not None, loss, pulled.plan.occurrences, *(each.grad is not None for each in weights)]
-        failures, loss, ids, *has_gradient = self._channel.sum(torch.tensor(told, dtype=torch.float64)).tolist()
-        if failure is not None:
-            raise failure
+        loss = 0.0 if heads.loss is None else float(self._objective(heads).detach())
+        told = [len(failures), loss, pulled.plan.occurrences, *(each.grad is not None for each in weights)]
+        diverged, loss, ids, *has_gradient = self._channel.sum(torch.tensor(told, dtype=torch.float64)).tolist()
         if failures:
+            raise failures.pop()  # not kept in a variable: an exception that its own frame holds outlives everything
+        if diverged:
             raise TrainingDiverged(f"step {step + 1}: the loss of another rank is not finite; see what it said")
         self.totals = StepTotals(loss=loss, samples=samples, ids=int(ids))
         learnt = [each for each, ranks in zip(weights, has_gradient, strict=True) if ranks]
@@ -186,7 +186,7 @@ class PeerStepper(Stepper):
         for name, (shape, dtype) in told.items():
             empty = torch.empty(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=self._device)
             shared[name] = self._channel.spread(weights[name].detach().clone() if is_source else empty, source)
-        self.model.load_state_dict(shared)
+        self.model.load_state_dict(shared, strict=False)  # of the same model; only tensors are sent
 
     @torch.no_grad()
     def _shape_weights(self, pulled: PulledBatch) -> None:

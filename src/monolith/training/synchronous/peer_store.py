@@ -100,14 +100,12 @@ class PeerStore:
         Raises:
             ArtifactError: Another rank could not; it says why.
         """
-        failure: MonolithError | OSError | None = None
         try:
             report = self.tables.restore(path, shard=(self.peers.rank, self.peers.size))
-        except (MonolithError, OSError) as error:
-            failure = error
-        has_failed = self.peers.steps.numbers([failure is not None])[:, 0]
-        if failure is not None:
-            raise failure
+        except (MonolithError, OSError):
+            self.peers.steps.numbers([1])
+            raise
+        has_failed = self.peers.steps.numbers([0])[:, 0]
         if has_failed.any():
             ranks = ", ".join(str(rank) for rank in np.flatnonzero(has_failed))
             raise ArtifactError(f"'{path}' was not restored: rank {ranks} could not read it; see what it said")

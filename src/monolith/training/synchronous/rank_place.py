@@ -61,8 +61,11 @@ class RankPlace:
 
 
 def told_ranks(environment: Mapping[str, str]) -> str | None:
-    """Return the launcher that made this process one of several ranks; None when it is alone."""
-    return next((name for name, found in _found(environment).items() if found.size > 1), None)
+    """Return the launcher that made this process one of several ranks; None when it is alone, or nothing fits."""
+    try:
+        return next((name for name, found in _found(environment).items() if found.size > 1), None)
+    except ConfigError:  # somebody else's variables
+        return None
 
 
 def read_place(environment: Mapping[str, str]) -> RankPlace:
@@ -114,7 +117,7 @@ def _found(environment: Mapping[str, str]) -> dict[str, RankPlace]:
 
 def _read(environment: Mapping[str, str], launcher: str, names: tuple[str, ...]) -> RankPlace:
     rank, size = (_number(environment, name, launcher) for name in names[:2])
-    local_rank = _number(environment, names[2], launcher, 0 if names[2] not in environment else None)
+    local_rank = _number(environment, names[2], launcher, 0)
     local_size = _number(environment, names[3], launcher, local_rank + 1)
     return RankPlace(rank=rank, size=size, local_rank=local_rank, local_size=local_size)
 
