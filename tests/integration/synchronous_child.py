@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import training_child as child
 from torch import nn
 
 import monolith as mt
@@ -43,7 +42,7 @@ def with_peers(place: RankPlace, part: Callable[..., Any], *args: Any, timeout_s
         return part(peers, *args)
 
 
-# --- a model whose steps can be compared: no dropout, no statistics of the batch ---------------------------------------
+# --- a model whose steps can be compared: no dropout, no statistics of the batch --------------------------------------
 
 
 class Plain(mt.Model):
@@ -137,9 +136,7 @@ def random_pushes(ranks: int, pushes: int, seed: int) -> list[list[tuple[dict[st
     numbers = np.random.default_rng(seed)
 
     def one() -> tuple[dict[str, Any], dict[str, Any]]:
-        ids = {
-            spec.name: numbers.choice(np.arange(-10, 10), numbers.integers(0, 12), replace=False) for spec in SPECS
-        }
+        ids = {spec.name: numbers.choice(np.arange(-10, 10), numbers.integers(0, 12), replace=False) for spec in SPECS}
         return ids, {
             spec.name: numbers.integers(-4, 5, (len(ids[spec.name]), spec.dim)).astype(np.float32) for spec in SPECS
         }
@@ -322,6 +319,3 @@ def spoil_rank_1(peers: Peers, model_dir: Path) -> Any:
 
         TableCut.write_part = refuse  # type: ignore[method-assign]
     return made.train(batches, max_steps=4)
-
-
-

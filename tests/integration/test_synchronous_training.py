@@ -114,9 +114,7 @@ def test_a_step_of_several_ranks_is_the_step_of_one_process_with_their_batches_t
     cuts = [(0, 14, 5), (14, 24, 3), (24, 30, 1)]
     data = part.shares(5, 30, cuts)
     rules = [{}, {"clip_norm": 0.4}, {"clip_type": "norm", "clip_norm": 0.2, "dense_weight_decay": 0.01}]
-    whole = [
-        part.batch_of(part.arrays(30, seed), 0, 30 if seed < 1 else 24 if seed < 3 else 14) for seed in range(5)
-    ]
+    whole = [part.batch_of(part.arrays(30, seed), 0, 30 if seed < 1 else 24 if seed < 3 else 14) for seed in range(5)]
     found = peers(3, part.train_plain, data, rules)
     for number, rule in enumerate(rules):
         local = Estimator(part.Plain, part.config_of(**rule))

@@ -74,7 +74,9 @@ def command_of(
     if node_rank >= nnodes:
         raise ConfigError(f"node_rank is {node_rank} of {nnodes} machines; give 0 to their number - 1")
     if nnodes > 1 and not master_port:
-        raise ConfigError(f"nnodes is {nnodes} and master_port is 0; give --master-addr and --master-port, the same on all")
+        raise ConfigError(
+            f"nnodes is {nnodes} and master_port is 0; give --master-addr and --master-port, the same on all"
+        )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
     if nnodes == 1 and not master_port:
         launcher.append("--standalone")

@@ -118,9 +118,7 @@ class Estimator:
         if not self.config.model_dir:
             return None
         timer, dense_timer = self._timers
-        return Checkpointer(
-            self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
-        )
+        return Checkpointer(self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer)
 
     def _make_run(self, **parts: Any) -> TrainingRun:
         return TrainingRun(**parts)

@@ -50,7 +50,7 @@ class PeerBatches:
             batch, failures = _read(batches)
             said = self._channel.numbers([0 if batch is None else batch.size, batch is not None, len(failures)])
             if failures:
-                raise failures.pop()  # not kept in a variable: an exception that its own frame holds outlives everything
+                raise failures.pop()  # an exception that a variable of its own frame holds would outlive everything
             if said[:, 2].any():
                 ranks = ", ".join(str(rank) for rank in np.flatnonzero(said[:, 2]))
                 raise ClusterError(f"rank {ranks} cannot read its data; see what it said")

@@ -165,4 +165,3 @@ class PeerRun(TrainingRun):
 
     def _last_good(self) -> str:
         return super()._last_good() if self._peers.is_chief else "Rank 0 names the last good checkpoint."
-

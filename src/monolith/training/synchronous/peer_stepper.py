@@ -133,7 +133,7 @@ class PeerStepper(Stepper):
         told = [len(failures), loss, pulled.plan.occurrences, *(each.grad is not None for each in weights)]
         diverged, loss, ids, *has_gradient = self._channel.sum(torch.tensor(told, dtype=torch.float64)).tolist()
         if failures:
-            raise failures.pop()  # not kept in a variable: an exception that its own frame holds outlives everything
+            raise failures.pop()  # an exception that a variable of its own frame holds would outlive everything
         if diverged:
             raise TrainingDiverged(f"step {step + 1}: the loss of another rank is not finite; see what it said")
         self.totals = StepTotals(loss=loss, samples=samples, ids=int(ids))

@@ -121,8 +121,8 @@ class Channel:
             yield
         except RuntimeError as error:  # torch has no other for a lost rank or a timeout
             raise ClusterError(
-                f"rank {self.rank} of {self.size} lost the others while {what} ({_first_line(error)}); another rank has "
-                "ended or stands still: see what it said. Start all of them again to go on from the last checkpoint"
+                f"rank {self.rank} of {self.size} lost the others while {what} ({_first_line(error)}); another rank "
+                "has ended or stands still: see what it said. Start all of them again to go on from the last checkpoint"
             ) from error
 
 

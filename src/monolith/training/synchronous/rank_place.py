@@ -54,7 +54,7 @@ class RankPlace:
             raise ConfigError(f"rank is {self.rank} of {self.size} ranks; give 0 to the number of ranks - 1")
         if not 0 <= self.local_rank < self.local_size:
             raise ConfigError(
-                f"local rank is {self.local_rank} of {self.local_size} ranks on this machine; give 0 to their number - 1"
+                f"local rank is {self.local_rank} of {self.local_size} on this machine; give 0 to their number - 1"
             )
         if self.local_size > self.size:
             raise ConfigError(f"there are {self.local_size} ranks on this machine and {self.size} in all")
