@@ -209,7 +209,7 @@ def test_a_snapshot_that_is_not_there_is_refused_by_all_ranks(tmp_path: Path) ->
     assert all(one is not None and one[1][0] == "SnapshotCorrupt" for one in found)
 
 
-@pytest.mark.parametrize(("how", "timeout_s"), [("killed", 120.0), ("faulty", 120.0), ("stopped", 3.0)])
+@pytest.mark.parametrize(("how", "timeout_s"), [("killed", 120.0), ("faulty", 120.0), ("stopped", 5.0)])
 def test_a_rank_that_is_lost_ends_the_others_with_one_error(how: str, timeout_s: float) -> None:
     processes, pipes = start_ranks(3, part.lose_rank_1, how, timeout_s)
     found = answers([processes[0], processes[2]], [pipes[0], pipes[2]])

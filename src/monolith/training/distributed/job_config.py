@@ -35,10 +35,12 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
 
     def _check_ranks(self) -> None:
         """Refuse what does not go with ranks, which hold the tables themselves and are told where they meet."""
-        given = {"num_ps": self.num_ps, "discovery_type": self.discovery_type}
-        given["server_type"] = "ps" if self.server_type == "ps" else None
-        for name, value in given.items():
-            if value:
+        for name, value, is_given in (
+            ("num_ps", self.num_ps, self.num_ps > 0),
+            ("discovery_type", self.discovery_type, self.discovery_type is not None),
+            ("server_type", self.server_type, self.server_type == "ps"),
+        ):
+            if is_given:
                 raise ConfigError(
                     f"{name} is {value!r} with enable_sync_training; its ranks hold the tables and need no servers: "
                     f"leave {name} away"

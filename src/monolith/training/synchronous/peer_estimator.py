@@ -77,7 +77,7 @@ class PeerEstimator(Estimator):
             hooks=hooks,
             store=lambda specs: PeerStore(peers, specs),
             clock=clock,
-            extra=lambda: {**(extra or dict)(), "ranks": self._ranks},
+            extra=extra,
         )
 
     def train(
@@ -114,6 +114,9 @@ class PeerEstimator(Estimator):
 
     def _make_run(self, **parts: Any) -> TrainingRun:
         return PeerRun(peers=self._peers, sizes=self._sizes, keep=self._keep, **parts)
+
+    def _extra(self) -> dict[str, Any]:
+        return {**super()._extra(), "ranks": self._ranks}
 
     def _keep(self, ranks: list[dict[str, Any]]) -> None:
         self._ranks = ranks

@@ -147,7 +147,7 @@ class PeerStepper(Stepper):
         """One flat sum, so that a step is one call however many weights there are."""
         parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
         flat = self._channel.sum(torch.cat([each.reshape(-1) for each in parts]))
-        for weight, part in zip(weights, flat.split([each.numel() for each in weights]), strict=True):
+        for weight, part in zip(weights, torch.split(flat, [each.numel() for each in weights]), strict=True):
             weight.grad = part.view_as(weight)
 
     def _collect(self, pulled: PulledBatch, rows: Sequence[Tensor]) -> OwnGradients:

@@ -7,7 +7,7 @@ the wait of the others with one error. What is said is none of its business.
 from __future__ import annotations
 
 import logging
-import socket
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -19,6 +19,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.training.synchronous.rank_place import RankPlace
@@ -121,7 +122,7 @@ class Channel:
             yield
         except RuntimeError as error:  # torch has no other for a lost rank or a timeout
             raise ClusterError(
-                f"rank {self.rank} of {self.size} lost the others while {what} ({_first_line(error)}); another rank "
+                f"rank {self.rank} of {self.size} lost the others while {what} ({_reason(error)}); another rank "
                 "has ended or stands still: see what it said. Start all of them again to go on from the last checkpoint"
             ) from error
 
@@ -162,7 +163,7 @@ class Peers:
             store.set_timeout(timeout)
             dist.init_process_group(
                 backend,
-                store=dist.PrefixStore("monolith", store),
+                store=dist.PrefixStore("monolith", store),  # type: ignore[attr-defined]
                 rank=place.rank,
                 world_size=place.size,
                 timeout=timeout,
@@ -170,7 +171,7 @@ class Peers:
         except (RuntimeError, ValueError) as error:
             raise ClusterError(
                 f"rank {place.rank} of {place.size} has not found the others at {place.host}:{place.port} in "
-                f"{meeting_timeout_s:g} s ({_first_line(error)}); check that all ranks were started, and the address"
+                f"{meeting_timeout_s:g} s ({_reason(error)}); check that all ranks were started, and the address"
             ) from error
         self.steps = self._channel(dist.group.WORLD)
         """Of the thread that trains."""
@@ -217,11 +218,14 @@ class Peers:
 
 def _meet(place: RankPlace, timeout: timedelta) -> Any:
     if place.size == 1:
-        return dist.HashStore()
-    url = f"tcp://{socket.gethostbyname(place.host)}:{place.port}"
-    store, _, _ = next(dist.rendezvous(url, place.rank, place.size, timeout=timeout))
+        return dist.HashStore()  # type: ignore[attr-defined]
+    host = f"[{place.host}]" if ":" in place.host else place.host
+    url = f"tcp://{host}:{place.port}"
+    store, _, _ = next(rendezvous(url, place.rank, place.size, timeout=timeout))
     return store
 
 
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+def _reason(error: BaseException) -> str:
+    """What torch says, without the place in its source and its advice."""
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return re.sub(r"^\[[^]]*:\d+\] ", "", line).partition(". ")[0].rstrip(".")
