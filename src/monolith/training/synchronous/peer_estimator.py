@@ -6,6 +6,7 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 
 from monolith.core.clock import Clock
-from monolith.core.errors import ConfigError, DataError
+from monolith.core.errors import ConfigError, DataError, MonolithError
 from monolith.data import Batch, Dataset
 from monolith.features import Model
 from monolith.training.checkpoints import Checkpointer, random_states
@@ -93,7 +94,12 @@ class PeerEstimator(Estimator):
 
         Goes on until no rank has data left; see ``Estimator.train``.
         """
-        metrics = super().train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
+        try:
+            metrics = super().train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
+        except BaseException:
+            with suppress(MonolithError):  # that of the training is told
+                self.close()  # a save under way still needs this rank
+            raise
         found: dict[str, float] = json.loads(self._peers.steps.from_chief(json.dumps(metrics).encode()))
         return found
 

@@ -79,6 +79,7 @@ class PeerRun(TrainingRun):
             if wants_stop:
                 ranks = ", ".join(map(str, wants_stop))
                 self.stop_reason = self._own_reason or f"rank {ranks} ends the run"
+                self._stands_still = False
                 return
             with self._asked:
                 self._stands_still = is_held
