@@ -28,8 +28,7 @@ sections up to `runtime` are those of `RunConfig`; `monolith train`, `evaluate` 
 too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
 
 Nothing acts yet on `serving`, `is_local`, and of `cluster` on `num_extra_ps`, `num_redundant_ps`, `partial_recovery`,
-`force_shutdown_ps`, `session_creation_timeout_secs`, `enable_sync_training`, `enable_partial_sync_training` and the two
-that are exported for TensorFlow. They are checked all the same.
+`force_shutdown_ps` and the two that are exported for TensorFlow. They are checked all the same.
 """
 _SECTIONS = ("run", "checkpoint", "pipeline", "gradient", "metrics", "runtime", "task", "data", "cluster", "serving")
 

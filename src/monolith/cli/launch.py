@@ -9,10 +9,17 @@ from typing import Annotated
 
 import typer
 
+from monolith.cli.launch_torchrun import torchrun
+
 __all__ = ["register"]
 
 _EPILOG = (
     "Example: monolith launch local --num-ps 2 --num-workers 2 -- train --task deepfm --data 'day-*.parquet' "
+    "--label-features click --model-dir runs/clicks"
+)
+
+_TORCHRUN_EPILOG = (
+    "Example: monolith launch torchrun --nproc 2 -- train --task deepfm --data 'day-*.parquet' "
     "--label-features click --model-dir runs/clicks"
 )
 
@@ -22,6 +29,7 @@ def register(app: typer.Typer) -> None:
     launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.", epilog=_EPILOG)
     launch.callback()(_no_options)
     launch.command("local", epilog=_EPILOG)(local)
+    launch.command("torchrun", epilog=_TORCHRUN_EPILOG)(torchrun)
     app.add_typer(launch, name="launch")
 
 

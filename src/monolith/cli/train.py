@@ -52,7 +52,7 @@ def train(
         else:
             report.print_config(loaded.report)
         return
-    if loaded.config.is_distributed:
+    if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
         from monolith.training.distributed.running import run_process
 
         metrics = run_process(loaded.config, os.environ)
@@ -62,6 +62,15 @@ def train(
         if metrics is not None:
             show_metrics(metrics, as_json=as_json)
         return
+    if loaded.config.enable_sync_training:
+        from monolith.training.hooks import StopSignalHook
+        from monolith.training.synchronous.running import run_rank
+
+        metrics = run_rank(loaded.config, os.environ, hooks=[StopSignalHook()])
+        if metrics is not None:
+            show_metrics(metrics, as_json=as_json)
+        return
+    _refuse_ranks(os.environ)
     from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job
 
@@ -71,3 +80,15 @@ def train(
             typer.echo(path)
         return
     show_metrics(job.train(), as_json=as_json)
+
+
+def _refuse_ranks(environment: Mapping[str, str]) -> None:
+    """Several ranks that each train alone would write to one folder, and none would know of the others."""
+    from monolith.core.errors import ConfigError
+    from monolith.training.synchronous.rank_place import told_ranks
+
+    if (launcher := told_ranks(environment)) is not None:
+        raise ConfigError(
+            f"{launcher} started this process as one of several ranks, and enable_sync_training is off; give "
+            "--enable-sync-training, or start one process"
+        )

@@ -81,7 +81,7 @@ class Estimator:
         specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
         self.store: EmbeddingStore = _opened(store, specs)
         gradients = self.config
-        self._stepper = Stepper(
+        self._stepper = self._make_stepper(
             self.model.to(self.config.accelerator),
             self.model.attach(self.store),
             make_optimizers(
@@ -99,13 +99,8 @@ class Estimator:
             weight_decay=gradients.dense_weight_decay,
             device=self.config.accelerator,
         )
-        self._checkpointer: Checkpointer | None = None
         self._timers = SaveTimer.from_config(self.config), SaveTimer.dense_only(self.config)
-        if self.config.model_dir:
-            timer, dense_timer = self._timers
-            self._checkpointer = Checkpointer(
-                self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
-            )
+        self._checkpointer = self._make_checkpointer()
         self._metrics = self._new_metrics()
         self._step = 0
         self._place: Any = None
@@ -113,6 +108,20 @@ class Estimator:
         self._holds: Literal["nothing", "reading", "training"] = "nothing"
         self._has_trained = False
         self._list: object = None
+
+    # --- what it is made of; one rank among several has others -------------------------------------------------------
+
+    def _make_stepper(self, *parts: Any, **options: Any) -> Stepper:
+        return Stepper(*parts, **options)
+
+    def _make_checkpointer(self) -> Checkpointer | None:
+        if not self.config.model_dir:
+            return None
+        timer, dense_timer = self._timers
+        return Checkpointer(self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer)
+
+    def _make_run(self, **parts: Any) -> TrainingRun:
+        return TrainingRun(**parts)
 
     # --- what it holds ------------------------------------------------------------------------------------------------
 
@@ -195,7 +204,7 @@ class Estimator:
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
         chosen = [*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
-        run = TrainingRun(
+        run = self._make_run(
             config=self.config,
             stepper=self._stepper,
             dataset=dataset,

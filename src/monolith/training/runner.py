@@ -50,6 +50,7 @@ class Job:
             no folder to save to.
         store: Where the rows are; see ``Estimator``.
         extra: What checkpoints hold besides; see ``Estimator``.
+        make_estimator: Makes the estimator, from the same arguments.
 
     Raises:
         ConfigError: There is no such task, or nothing says which.
@@ -63,12 +64,13 @@ class Job:
         run_config: RunConfig | None = None,
         store: Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         extra: Callable[[], Mapping[str, Any]] | None = None,
+        make_estimator: Callable[..., Estimator] = Estimator,
     ) -> None:
         self.config = config
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: BaseTask | None = None
-        self.estimator = Estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
+        self.estimator = make_estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
 
     @property
     def schema(self) -> Schema:

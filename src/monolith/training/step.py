@@ -15,11 +15,11 @@ from torch import Tensor
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
-from monolith.features.autograd import embed
+from monolith.features.autograd import Embedded, embed
 from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, clip_gradients
 from monolith.training.heads import Heads, judge
 
-__all__ = ["Gradients", "Stepper"]
+__all__ = ["Gradients", "Stepper", "newest_time_s"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,33 +63,41 @@ class Stepper:
             ConfigError: No head has a loss.
             SchemaMismatch: The batch has fewer labels than the model declares.
         """
-        self._check_labels(pulled)
-        embedded = embed(self.embedder, pulled, device=self._device)
-        heads = judge(self.model, self.model(embedded.batch), embedded.batch)
-        loss = heads.loss
-        if loss is None:
-            names = ", ".join(heads.outputs)
-            raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
-        if not math.isfinite(loss.item()):
-            raise TrainingDiverged(_which_diverged(heads, step))
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
+        heads, embedded = self._learn(pulled, step)
         weights = [weight for weight in self.model.parameters() if weight.grad is not None]
         rows = [each.grad if each.grad is not None else torch.zeros_like(each) for each in embedded.rows]
         dense, sparse = self._clipped(
             [each.grad for each in weights if each.grad is not None], rows, embedded.squares, step
         )
         dense = add_weight_decay(dense, weights, self._weight_decay)
-        times = pulled.batch.event_time_s
         gradients = Gradients(
             step=step,
-            time_s=int(times.max()) if len(times) else 0,
+            time_s=newest_time_s(pulled),
             plan=pulled.plan,
             dense=list(zip(weights, dense, strict=True)),
             sparse=sparse,
         )
         return heads, gradients
+
+    def _learn(self, pulled: PulledBatch, step: int) -> tuple[Heads, Embedded]:
+        """Run forward and backward: the gradients are in the weights and in the rows of what is returned."""
+        self._check_labels(pulled)
+        embedded = embed(self.embedder, pulled, device=self._device)
+        heads = judge(self.model, self.model(embedded.batch), embedded.batch)
+        if heads.loss is None:
+            names = ", ".join(heads.outputs)
+            raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
+        if not math.isfinite(heads.loss.item()):
+            raise TrainingDiverged(_which_diverged(heads, step))
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        self._objective(heads).backward()  # type: ignore[no-untyped-call]
+        return heads, embedded
+
+    def _objective(self, heads: Heads) -> Tensor:
+        """What the gradients are of."""
+        assert heads.loss is not None  # the caller has looked
+        return heads.loss
 
     def _check_labels(self, pulled: PulledBatch) -> None:
         wanted, found = self.embedder.declaration.labels, pulled.batch.label.shape[1]
@@ -114,7 +122,12 @@ class Stepper:
                 bound *= min(1.0, step / rule.sparse_norm_warmup_steps)
             if math.sqrt(total) <= bound:
                 return dense, sparse
-        return clip_gradients(dense, sparse, rule, step)
+        return self._clip(dense, sparse, squares, step)
+
+    def _clip(
+        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        return clip_gradients(dense, sparse, self._clipping, step)
 
     def _which_gradients(self, squares: Sequence[float]) -> str:
         tables = self.embedder.declaration.tables
@@ -147,6 +160,12 @@ class Stepper:
         """Run forward only."""
         embedded = embed(self.embedder, pulled, device=self._device, needs_grad=False)
         return judge(self.model, self.model(embedded.batch), embedded.batch)
+
+
+def newest_time_s(pulled: PulledBatch) -> int:
+    """Return the newest event time of a batch; 0 of an empty one."""
+    times = pulled.batch.event_time_s
+    return int(times.max()) if len(times) else 0
 
 
 def _which_diverged(heads: Heads, step: int) -> str:

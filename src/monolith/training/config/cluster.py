@@ -76,7 +76,7 @@ class ClusterConfig:
     operation_timeout_in_ms: int | None = None
     """Deadline of one call between processes in milliseconds; None = the default of the call."""
     session_creation_timeout_secs: float = 7200
-    """Seconds in which all processes must have found each other."""
+    """Seconds in which all ranks of synchronous training must have found each other."""
     max_retry_times: int = 6
     """Times that a worker comes back after servers were replaced; a passing fault counts for none."""
     retry_wait_in_secs: float = 5
@@ -96,9 +96,9 @@ class ClusterConfig:
     force_shutdown_ps: bool = False
     """End the servers with the job even where parameters are synchronised to serving."""
     enable_sync_training: bool = False
-    """Each worker holds a shard of the tables and all workers step together."""
+    """This process is one of several ranks: each holds a shard of the tables, and all of them step together."""
     enable_partial_sync_training: bool = False
-    """Tables on parameter servers, dense gradients averaged over the workers at each step."""
+    """Tables on parameter servers, dense gradients averaged at each step; refused: use enable_sync_training."""
     tf_grpc_worker_cache_threads: int | None = None
     """Exported to child processes as TF_GRPC_WORKER_CACHE_THREADS."""
     monolith_grpc_worker_service_handler_multiplier: float | None = None

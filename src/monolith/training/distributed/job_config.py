@@ -18,6 +18,13 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
     def __post_init__(self) -> None:
         ClusterConfig.__post_init__(self)
         JobConfig.__post_init__(self)
+        if self.enable_partial_sync_training:
+            raise ConfigError(
+                "enable_partial_sync_training is on; all-reduced dense weights beside parameter servers are not there: "
+                "use enable_sync_training, which needs no servers, or servers alone"
+            )
+        if self.enable_sync_training:
+            self._check_ranks()
         if self.server_type == "ps" or self.num_workers == 1 or not self.is_distributed:
             return
         if self.steps_per_eval is not None:
@@ -25,6 +32,21 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
                 f"steps_per_eval is {self.steps_per_eval} with {self.num_workers} workers; leave it out, and start a "
                 "process with server_type evaluator, which scores every checkpoint"
             )
+
+    def _check_ranks(self) -> None:
+        """Refuse what does not go with ranks, which hold the tables themselves and are told where they meet."""
+        for name, value, is_given in (
+            ("num_ps", self.num_ps, self.num_ps > 0),
+            ("discovery_type", self.discovery_type, self.discovery_type is not None),
+            ("server_type", self.server_type, self.server_type == "ps"),
+        ):
+            if is_given:
+                raise ConfigError(
+                    f"{name} is {value!r} with enable_sync_training; its ranks hold the tables and need no servers: "
+                    f"leave {name} away"
+                )
+        if self.only_feature_engineering:
+            raise ConfigError("only_feature_engineering trains nothing; leave enable_sync_training away")
 
     @property
     def is_distributed(self) -> bool:
