@@ -18,12 +18,39 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
     def __post_init__(self) -> None:
         ClusterConfig.__post_init__(self)
         JobConfig.__post_init__(self)
+        self._refuse_spare_servers()
+        if self.enable_dynamic_sharding:
+            self._check_shared_files()
+        if self.ps_memory_action == "hold" and self.is_distributed and self.controller_port is None:
+            raise ConfigError(
+                "ps_memory_action is 'hold' and controller_port is None: nobody could let the workers go on; give "
+                "controller_port 0, or ps_memory_action stop"
+            )
         if self.server_type == "ps" or self.num_workers == 1 or not self.is_distributed:
             return
         if self.steps_per_eval is not None:
             raise ConfigError(
                 f"steps_per_eval is {self.steps_per_eval} with {self.num_workers} workers; leave it out, and start a "
                 "process with server_type evaluator, which scores every checkpoint"
+            )
+
+    def _refuse_spare_servers(self) -> None:
+        reasons = {
+            "num_extra_ps": "servers are not measured against each other: let the scheduler avoid slow machines",
+            "num_redundant_ps": "a lost server is started again in its place and recovers: launch --restart, or a "
+            "StatefulSet",
+        }
+        for field, reason in reasons.items():
+            if getattr(self, field):
+                raise ConfigError(f"{field} is {getattr(self, field)}; only 0 is possible, because {reason}")
+
+    def _check_shared_files(self) -> None:
+        if not self.is_distributed:
+            raise ConfigError("enable_dynamic_sharding is for a job of several workers and num_ps is 0; leave it out")
+        if self.epochs != 1:
+            raise ConfigError(
+                f"epochs is {self.epochs} with enable_dynamic_sharding, which gives out every file once; run the job "
+                "again for another pass, or leave one of them out"
             )
 
     @property

@@ -50,7 +50,12 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
     if config.server_type == "ps":
         from monolith.training.distributed.ps_role import serve, server_config
 
-        settings = server_config(process, security, config.model_dir)
+        limit_mb = config.ps_memory_limit_mb
+        settings = replace(
+            server_config(process, security, config.model_dir),
+            metrics_port=config.ps_metrics_port,
+            memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
+        )
         with _stop_signals() as ended:
             run_role(discovery, process, lambda session: serve(session, settings, ended))
         return None
