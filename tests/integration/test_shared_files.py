@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,6 @@ class CountSteps(Hook):
 
 def run_job(config: ClusterJobConfig, hooks: dict[int, list[Hook]]) -> None:
     """Run all workers of a job, each in a thread of its own."""
-    from dataclasses import replace
-
     with PsServers(1) as servers, ThreadPoolExecutor(config.num_workers) as pool:
         workers = [
             TrainedWorker(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
@@ -99,21 +98,16 @@ def test_a_job_that_is_stopped_goes_on_with_the_files_that_are_left(tmp_path: Pa
 
 
 def test_the_files_of_a_killed_worker_are_read_by_the_others(tmp_path: Path) -> None:
-    rows = [400] * 6
+    rows = [150] * 6
     pattern = counting_model.write_files(tmp_path, rows)
     command = ["train", "--task", TASK, "--data", pattern, "--batch-size", 5, "--model-dir", tmp_path / "run",
-               "--threads", 1, "--save-summary-steps", 0, "--log-step-count-steps", 10, "--enable-dynamic-sharding",
+               "--threads", 1, "--save-summary-steps", 0, "--log-step-count-steps", 3, "--enable-dynamic-sharding",
                "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 5]  # fmt: skip
-    with LocalCluster(command, num_workers=2, folder=tmp_path, max_restarts=0) as cluster:
+    with LocalCluster(command, num_workers=2, folder=tmp_path) as cluster:
         cluster.wait_for("worker 1", "step finished")
-        job = cluster._job
-        job._max_restarts = 0
-        # The launcher would end the job with its worker; here nobody is there to start it again.
-        next(one for one in job._processes if one.name == "worker 1").starts = -1_000_000
-        job._start = lambda process, *more: setattr(process, "is_over", True)  # type: ignore[method-assign,assignment]
         cluster.kill("worker 1")
         cluster.wait_for("chief", "a worker is gone, its files are given out again")
-        assert cluster.wait() is None
+        cluster.wait_for("chief", "checkpoint saved")  # the only one, at the end
     seen = counting_model.counts(tmp_path / "run", sum(rows))
     assert seen.min() >= 1, f"records that were lost: {np.flatnonzero(seen < 1)}"
-    assert seen.sum() <= sum(rows) + 2 * 400, "no more than what it had in hand"
+    assert seen.sum() <= sum(rows) + 2 * 150, "no more than what it had in hand"

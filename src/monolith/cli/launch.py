@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from monolith.cli import launch_ray
+
 __all__ = ["register"]
 
 _EPILOG = (
@@ -22,6 +24,7 @@ def register(app: typer.Typer) -> None:
     launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.", epilog=_EPILOG)
     launch.callback()(_no_options)
     launch.command("local", epilog=_EPILOG)(local)
+    launch_ray.register(launch)
     app.add_typer(launch, name="launch")
 
 

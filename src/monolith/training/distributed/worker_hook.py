@@ -197,6 +197,7 @@ class ChiefHook(_Member):
         self._session = rows[0].session if is_live else 1 + secrets.randbelow(1 << 22)
         shared = torch.from_numpy(weights)
         if not is_live:
+            self.rows.write(self._row(run, 0))  # a checkpoint may say that the chief is ready, and it is not yet
             self._on_restored()
             change = self._vector() - shared
             weights, rows = self.rows.add(change.numpy(), self._row(run, READY))
