@@ -7,6 +7,7 @@ found there. Ray carries settings and results, never rows. The one module that i
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import threading
@@ -160,7 +161,7 @@ class RayJob:
                 logging_level=logging.WARNING,
                 **({"include_dashboard": False} if address == "local" else {}),
             )
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except Exception as error:  # Ray raises that very class too
             raise ClusterError(
                 f"no Ray cluster answers at {address or 'this machine'} ({error}); start one with 'ray start --head', "
                 "give --address, or --address local"
@@ -244,11 +245,9 @@ class RayJob:
 
 def _ray() -> Any:
     try:
-        import ray
-        import ray.exceptions
+        return importlib.import_module("ray")
     except ImportError as error:
         raise ConfigError("launching on Ray needs Ray: pip install 'monolith[ray]'") from error
-    return ray
 
 
 def _name(config: ClusterJobConfig) -> str:
