@@ -2,8 +2,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -47,8 +47,20 @@ class GetTrainingStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class WorkerStatus(_message.Message):
+    __slots__ = ("index", "step", "state")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    step: int
+    state: str
+    def __init__(self, index: _Optional[int] = ..., step: _Optional[int] = ..., state: _Optional[str] = ...) -> None: ...
+
 class GetTrainingStatusResponse(_message.Message):
-    __slots__ = ("global_step",)
+    __slots__ = ("global_step", "workers")
     GLOBAL_STEP_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
     global_step: int
-    def __init__(self, global_step: _Optional[int] = ...) -> None: ...
+    workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
+    def __init__(self, global_step: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ...) -> None: ...

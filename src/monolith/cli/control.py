@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +39,7 @@ def control(
     action: Annotated[
         Action,
         typer.Argument(
-            help="stop: hold it after the step it is at. resume: let it go on. status: its step. "
+            help="stop: hold all its workers after the step they are at. resume: let them go on. status: their steps. "
             "blocked: which workers stand still. save: write a checkpoint and wait until it is safe."
         ),
     ],
@@ -70,7 +71,8 @@ def _ask(client: ControllerClient, action: Action) -> dict[str, Any]:
     elif action is Action.BLOCKED:
         status = client.block_status()
         return {"blocked": list(status.blocked), "unblocked": list(status.unblocked)}
-    return {"step": client.training_status()}
+    workers = [dataclasses.asdict(worker) for worker in client.worker_status()]
+    return {"step": client.training_status(), **({"workers": workers} if len(workers) > 1 else {})}
 
 
 def _line(action: Action, answer: dict[str, Any]) -> str:
@@ -82,7 +84,8 @@ def _line(action: Action, answer: dict[str, Any]) -> str:
         Action.SAVE: "a checkpoint is safe",
         Action.STATUS: "the training runs",
     }
-    return f"{said[action]}; step {answer['step']:,}"
+    listed = [f"\nworker {one['index']}: step {one['step']:,}, {one['state']}" for one in answer.get("workers", ())]
+    return f"{said[action]}; step {answer['step']:,}{''.join(listed)}"
 
 
 def _indices(workers: list[int]) -> str:

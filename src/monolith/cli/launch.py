@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from monolith.cli import launch_ray
 from monolith.cli.launch_torchrun import torchrun
 
 __all__ = ["register"]
@@ -30,6 +31,7 @@ def register(app: typer.Typer) -> None:
     launch.callback()(_no_options)
     launch.command("local", epilog=_EPILOG)(local)
     launch.command("torchrun", epilog=_TORCHRUN_EPILOG)(torchrun)
+    launch_ray.register(launch)
     app.add_typer(launch, name="launch")
 
 

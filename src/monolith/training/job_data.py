@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from monolith import data
@@ -10,17 +11,43 @@ from monolith.data import Dataset, Framing, Schema
 from monolith.data.records.detect import detect
 from monolith.data.sources.base import RecordKind
 from monolith.data.sources.patterns import expand
+from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["open_batches", "open_rows"]
+__all__ = ["SharedOut", "open_batches", "open_rows"]
 
 
-def open_rows(config: DataConfig, patterns: str | None, *, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> Dataset:
+@dataclass(frozen=True, slots=True)
+class SharedOut:
+    """Files that several workers take from one list."""
+
+    work_list: WorkList
+    worker: str
+    """The name of this worker there."""
+
+
+def open_rows(
+    config: DataConfig,
+    patterns: str | None,
+    *,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    files: SharedOut | None = None,
+) -> Dataset:
     """Return the rows of files, of ``-`` (standard input), or of Kafka when the settings name topics.
+
+    Args:
+        config: How they are to be read.
+        patterns: Which files; None = Kafka.
+        seed: The start of every random choice.
+        shard: (index, count): this worker's share of the files.
+        files: The list that the files are taken from instead, and under which name.
 
     Raises:
         ConfigError: Nothing says what to read, or the kind of the files cannot be told.
     """
+    if files is not None and (patterns is None or patterns == "-"):
+        raise ConfigError("enable_dynamic_sharding shares out files, and the data is a stream; leave it out")
     if config.kafka_topics and patterns is None:
         return _kafka(config, seed)
     if patterns is None:
@@ -31,14 +58,20 @@ def open_rows(config: DataConfig, patterns: str | None, *, seed: int = 0, shard:
         )
     paths = expand(patterns)
     if all(path.endswith(".parquet") for path in paths):
+        if files is not None:
+            raise ConfigError("enable_dynamic_sharding takes record files; Parquet is shared out by row groups without")
         return data.parquet(patterns, seed=seed, shard=shard)
-    options: dict[str, Any] = {"compression": config.compression, "seed": seed, "shard": shard}
+    options: dict[str, Any] = {"compression": config.compression, "seed": seed}
+    if files is None:
+        options |= {"patterns": patterns, "shard": shard}
+    else:
+        options |= {"work_list": files.work_list, "worker": files.worker}
     if config.record != "auto":
-        return data.files(patterns, record=config.record, framing=_framing(config), **options)
+        return data.files(record=config.record, framing=_framing(config), **options)
     found = detect(paths[0])
     if found.record is None or found.framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(found.evidence)}; give --record, and the framing by --sort-id etc.")
-    return data.files(patterns, record=found.record, framing=found.framing, **options)
+    return data.files(record=found.record, framing=found.framing, **options)
 
 
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:

@@ -231,14 +231,21 @@ class TrainingRun:
             )
 
     def _end_data(self) -> None:
+        if self.stop_reason is not None:
+            logger.info("stopping at step %d: %s", self._step, self.stop_reason)
+            return  # a source that waited was told so: there may be more
         if self._step == self._first_step:
-            if not self._is_resumed:
+            # Of several workers one may find everything taken; that all do is for the chief to see.
+            if not self._is_resumed and self._config.num_workers == 1:
                 raise DataError("the data gave no batch to train on; check the patterns and filters")
-            logger.warning(
-                "the data ends where the last run stopped, nothing was trained step=%d; to read it from its "
-                "beginning: train again, or train(..., resume_data=False)",
-                self._step,
-            )
+            if self._is_resumed:
+                logger.warning(
+                    "the data ends where the last run stopped, nothing was trained step=%d; to read it from its "
+                    "beginning: train again, or train(..., resume_data=False)",
+                    self._step,
+                )
+            else:
+                logger.warning("other workers took all of the data, nothing was trained here step=%d", self._step)
         self.data_ended = True
 
     def _obey(self) -> None:

@@ -29,7 +29,7 @@ from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
-from monolith.training.job_data import open_batches, open_rows
+from monolith.training.job_data import SharedOut, open_batches, open_rows
 from monolith.training.tasks import BaseTask
 from monolith.training.tasks.base_task import Mode
 
@@ -51,6 +51,7 @@ class Job:
         store: Where the rows are; see ``Estimator``.
         extra: What checkpoints hold besides; see ``Estimator``.
         make_estimator: Makes the estimator, from the same arguments.
+        files: The list that the files of ``data`` are taken from, with other workers; None = this worker's share.
 
     Raises:
         ConfigError: There is no such task, or nothing says which.
@@ -65,8 +66,10 @@ class Job:
         store: Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         extra: Callable[[], Mapping[str, Any]] | None = None,
         make_estimator: Callable[..., Estimator] = Estimator,
+        files: SharedOut | None = None,
     ) -> None:
         self.config = config
+        self._files = files
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: BaseTask | None = None
@@ -140,10 +143,13 @@ class Job:
         return write_features(batches, Path(self.config.model_dir), index=self.config.index)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
+        files = self._files if is_training else None
         if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
+            if files is not None:
+                raise ConfigError("enable_dynamic_sharding shares out the files of --data, and the task brings its own")
             return own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard)
+        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
 
     def _own_data(self, is_training: bool) -> Dataset | None:

@@ -46,6 +46,10 @@ class FilePlan(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """End a ``take`` that waits in another thread."""
+        ...
+
 
 class FixedPlan:
     """The files of a list, ``repeat`` times (None: for ever), passes following each other without a gap."""
@@ -93,6 +97,9 @@ class FixedPlan:
         if self._repeat is None and empty_files >= len(self._files):
             raise DataError(f"none of the {len(self._files)} files has a record; with repeat=None this would never end")
 
+    def close(self) -> None:
+        """Nothing to do: a list does not wait."""
+
 
 class SharedPlan:
     """Files claimed from a work list, one when one is needed."""
@@ -133,3 +140,7 @@ class SharedPlan:
     def ended(self, empty_files: int) -> None:
         """Count it: positions are taken ahead of the user, and so is this."""
         self._ended += 1
+
+    def close(self) -> None:
+        """Tell the list, which may wait for files of others."""
+        self._work_list.leave(self._worker)

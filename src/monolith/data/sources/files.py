@@ -123,9 +123,6 @@ class FileSource:
                 return None
             self._error = error
             raise
-        finally:
-            for file in self._lots.take_finished():
-                self._plan.done(file)
         if lot is None or self._is_closed():
             self._has_ended = True
             return None
@@ -159,6 +156,7 @@ class FileSource:
     def close(self) -> None:
         """Let go of files and threads. May be called twice, and ends a ``read`` that waits in another thread."""
         self._has_ended = True
+        self._plan.close()
         self._lots.close()
 
 
@@ -204,7 +202,6 @@ class _Lots:
         self._open: list[RecordReader] = []
         self._turn = 0
         self._empty_files = 0
-        self._finished: list[str] = []
 
     def position(self) -> Position:
         """Return the place of every open file, in turn order, and of the plan."""
@@ -234,11 +231,6 @@ class _Lots:
         for reader in self._open:
             reader.close()
 
-    def take_finished(self) -> list[str]:
-        """Return the files that have ended since this was asked last."""
-        finished, self._finished = self._finished, []
-        return finished
-
     def next_lot(self) -> _native.Records | None:
         """Return the next lot, or None at the end."""
         while len(self._open) < self._interleave and (file := self._plan.take()) is not None:
@@ -255,9 +247,9 @@ class _Lots:
     def _replace(self, reader: RecordReader) -> None:
         """The next file takes the turn of one that has ended."""
         reader.close()
-        self._finished.append(reader.path)
         self._empty_files = 0 if reader.records else self._empty_files + 1
         self._plan.ended(self._empty_files)
+        self._plan.done(reader.path)  # before the next is taken, for which others may be waited for
         file = self._plan.take()
         if file is not None:
             self._open[self._turn] = self._open_file(file)

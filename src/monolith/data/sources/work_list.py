@@ -58,6 +58,10 @@ class WorkList(Protocol):
         """
         ...
 
+    def leave(self, worker: str) -> None:
+        """Take note that ``worker`` claims no more: a claim of its that waits in another thread ends."""
+        ...
+
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
         ...
@@ -187,6 +191,9 @@ class MemoryWorkList:
         with self._lock:
             return self._ledger.take_back(worker, finished)
 
+    def leave(self, worker: str) -> None:
+        """Do nothing: no claim waits."""
+
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
         with self._lock:
@@ -270,6 +277,26 @@ class FolderWorkList:
         with self._changed() as ledger:
             self._stay_alive(worker)
             return ledger.take_back(worker, finished)
+
+    def leave(self, worker: str) -> None:
+        """Do nothing: no claim waits."""
+
+    def give_back(self, worker: str, finished: int) -> list[str]:
+        """Put all that a dead worker claimed, but for the first ``finished`` files that it finished, back to the front.
+
+        Returns:
+            Those files; none when the worker lives, or lives again.
+        """
+        with self._changed() as ledger:
+            if not self._is_dead(worker):
+                return []
+            ledger.take_back(worker, finished)
+            return ledger.requeue(worker)
+
+    def dead_workers(self) -> list[str]:
+        """Return who has claimed files, finished or not, and has no process any more."""
+        with self._locked():
+            return [worker for worker in dict.fromkeys(self._read().claimed.values()) if self._is_dead(worker)]
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""

@@ -15,9 +15,10 @@ from monolith.training.config._checks import (
     check_whole,
 )
 
-__all__ = ["ClusterConfig", "DiscoveryType", "ServerType"]
+__all__ = ["ClusterConfig", "DiscoveryType", "MemoryAction", "ServerType"]
 
 ServerType: TypeAlias = Literal["ps", "worker", "evaluator"]
+MemoryAction: TypeAlias = Literal["stop", "evict", "hold"]
 DiscoveryType: TypeAlias = Literal["file", "tf_config", "mlp", "zookeeper", "consul"]
 
 
@@ -36,9 +37,9 @@ class ClusterConfig:
     num_ps: int = 0
     """Parameter servers; 0 = the tables are in the worker's own process."""
     num_extra_ps: int = 0
-    """Further servers to start and measure: the fastest num_ps of all are used."""
+    """Only 0: servers to choose the fastest from; a slow machine is for the scheduler to avoid."""
     num_redundant_ps: int = 0
-    """Spare servers that take the place of lost ones."""
+    """Only 0: spare servers; a lost server is started again in its place, and recovers."""
     discovery_type: DiscoveryType | None = None
     """How processes find each other: file, tf_config, mlp, zookeeper or consul."""
     discovery_folder: str | Path | None = None
@@ -76,7 +77,7 @@ class ClusterConfig:
     operation_timeout_in_ms: int | None = None
     """Deadline of one call between processes in milliseconds; None = the default of the call."""
     session_creation_timeout_secs: float = 7200
-    """Seconds in which all ranks of synchronous training must have found each other."""
+    """Seconds in which a worker must have found the servers, and ranks of synchronous training each other."""
     max_retry_times: int = 6
     """Times that a worker comes back after servers were replaced; a passing fault counts for none."""
     retry_wait_in_secs: float = 5
@@ -92,9 +93,15 @@ class ClusterConfig:
     restore_sync_poll_interval_ms: int = 1000
     """Milliseconds between looks whether it has."""
     partial_recovery: bool = True
-    """A lost server returns to its last checkpoint alone; False takes all servers back with it."""
+    """A lost server recovers alone; False takes all servers and workers back to the last checkpoint with it."""
     force_shutdown_ps: bool = False
-    """End the servers with the job even where parameters are synchronised to serving."""
+    """End the servers with the job also where it reads a stream: those stay for the next chief otherwise."""
+    ps_metrics_port: int | None = None
+    """Port of a server's /metrics and /healthz; 0 = any free one, None = not served."""
+    ps_memory_limit_mb: int | None = None
+    """Memory in MiB that the tables of one server may take; None = no limit."""
+    ps_memory_action: MemoryAction = "stop"
+    """When a server is nearly full: stop (save and end the job), evict (expired rows; stop if too few) or hold."""
     enable_sync_training: bool = False
     """This process is one of several ranks: each holds a shard of the tables, and all of them step together."""
     enable_partial_sync_training: bool = False
@@ -110,7 +117,7 @@ class ClusterConfig:
         check_choice(self, "discovery_type", get_args(DiscoveryType))
         check_text(self, "tf_config", "zk_server", "consul_server", "uuid", "bind_host", "advertised_host")
         check_text(self, "discovery_service_type_ps", "discovery_service_type_worker")
-        check_whole(self, "bind_port", at_most=65535)
+        check_whole(self, "bind_port", "ps_metrics_port", at_most=65535)
         check_whole(self, "discovery_operation_timeout_ms", "discovery_cleanup_timeout_ms", at_least=1)
         check_whole(self, "dense_exchange_steps", at_least=1)
         check_number(self, "heartbeat_interval_secs", above=0)
@@ -121,5 +128,7 @@ class ClusterConfig:
         check_whole(self, "operation_timeout_in_ms", "restore_sync_poll_interval_ms", at_least=1)
         check_whole(self, "retry_backoff_ms", "barrier_timeout_ms", "tf_grpc_worker_cache_threads", at_least=1)
         check_bool(self, "partial_recovery", "force_shutdown_ps")
+        check_whole(self, "ps_memory_limit_mb", at_least=1)
+        check_choice(self, "ps_memory_action", get_args(MemoryAction))
         check_bool(self, "enable_sync_training", "enable_partial_sync_training")
         check_number(self, "monolith_grpc_worker_service_handler_multiplier", above=0)

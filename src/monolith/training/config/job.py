@@ -73,6 +73,8 @@ class DataConfig:
     """Times that the data is read; 0 = for ever."""
     shuffle_buffer: int = 0
     """Rows of a window in which rows are shuffled; 0 = as they come."""
+    enable_dynamic_sharding: bool = False
+    """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
     resume_data: bool = True
     """Go on at the place in the data where the last run stopped; False starts at its beginning."""
     label_features: tuple[str, ...] = ()
@@ -89,6 +91,7 @@ class DataConfig:
         check_choice(self, "record", get_args(RecordName))
         check_choice(self, "compression", get_args(CompressionName))
         check_bool(self, "sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header", "resume_data")
+        check_bool(self, "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
         check_names(self, "label_features")

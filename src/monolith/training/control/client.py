@@ -9,7 +9,7 @@ from typing import Any, Self
 from monolith.core.errors import ClusterError, ConfigError, NoSuchService, RpcTimeout
 from monolith.training.control import messages
 from monolith.training.control.address import read_address
-from monolith.training.control.gate import BlockStatus
+from monolith.training.control.gate import BlockStatus, WorkerStatus
 
 try:
     import grpc
@@ -73,8 +73,13 @@ class ControllerClient:
         self._call("SaveCheckpoint", self._save_timeout_s)
 
     def training_status(self) -> int:
-        """Return the step that the training is at."""
+        """Return the step that the training is at: of a job of several workers, of all together."""
         return int(self._call("GetTrainingStatus", self._timeout_s).global_step)
+
+    def worker_status(self) -> tuple[WorkerStatus, ...]:
+        """Return where each worker stands; of a server that does not tell, nothing."""
+        answer = self._call("GetTrainingStatus", self._timeout_s)
+        return tuple(WorkerStatus(index=one.index, step=one.step, state=one.state) for one in answer.workers)
 
     def close(self) -> None:
         """Let the connection go."""

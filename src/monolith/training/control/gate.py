@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from monolith.training.hooks.base import Run
 
-__all__ = ["BlockStatus", "Gate", "RunGate"]
+__all__ = ["BlockStatus", "Gate", "RunGate", "WorkerStatus"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,17 @@ class BlockStatus:
     """Indices of those that do, ascending."""
     unblocked: tuple[int, ...]
     """Indices of the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerStatus:
+    """Where one worker stands."""
+
+    index: int
+    step: int
+    """Steps that it has taken."""
+    state: str
+    """training, held, done, stopping, or not there."""
 
 
 class Gate(Protocol):

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         SaveCheckpointResponse,
         StopTrainingRequest,
         StopTrainingResponse,
+        WorkerStatus,
     )
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "SaveCheckpointResponse",
     "StopTrainingRequest",
     "StopTrainingResponse",
+    "WorkerStatus",
 ]
 
 SERVICE = "monolith.training.Controller"
@@ -59,3 +61,4 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
 
 if not TYPE_CHECKING:
     globals().update({kind.DESCRIPTOR.name: kind for pair in METHODS.values() for kind in pair})
+    WorkerStatus = _message("WorkerStatus")

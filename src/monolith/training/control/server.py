@@ -6,13 +6,13 @@ Where clients find it is said by ``address``; who starts it is ``monolith.traini
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.training.control import messages
-from monolith.training.control.gate import Gate
+from monolith.training.control.gate import Gate, WorkerStatus
 
 if TYPE_CHECKING:
     from monolith.training.hooks.base import Run
@@ -22,12 +22,15 @@ try:
 except ImportError as exc:
     raise ConfigError("the controller needs gRPC: pip install 'monolith[train]'") from exc
 
-__all__ = ["ControllerServer"]
+__all__ = ["ControllerServer", "Watch"]
 
 logger = logging.getLogger(__name__)
 
 GRACE_S = 20.0
 """How long calls under way may go on when the server stops."""
+
+Watch: TypeAlias = Callable[[], Sequence[WorkerStatus]]
+"""Tells where the workers of a job stand."""
 
 # Saves may take minutes; status and resume must be answered meanwhile.
 _THREADS = 8
@@ -41,13 +44,17 @@ class ControllerServer:
         gate: What StopTraining and ResumeTraining work on.
         host: The interface to listen on. Whoever reaches it can stop the training: there is no password.
         port: 0 lets the system choose.
+        workers: Tells where all workers of the job stand; None = the run is the only one.
     """
 
-    def __init__(self, run: Run, gate: Gate, *, host: str = "127.0.0.1", port: int = 0) -> None:
+    def __init__(
+        self, run: Run, gate: Gate, *, host: str = "127.0.0.1", port: int = 0, workers: Watch | None = None
+    ) -> None:
         if type(port) is not int or not 0 <= port < 1 << 16:
             raise ConfigError(f"controller port is {port!r}; give 0 (any) to 65535")
         self._run = run
         self._gate = gate
+        self._watch = workers or self._only_worker
         self._host = host
         self._port = port
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="controller")
@@ -119,7 +126,14 @@ class ControllerServer:
     def _get_training_status(
         self, request: messages.GetTrainingStatusRequest, context: Any
     ) -> messages.GetTrainingStatusResponse:
-        return messages.GetTrainingStatusResponse(global_step=self._run.step)
+        workers = self._watch()
+        return messages.GetTrainingStatusResponse(
+            global_step=sum(worker.step for worker in workers),
+            workers=[messages.WorkerStatus(index=one.index, step=one.step, state=one.state) for one in workers],
+        )
+
+    def _only_worker(self) -> tuple[WorkerStatus, ...]:
+        return (WorkerStatus(index=0, step=self._run.step, state="held" if self._run.is_paused else "training"),)
 
 
 def _handler(verb: str, answer: Callable[[Any, Any], Any]) -> Any:

@@ -25,6 +25,14 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
             )
         if self.enable_sync_training:
             self._check_ranks()
+        self._refuse_spare_servers()
+        if self.enable_dynamic_sharding:
+            self._check_shared_files()
+        if self.ps_memory_action == "hold" and self.is_distributed and self.controller_port is None:
+            raise ConfigError(
+                "ps_memory_action is 'hold' and controller_port is None: nobody could let the workers go on; give "
+                "controller_port 0, or ps_memory_action stop"
+            )
         if self.server_type == "ps" or self.num_workers == 1 or not self.is_distributed:
             return
         if self.steps_per_eval is not None:
@@ -47,6 +55,25 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
                 )
         if self.only_feature_engineering:
             raise ConfigError("only_feature_engineering trains nothing; leave enable_sync_training away")
+
+    def _refuse_spare_servers(self) -> None:
+        reasons = {
+            "num_extra_ps": "servers are not measured against each other: let the scheduler avoid slow machines",
+            "num_redundant_ps": "a lost server is started again in its place and recovers: launch --restart, or a "
+            "StatefulSet",
+        }
+        for field, reason in reasons.items():
+            if getattr(self, field):
+                raise ConfigError(f"{field} is {getattr(self, field)}; only 0 is possible, because {reason}")
+
+    def _check_shared_files(self) -> None:
+        if not self.is_distributed:
+            raise ConfigError("enable_dynamic_sharding is for a job of several workers and num_ps is 0; leave it out")
+        if self.epochs != 1:
+            raise ConfigError(
+                f"epochs is {self.epochs} with enable_dynamic_sharding, which gives out every file once; run the job "
+                "again for another pass, or leave one of them out"
+            )
 
     @property
     def is_distributed(self) -> bool:

@@ -12,6 +12,7 @@ from monolith.core.errors import ConfigError
 from monolith.core.stop_signals import stop_signals
 from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
 from monolith.discovery.address import split_address
+from monolith.ps.config import ServerConfig
 from monolith.ps.security import Security
 from monolith.training.config.cluster import ClusterConfig
 from monolith.training.distributed.config import from_cluster
@@ -19,7 +20,7 @@ from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.lifecycle import Session, run_role
 from monolith.training.distributed.lifeline import SERVER_PATIENCE_S, end_with_starter
 
-__all__ = ["run_process", "security_of"]
+__all__ = ["run_process", "security_of", "server_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -48,13 +49,25 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
     process = from_cluster(config, config)
     security = security_of(config)
     if config.server_type == "ps":
-        from monolith.training.distributed.ps_role import serve, server_config
+        from monolith.training.distributed.ps_role import serve
 
-        settings = server_config(process, security, config.model_dir)
+        settings = server_settings(config, security)
         with stop_signals() as endings:
             run_role(discovery, process, lambda session: serve(session, settings, endings))
         return None
     return run_role(discovery, process, lambda session: _train(session, config, security))
+
+
+def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfig:
+    """Return what the server that the settings describe is told."""
+    from monolith.training.distributed.ps_role import server_config
+
+    limit_mb = config.ps_memory_limit_mb
+    return replace(
+        server_config(from_cluster(config, config), security, config.model_dir),
+        metrics_port=config.ps_metrics_port,
+        memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
+    )
 
 
 def security_of(config: ClusterConfig) -> Security:

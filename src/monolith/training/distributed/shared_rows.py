@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from monolith.embedding import EmbeddingStore, Sgd, SliceSpec, TableSpec
 
-__all__ = ["DONE", "READY", "STOPPING", "SharedRows", "WorkerRow", "shared_specs", "total_steps"]
+__all__ = ["DONE", "HELD", "READY", "STOPPING", "SharedRows", "WorkerRow", "shared_specs", "total_steps"]
 
 Floats = NDArray[np.float32]
 
@@ -23,8 +23,10 @@ WEIGHTS, WORKERS = "monolith.dense_weights", "monolith.workers"
 _CHUNK = 256
 _HALF = 1 << 20  # of a count of steps: float32 holds whole numbers up to 2**24 only
 
-READY, DONE, STOPPING = 1, 2, 3
-"""States of a worker: at work; through with its data; and of the chief only: everybody is to stop."""
+READY, DONE, STOPPING, HELD = 1, 2, 3, 4
+"""States of a worker: at work; through with its data; of the chief only: everybody is to stop; standing still."""
+
+_HOLD = 1 << 40  # the row that says whether workers are to stand still; no worker has this number
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,9 @@ class SharedRows:
         self._index = index
         self._weights = weights
         self._chunks = np.arange(-(-weights // _CHUNK), dtype=np.int64)
-        self._everyone = np.arange(workers, dtype=np.int64)
+        self._everyone = np.array([*range(workers), _HOLD], np.int64)
         self._own = np.zeros(4, np.float32)
+        self._hold = np.zeros(4, np.float32)
 
     def read(self) -> list[WorkerRow]:
         """Return where all workers stand."""
@@ -86,6 +89,19 @@ class SharedRows:
         """Say where this worker stands."""
         self.read()  # a server that was taken back to an older state has another row than was written last
         self._store.push(*self._move(row))
+
+    @property
+    def held_session(self) -> int:
+        """The start of the job whose workers are to stand still, as of the last look; 0 = nobody is."""
+        hold = WorkerRow.decode(self._hold)
+        return hold.session if hold.state == HELD else 0
+
+    def write_hold(self, session: int) -> None:
+        """Say that the workers of a start of the job are to stand still; 0 lets them go. One process may do so."""
+        self.read()
+        wanted = WorkerRow(HELD if session else 0, session).encode()
+        gradient, self._hold = self._hold - wanted, wanted
+        self._store.push({WORKERS: self._everyone[-1:]}, {WORKERS: gradient[None, :]})
 
     def add(self, change: Floats, row: WorkerRow) -> tuple[Floats, list[WorkerRow]]:
         """Add to the weights and say where this worker stands; return the weights and where all workers stand."""
@@ -104,8 +120,8 @@ class SharedRows:
         return {WORKERS: self._everyone[self._index : self._index + 1]}, {WORKERS: gradient[None, :]}
 
     def _noted(self, rows: Floats) -> list[WorkerRow]:
-        self._own = rows[self._index].copy()
-        return [WorkerRow.decode(row) for row in rows]
+        self._own, self._hold = rows[self._index].copy(), rows[-1].copy()
+        return [WorkerRow.decode(row) for row in rows[:-1]]
 
     def _chunked(self, values: Floats) -> Floats:
         padded = np.zeros(len(self._chunks) * _CHUNK, np.float32)

@@ -16,8 +16,8 @@ import torch
 from torch import nn
 
 from monolith.core.clock import Clock, Deadline
-from monolith.core.errors import RpcTimeout
-from monolith.training.distributed.shared_rows import DONE, READY, STOPPING, SharedRows, WorkerRow, total_steps
+from monolith.core.errors import DataError, RpcTimeout
+from monolith.training.distributed.shared_rows import DONE, HELD, READY, STOPPING, SharedRows, WorkerRow, total_steps
 from monolith.training.hooks.base import Hook, Run, StepResult
 
 __all__ = ["ChiefHook", "Waiting", "WorkerHook", "wait_for_chief", "weights_of"]
@@ -25,6 +25,7 @@ __all__ = ["ChiefHook", "Waiting", "WorkerHook", "wait_for_chief", "weights_of"]
 logger = logging.getLogger(__name__)
 
 _END_POLL_S = 0.2
+_HOLD_POLL_S = 0.5
 _STOPPING_S = 20.0  # who stops a job does not wait half an hour for a worker that is dead
 
 
@@ -86,12 +87,27 @@ class _Member(Hook):
         self._known = torch.empty(0)
         self._session = 0
         self._earlier_steps = 0
+        self._run: Run | None = None
         self.rows: SharedRows
+        self._rows_of_others: SharedRows  # the same as another thread sees them
 
     def on_start(self, run: Run) -> None:
         """Look at what is shared."""
         self._parameters = weights_of(run.model)
-        self.rows = self._open_rows(run)
+        self.rows, self._rows_of_others = self._open_rows(run), self._open_rows(run)
+        self._run = run
+
+    @property
+    def session(self) -> int:
+        """Which start of the job this is."""
+        return self._session
+
+    def is_over(self) -> bool:
+        """Whether the job ends for this worker: asked by another thread while the loop waits for data, and stops it."""
+        if self._run is None:
+            return False
+        self._obey(self._run, self._rows_of_others.read())
+        return self._run.stop_reason is not None
 
     def global_step(self) -> int:
         """Return the steps of all workers together."""
@@ -100,15 +116,35 @@ class _Member(Hook):
     def after_step(self, run: Run, result: StepResult) -> None:
         """Exchange weights when it is time, and see whether the job goes on."""
         if result.step % self._exchange_steps == 0:
-            self._obey(run, self._exchange(run))
+            self._obey(run, self._stand_still(run, self._exchange(run)))
+
+    def _stand_still(self, run: Run, rows: list[WorkerRow]) -> list[WorkerRow]:
+        """Wait while workers are held. The chief is held by its own run, so that it can still save."""
+        if not self._index or not self._is_held(run, rows):
+            return rows
+        logger.info("this worker stands still worker=%d step=%d", self._index, run.step)
+        self.rows.write(self._row(run, HELD))
+        while self._is_held(run, rows := self.rows.read()):
+            run.clock.sleep_s(_HOLD_POLL_S)
+        self.rows.write(self._row(run, READY))
+        logger.info("this worker goes on worker=%d step=%d", self._index, run.step)
+        return rows
+
+    def _is_held(self, run: Run, rows: list[WorkerRow]) -> bool:
+        is_for_us = self.rows.held_session == rows[0].session != 0
+        return is_for_us and run.stop_reason is None and rows[0].state == READY
 
     def _obey(self, run: Run, rows: list[WorkerRow]) -> None:
         if self._index and rows[0].session != self._session:
-            self._session = rows[0].session  # the chief was started anew; this worker goes on
+            self._note_new_session(rows[0].session)
         if self._index and rows[0].state == STOPPING:
             run.stop("the chief ends the job")
         elif self._max_steps is not None and total_steps(rows) >= self._max_steps:
             run.stop(f"all workers together have taken {total_steps(rows)} steps")
+
+    def _note_new_session(self, session: int) -> None:
+        """The chief was started anew; this worker goes on."""
+        self._session = session
 
     def _row(self, run: Run, state: int) -> WorkerRow:
         return WorkerRow(state, self._session, run.step + self._earlier_steps)
@@ -171,28 +207,35 @@ class ChiefHook(_Member):
         self._session = rows[0].session if is_live else 1 + secrets.randbelow(1 << 22)
         shared = torch.from_numpy(weights)
         if not is_live:
+            self.rows.write(self._row(run, 0))  # a checkpoint may say that the chief is ready, and it is not yet
             self._on_restored()
             change = self._vector() - shared
             weights, rows = self.rows.add(change.numpy(), self._row(run, READY))
             shared = torch.from_numpy(weights)
         self._take(shared)
         self.rows.write(self._row(run, READY))
+        if self.rows.held_session == self._session:
+            run.pause()  # the workers are held still, by the chief that was here before
 
     def _obey(self, run: Run, rows: list[WorkerRow]) -> None:
         super()._obey(run, rows)
-        self._has_stopped_all = self._has_stopped_all or (
-            self._max_steps is not None and total_steps(rows) >= self._max_steps
-        )
+        self._note_limit(rows)
+
+    def _note_limit(self, rows: list[WorkerRow]) -> None:
+        is_reached = self._max_steps is not None and total_steps(rows) >= self._max_steps
+        self._has_stopped_all = self._has_stopped_all or is_reached
 
     def before_end(self, run: Run) -> None:
         """Wait for the others, and take what they learnt into the last checkpoint."""
-        self._exchange(run)
+        self._note_limit(self._exchange(run))
         stops_all = run.stop_reason is not None and not self._has_stopped_all
         state = STOPPING if stops_all else READY
         self.rows.write(self._row(run, state))
         limit_s = self._waiting.chief_timeout_s
         self._wait_for_workers(run, min(limit_s, _STOPPING_S) if stops_all else limit_s)
-        weights, _ = self.rows.weights()
+        weights, rows = self.rows.weights()
+        if total_steps(rows) == 0 and run.stop_reason is None:
+            raise DataError("the data gave no batch to any worker; check the patterns and filters")
         self._take(torch.from_numpy(weights))
         # Part of the checkpoint: who restores it begins a new session.
         self.rows.write(self._row(run, STOPPING if stops_all else DONE))
@@ -221,7 +264,25 @@ class WorkerHook(_Member):
         index: Which worker, from 1.
         max_steps: Step of all workers together at which they stop.
         exchange_steps: Steps from one exchange of weights to the next.
+        on_new_session: Called when the chief was started anew, with servers that were taken back; None = go on.
     """
+
+    def __init__(
+        self,
+        rows: Callable[[Run], SharedRows],
+        index: int,
+        *,
+        max_steps: int | None = None,
+        exchange_steps: int = 1,
+        on_new_session: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(rows, index, max_steps=max_steps, exchange_steps=exchange_steps)
+        self._on_new_session = on_new_session
+
+    def _note_new_session(self, session: int) -> None:
+        super()._note_new_session(session)
+        if self._on_new_session is not None:
+            self._on_new_session()
 
     def on_start(self, run: Run) -> None:
         """Begin from the shared weights."""

@@ -11,29 +11,46 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted
+from monolith.artifacts import CheckpointFolder
+from monolith.core.clock import Clock, Deadline, SystemClock
+from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted, RpcTimeout
+from monolith.data.sources.patterns import expand
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
+from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import slow_start_step
 from monolith.training.distributed.cluster_store import ClusterStore
 from monolith.training.distributed.compaction import CompactionHook
 from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.job_gate import JobGate
 from monolith.training.distributed.lifecycle import Session
 from monolith.training.distributed.ps_role import end_servers, newest_tables
+from monolith.training.distributed.server_memory import ServerMemoryHook
 from monolith.training.distributed.server_search import find_servers
+from monolith.training.distributed.shared_files import (
+    SharedFiles,
+    SharedFilesHook,
+    finished_files,
+    unread_files,
+    worker_name,
+)
 from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
-from monolith.training.hooks import Hook, SlowStartHook
+from monolith.training.hooks import ControllerHook, Hook, SlowStartHook
 from monolith.training.hooks.base import Run
+from monolith.training.job_data import SharedOut
 from monolith.training.runner import Job
 
 __all__ = ["TrainedWorker", "train_worker"]
 
 logger = logging.getLogger(__name__)
+
+
+class _TakenBack(ClusterError):
+    """A server was lost, and the whole job goes back to its last checkpoint."""
 
 
 def train_worker(
@@ -50,32 +67,49 @@ def train_worker(
     as it takes; where they are others, ``max_retry_times`` times.
 
     Raises:
-        RpcTimeout: The servers were not found.
+        RpcTimeout: The servers were not found in ``session_creation_timeout_secs``.
         MonolithError: What the training raised.
     """
     session.config.check()
     clock = clock or SystemClock()
     session.register(session.config.advertised_host or session.config.bind_host, session.config.bind_port)
     with session.heartbeat():
-        addresses = find_servers(session, clock)
+        addresses = _find_servers(session, config, clock)
         comebacks = 0
+        goes_back = False
         while True:
+            worker = TrainedWorker(addresses, config, security, hooks=hooks, clock=clock, goes_back=goes_back)
             try:
-                metrics = TrainedWorker(addresses, config, security, hooks=hooks, clock=clock).train()
+                metrics = worker.train()
                 break
             except ClusterError as error:
-                if not (error.retryable or isinstance(error, RetriesExhausted)):
+                goes_back = isinstance(error, _TakenBack)
+                if not (error.retryable or goes_back or isinstance(error, RetriesExhausted)):
                     raise
                 logger.warning("the servers are lost to this worker error=%s", error)
                 lost = error
             clock.sleep_s(config.retry_wait_in_secs)
-            before, addresses = addresses, find_servers(session, clock)
+            before, addresses = addresses, _find_servers(session, config, clock)
             comebacks += before != addresses
             if comebacks > config.max_retry_times:
                 raise lost
-    if config.is_chief:
+    # Who reads a stream is started again, and its servers know more than any checkpoint.
+    if config.is_chief and (config.force_shutdown_ps or not config.kafka_topics):
         end_servers(addresses, security)
     return metrics
+
+
+def _find_servers(session: Session, config: ClusterJobConfig, clock: Clock) -> tuple[str, ...]:
+    """Look for the servers until they are there: on a cluster, processes start in any order and some take minutes."""
+    deadline = Deadline(clock, config.session_creation_timeout_secs)
+    while True:
+        try:
+            return find_servers(session, clock)
+        except RpcTimeout as error:
+            if deadline.is_past:
+                raise
+            logger.warning("not all servers are there; this worker goes on looking: %s", error)
+        clock.sleep_s(min(config.retry_wait_in_secs, deadline.remaining_s()))
 
 
 class TrainedWorker:
@@ -87,6 +121,7 @@ class TrainedWorker:
         security: TLS and token of the servers.
         hooks: What runs beside the training.
         clock: Measures waits.
+        goes_back: Go on from the newest checkpoint, whatever the servers hold.
 
     Raises:
         ConfigError: There is no folder that several workers could share.
@@ -100,6 +135,7 @@ class TrainedWorker:
         *,
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
+        goes_back: bool = False,
     ) -> None:
         if config.num_workers > 1 and not config.model_dir:
             raise ConfigError(
@@ -110,10 +146,13 @@ class TrainedWorker:
         self._security = security
         self._hooks = hooks
         self._clock = clock or SystemClock()
+        self._goes_back = goes_back
         self._remote: RemoteStore | None = None
         self._is_live = False
         self._estimator: Estimator | None = None
+        self._member: ChiefHook | WorkerHook | None = None
         self._places = WorkerPlaces(config.model_dir)
+        self._files = self._shared_files() if config.enable_dynamic_sharding and config.num_workers > 1 else None
         self._waiting = Waiting(
             restore_timeout_s=config.restore_sync_timeout_secs,
             restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
@@ -123,27 +162,36 @@ class TrainedWorker:
     def train(self) -> dict[str, float]:
         """Train to the end of this worker's data or steps; return the metrics."""
         config = self._config
+        is_alone = config.num_workers == 1
         # Only one process may write to the model folder, and to ports that the settings name.
-        own = config if config.is_chief else replace(config, model_dir="", metrics_port=None, controller_port=None)
+        own = config if config.is_chief else replace(config, model_dir="", metrics_port=None)
         job_config = config if config.is_chief else replace(config, eval_data=None)
-        sharing = self._sharing() if config.num_workers > 1 else []
+        if not is_alone:
+            own = replace(own, controller_port=None)  # the chief's acts for all workers; see _steering
+        watching = [self._memory_guard()] if config.is_chief and config.ps_memory_limit_mb is not None else []
+        sharing = [] if is_alone else self._sharing()
         if config.is_chief:
             sharing = [*sharing, CompactionHook(self._compact)]
         try:
             job = Job(
                 job_config,
-                hooks=[*sharing, *self._hooks],
+                hooks=[*sharing, *watching, *self._hooks],
                 run_config=own,
                 store=self._open,
-                extra=lambda: {"workers": self._places.all()} if config.num_workers > 1 else {},
+                extra=None if is_alone else self._shared_state,
+                files=None if self._files is None else SharedOut(self._files, worker_name(config.index)),
             )
             self._estimator = job.estimator
-            if not config.is_chief:
+            if not is_alone:
                 self._go_on()
             return job.train()
         finally:
+            if self._files is not None:
+                self._files.close()
             if self._remote is not None:
                 self._remote.close()
+
+    # --- servers ---
 
     def _open(self, specs: Sequence[TableSpec]) -> EmbeddingStore:
         """Connect to the servers; several workers share more than the tables of the model."""
@@ -167,12 +215,23 @@ class TrainedWorker:
         )
 
     def _on_restart(self, restart: Restart) -> None:
-        """A server recovers by itself before it answers; at most the last second of what it had learnt is lost."""
+        """A server recovers by itself before it answers, but for the last second at most.
+
+        The others keep what they have, unless all are to go back.
+        """
         logger.warning(
             "a server was lost and is back; its rows are those of its recovery index=%d rows=%d",
             restart.index,
             restart.rows,
         )
+        if self._config.partial_recovery:
+            return
+        if not CheckpointFolder(f"{self._config.model_dir}/{CHECKPOINTS}").saved():
+            raise ClusterError(
+                f"server {restart.index} was lost before the first checkpoint, and partial_recovery is False: there is "
+                "nothing to go back to; start the job anew, servers too"
+            )
+        raise _TakenBack(f"server {restart.index} was lost; all go back to the last checkpoint (partial_recovery)")
 
     def _has_training(self, remote: RemoteStore) -> bool:
         """Whether the servers hold a training that goes on: then they know more than any checkpoint.
@@ -181,7 +240,7 @@ class TrainedWorker:
         job was: it goes on from the checkpoint, because its place in the data is the checkpoint's.
         """
         config = self._config
-        if config.restore_ckpt is not None or config.restore_dir is not None or config.clear_nn:
+        if self._goes_back or config.restore_ckpt is not None or config.restore_dir is not None or config.clear_nn:
             return False
         state = SharedRows(remote, 0, config.num_workers, 0).read()[0].state
         return state == READY and remote.has_learnt()
@@ -196,21 +255,72 @@ class TrainedWorker:
         if config.is_chief and not self._is_live and not is_restored:
             remote.rewind()
 
+    def _memory_guard(self) -> Hook:
+        config = self._config
+        gate = self._gate if config.num_workers > 1 else None
+        return ServerMemoryHook(self._addresses, self._security, config.ps_memory_action, evict=self._evict, gate=gate)
+
+    def _evict(self) -> int:
+        assert self._remote is not None  # a run begins after its store is open
+        return self._remote.evict()
+
+    # --- several workers ---
+
+    @property
+    def _session(self) -> int:
+        return 0 if self._member is None else self._member.session
+
     def _go_on(self) -> None:
-        """Begin, when the chief has restored, where this worker stands in its data."""
+        """Begin where this worker stands in its data: when the chief has restored, or as the chief that was away."""
         assert self._remote is not None
         assert self._estimator is not None
-        rows = SharedRows(self._remote, self._config.index, self._config.num_workers, 0)
-        wait_for_chief(rows, self._config.index, self._waiting, self._clock, self._remote.has_learnt)
-        place = self._places.read(self._config.index)
-        if place is not None and self._config.resume_data:
+        config = self._config
+        rows = SharedRows(self._remote, config.index, config.num_workers, 0)
+        if config.is_chief:
+            step = self._estimator.step  # looking at it restores what the chief has of its own
+            if not self._is_live:
+                return
+            logger.info("the chief comes back to a training that went on without it step=%d", step)
+        else:
+            wait_for_chief(rows, config.index, self._waiting, self._clock, self._remote.has_learnt)
+        place = self._places.read(config.index, rows.read()[0].session)
+        if place is not None and config.resume_data:
             self._estimator.resume_at(place)
 
     def _on_restored(self) -> None:
         """The job goes on from a checkpoint, or begins: so do the workers."""
         assert self._estimator is not None
         extra = self._estimator.restored_extra
-        self._places.replace_all({} if extra.get("data_ended") else extra.get("workers", {}))
+        files = extra.get("files")
+        has_ended = extra.get("data_ended") and (files is None or not unread_files(files))
+        self._places.begin(self._session, {} if has_ended else extra.get("workers", {}))
+        if self._files is not None:
+            self._files.begin(None if has_ended or not self._config.resume_data else files)
+
+    def _on_taken_back(self) -> None:
+        raise _TakenBack("the chief has taken all servers back to the last checkpoint (partial_recovery)")
+
+    def _shared_state(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of all workers: the list of files last, for it may be ahead of the places."""
+        state: dict[str, Any] = {"workers": self._places.all(self._session)}
+        if self._files is not None:
+            state["files"] = self._files.state()
+        return state
+
+    def _shared_files(self) -> SharedFiles:
+        config = self._config
+        return SharedFiles(
+            config.model_dir,
+            lambda: expand(config.data or ""),
+            self._finished_files,
+            is_over=lambda: self._member is not None and self._member.is_over(),
+            clock=self._clock,
+        )
+
+    def _finished_files(self, index: int) -> int:
+        if self._places.is_through(index, self._session):
+            return len(expand(self._config.data or ""))
+        return finished_files(self._places.read(index, self._session), worker_name(index))
 
     def _compact(self, path: Path) -> None:
         assert self._remote is not None
@@ -226,9 +336,8 @@ class TrainedWorker:
         config = self._config
         options: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
         member: ChiefHook | WorkerHook
-        places: list[Hook] = []
         if config.is_chief:
-            member = ChiefHook(
+            member = self._member = ChiefHook(
                 self._rows,
                 is_live=lambda: self._is_live,
                 on_restored=self._on_restored,
@@ -236,11 +345,23 @@ class TrainedWorker:
                 **options,
             )
         else:
-            member = WorkerHook(self._rows, config.index, **options)
-            places = [PlaceHook(self._places, config.index)] if config.model_dir else []
+            on_new_session = None if config.partial_recovery else self._on_taken_back
+            member = self._member = WorkerHook(self._rows, config.index, on_new_session=on_new_session, **options)
         slow = SlowStartHook(
             slow_start_step(config.index, config.slow_start_steps),
             member.global_step,
             max_wait_s=60 * config.max_slow_start_wait_minute,
         )
-        return [*places, member, slow]
+        files = [] if self._files is None or not config.is_chief else [SharedFilesHook(self._files)]
+        place = PlaceHook(self._places, config.index, lambda: self._session)
+        return [place, member, *self._steering(), *files, slow]
+
+    def _steering(self) -> list[Hook]:
+        """Return what holds, saves and watches all workers at the chief."""
+        config = self._config
+        if not config.is_chief:
+            return []
+        self._gate = JobGate(self._rows, lambda: self._session)
+        if config.controller_port is None:
+            return [self._gate]
+        return [self._gate, ControllerHook(config.controller_port, gate=self._gate, workers=self._gate.workers)]

@@ -111,6 +111,11 @@ class Run(Protocol):
         ...
 
     @property
+    def data_ended(self) -> bool:
+        """Whether the data was trained on to its end."""
+        ...
+
+    @property
     def stop_reason(self) -> str | None:
         """Why the run ends before its data and its steps do; None while it does not."""
         ...

@@ -13,7 +13,7 @@ from monolith.training.control.gate import Gate, RunGate
 from monolith.training.hooks.base import Hook, Run
 
 if TYPE_CHECKING:
-    from monolith.training.control.server import ControllerServer
+    from monolith.training.control.server import ControllerServer, Watch
 
 __all__ = ["ControllerHook"]
 
@@ -29,15 +29,23 @@ class ControllerHook(Hook):
         port: 0 lets the system choose.
         host: The interface to listen on, as clients name it. Whoever reaches it can stop the training.
         gate: What StopTraining holds; None = the run itself. A ``Barrier`` holds all workers of the process.
+        workers: Tells where the workers of a job of several processes stand; None = the run is the only one.
         grace_s: How long calls under way may go on when the run has ended.
     """
 
     def __init__(
-        self, port: int = 0, *, host: str = "127.0.0.1", gate: Gate | None = None, grace_s: float = 20.0
+        self,
+        port: int = 0,
+        *,
+        host: str = "127.0.0.1",
+        gate: Gate | None = None,
+        workers: Watch | None = None,
+        grace_s: float = 20.0,
     ) -> None:
         self._port = port
         self._host = host
         self._gate = gate
+        self._workers = workers
         self._grace_s = grace_s
         self._server: ControllerServer | None = None
         self._address = ""
@@ -52,7 +60,7 @@ class ControllerHook(Hook):
         from monolith.training.control.server import ControllerServer
 
         gate = RunGate(run) if self._gate is None else self._gate
-        server = ControllerServer(run, gate, host=self._host, port=self._port)
+        server = ControllerServer(run, gate, host=self._host, port=self._port, workers=self._workers)
         address = server.start()
         self._server, self._address = server, address
         write_address(run.model_dir, address)

@@ -39,6 +39,26 @@ def test_several_workers_evaluate_in_a_process_of_its_own() -> None:
         ClusterJobConfig(num_ps=1, num_workers=2, steps_per_eval=5)
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_extra_ps": 1}, r"num_extra_ps is 1; only 0 is possible, because .* let the scheduler avoid slow"),
+        ({"num_redundant_ps": 2}, r"num_redundant_ps is 2; only 0 is possible, because .* launch --restart"),
+        (
+            {"enable_dynamic_sharding": True, "epochs": 3},
+            r"epochs is 3 with enable_dynamic_sharding, .* run the job again",
+        ),
+        ({"enable_dynamic_sharding": True, "num_ps": 0}, "num_ps is 0; leave it out"),
+        ({"ps_memory_action": "hold"}, r"controller_port is None: nobody could let .* ps_memory_action stop"),
+        ({"ps_memory_action": "swap"}, "ps_memory_action"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_be_are_refused_with_the_reason(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ClusterJobConfig(**{"num_ps": 2, **values})
+
+
 def test_an_evaluator_scores_the_checkpoints_that_are_there(tmp_path: Path) -> None:
     write_parquet(World(users=30, items=20, seed=6).clicks(200), tmp_path / "clicks.parquet")
     values: Any = {

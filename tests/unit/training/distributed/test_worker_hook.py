@@ -8,10 +8,11 @@ import pytest
 import torch
 from torch import nn
 
-from monolith.core.errors import RpcTimeout
+from monolith.core.errors import ClusterError, DataError, RpcTimeout
 from monolith.embedding import MultiTable
 from monolith.testing import FakeClock
-from monolith.training.distributed.shared_rows import DONE, READY, STOPPING, SharedRows, WorkerRow, shared_specs
+from monolith.training.distributed.job_gate import JobGate
+from monolith.training.distributed.shared_rows import DONE, HELD, READY, STOPPING, SharedRows, WorkerRow, shared_specs
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 
 WAITING = Waiting(restore_timeout_s=30.0, restore_poll_s=1.0, chief_timeout_s=60.0)
@@ -26,6 +27,14 @@ class FakeRun:
         self.clock = clock
         self.step = step
         self.stop_reason: str | None = None
+        self.is_paused = False
+
+    def pause(self) -> bool:
+        was, self.is_paused = self.is_paused, True
+        return not was
+
+    def resume(self) -> None:
+        self.is_paused = False
 
     def set(self, value: float) -> None:
         with torch.no_grad():
@@ -160,6 +169,7 @@ def test_the_chief_takes_what_the_others_learnt_into_the_last_checkpoint() -> No
 def test_the_chief_does_not_wait_for_ever_for_a_dead_worker(caplog: pytest.LogCaptureFixture) -> None:
     job = Job()
     job.start()
+    job.chief_run.take_step(job.chief, 0.0)
     job.chief.before_end(job.chief_run)
     assert sum(job.clock.slept_s) == pytest.approx(60.0, abs=0.5)
     assert "the job ends without some of its workers missing=[1]" in caplog.text
@@ -245,3 +255,111 @@ def test_what_servers_say_of_the_chief_is_not_believed_before_anybody_has_traine
     answers = iter([False, False, True])
     wait_for_chief(SharedRows(store, 1, 2, 0), 1, WAITING, clock, lambda: next(answers))
     assert clock.slept_s == [1.0, 1.0]
+
+
+def test_a_job_whose_workers_got_nothing_is_an_error() -> None:
+    job = Job()
+    job.start()
+    job.worker.before_end(job.worker_run)
+    with pytest.raises(DataError, match="the data gave no batch to any worker; check the patterns and filters"):
+        job.chief.before_end(job.chief_run)
+
+
+# --- the chief steers all workers ---
+
+
+def gate_of(job: Job) -> JobGate:
+    gate = JobGate(job.rows(0), lambda: job.chief.session)
+    gate.on_start(job.chief_run)
+    return gate
+
+
+def states(gate: JobGate) -> list[tuple[int, str]]:
+    return [(worker.step, worker.state) for worker in gate.workers()]
+
+
+def test_a_worker_stands_still_until_the_gate_is_removed() -> None:
+    job = Job()
+    job.start()
+    gate = gate_of(job)
+    assert states(gate) == [(0, "training"), (0, "training")]
+    assert gate.place()
+    assert not gate.place(), "it is placed already"
+    assert job.chief_run.is_paused
+
+    def look(seconds: float) -> None:
+        assert states(gate) == [(0, "held"), (1, "held")]
+        assert gate.status().blocked == (0, 1)
+        gate.remove()
+
+    job.clock.sleep_s = look  # type: ignore[method-assign]
+    job.worker_run.take_step(job.worker, 1.0)
+    assert not job.chief_run.is_paused
+    assert gate.status().unblocked == (0, 1)
+    assert states(gate) == [(0, "training"), (1, "training")]
+
+
+@pytest.mark.parametrize("end", ["its own signal", "the chief's end"])
+def test_a_worker_that_stands_still_can_be_ended(end: str) -> None:
+    job = Job()
+    job.start()
+    gate_of(job).place()
+
+    def stop(seconds: float) -> None:
+        if end == "its own signal":
+            job.worker_run.stop("the process was sent SIGTERM")
+        else:
+            SharedRows(job.store, 0, 2, 0).write(WorkerRow(STOPPING, job.chief.session, 0))
+
+    job.clock.sleep_s = stop  # type: ignore[method-assign]
+    job.worker_run.take_step(job.worker, 1.0)
+    assert job.worker_run.stop_reason is not None
+
+
+def test_a_chief_that_comes_back_is_held_too_and_a_new_start_is_not() -> None:
+    job = Job()
+    job.start()
+    gate_of(job).place()
+    anew = FakeRun(0.0, job.clock)
+    job.new_chief(is_live=True).on_start(anew)
+    assert anew.is_paused
+    other = FakeRun(0.0, job.clock)
+    job.new_chief(is_live=False).on_start(other)
+    assert not other.is_paused
+    job.worker_run.take_step(job.worker, 1.0)  # would wait for ever
+    assert job.seen[1].state == READY
+
+
+def test_a_worker_that_was_not_seen_is_not_there() -> None:
+    job = Job()
+    job.chief.on_start(job.chief_run)
+    gate = gate_of(job)
+    assert states(gate) == [(0, "training"), (0, "not there")]
+    job.worker.on_start(job.worker_run)
+    job.worker.before_end(job.worker_run)
+    assert states(gate)[1] == (0, "done")
+    assert HELD not in {row.state for row in job.seen}
+
+
+def test_a_worker_learns_while_it_waits_for_data_that_the_job_is_over() -> None:
+    job = Job(max_steps=2)
+    job.start()
+    assert not job.worker.is_over()
+    job.chief_run.take_step(job.chief, 0.0)
+    job.chief_run.take_step(job.chief, 0.0)
+    assert job.worker.is_over()
+    assert job.worker_run.stop_reason == "all workers together have taken 2 steps"
+
+
+def test_a_worker_can_be_told_of_servers_that_were_taken_back() -> None:
+    def taken_back() -> None:
+        raise ClusterError("back")
+
+    job = Job()
+    job.start()
+    worker = WorkerHook(job.rows(1), 1, on_new_session=taken_back)
+    worker.on_start(job.worker_run)
+    job.worker_run.take_step(worker, 1.0)
+    job.new_chief(is_live=False).on_start(FakeRun(0.0, job.clock))
+    with pytest.raises(ClusterError, match="back"):
+        job.worker_run.take_step(worker, 1.0)

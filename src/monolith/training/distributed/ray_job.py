@@ -1,0 +1,276 @@
+"""The processes of a job as actors of a Ray cluster: placed, started again and watched by Ray.
+
+Every actor runs the role that ``monolith train`` would run in its place. They find each other through files in a folder
+that all of them see, with the address of the machine that Ray put them on; so a server that comes back elsewhere is
+found there. Ray carries settings and results, never rows. The one module that imports Ray.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from monolith.core.errors import ClusterError, ConfigError
+from monolith.core.logs import setup_logging
+from monolith.discovery import FileDiscovery
+from monolith.training.distributed.config import from_cluster
+from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.lifecycle import run_role
+from monolith.training.distributed.ps_role import serve
+from monolith.training.distributed.running import security_of, server_settings
+
+__all__ = ["RayActor", "RayJob", "RaySettings"]
+
+logger = logging.getLogger(__name__)
+
+_POLL_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaySettings:
+    """Where the actors go, and how often they come back."""
+
+    address: str | None = None
+    """The cluster: ``host:port``, ``ray://...``, ``local`` for one in this process; None = the one of this machine."""
+    max_restarts: int = 3
+    """How often each actor that dies is started again; -1 = always."""
+    cpus_per_ps: float = 1.0
+    """Cores that Ray sets aside for a server."""
+    cpus_per_worker: float = 1.0
+    """Cores that Ray sets aside for a worker."""
+    gpus_per_worker: float = 0.0
+    """GPUs that Ray sets aside for a worker."""
+    working_dir: str | None = None
+    """Folder that Ray copies to all machines and the actors run in; None = this folder, which they must see."""
+    start_timeout_s: float = 300.0
+    """In which Ray must have placed all actors."""
+    grace_s: float = 60.0
+    """In which processes must end that were asked to."""
+    log_level: str = "INFO"
+    """DEBUG, INFO, WARNING or ERROR, of every actor."""
+
+    def __post_init__(self) -> None:
+        if self.max_restarts < -1:
+            raise ConfigError(f"max_restarts is {self.max_restarts}; give 0 or more, or -1 for always")
+        for field in ("cpus_per_ps", "cpus_per_worker", "gpus_per_worker"):
+            if getattr(self, field) < 0:
+                raise ConfigError(f"{field} is {getattr(self, field)}; give 0 or more")
+
+
+class RayActor:
+    """What an actor does: one role of the job. ``run`` in one thread of it, ``stop`` in another.
+
+    Args:
+        config: The job, and this process's place in it.
+        folder: Where it runs; None = where Ray put it.
+        log_level: Of its log, which Ray shows at the launcher.
+    """
+
+    def __init__(self, config: ClusterJobConfig, folder: str | None, log_level: str) -> None:
+        setup_logging(log_level)
+        if folder is not None:
+            _enter(folder)
+        host = _host()
+        self._config = replace(config, bind_host=host, advertised_host=host)
+        self._ended = threading.Event()
+
+    def __repr__(self) -> str:
+        return _name(self._config)  # what Ray puts in front of its lines
+
+    def run(self) -> dict[str, float] | None:
+        """Be the process, to its end; return its metrics, and None of a server."""
+        config = self._config
+        process, security = from_cluster(config, config), security_of(config)
+        discovery = FileDiscovery(_discovery_folder(config))
+        if config.server_type == "ps":
+            settings = server_settings(config, security)
+            run_role(discovery, process, lambda session: serve(session, settings, self._ended))
+            return None
+        from monolith.training.distributed.stop_event import StopEventHook
+        from monolith.training.distributed.worker_role import train_worker
+
+        hooks = [StopEventHook(self._ended, "the launcher ends the job")]
+        return run_role(discovery, process, lambda session: train_worker(session, config, security, hooks=hooks))
+
+    def stop(self) -> None:
+        """End ``run``: a worker with a checkpoint."""
+        self._ended.set()
+
+    def ping(self) -> str:
+        """Return the machine that it is on, when Ray has started it."""
+        return self._config.bind_host
+
+
+class RayJob:
+    """Servers and workers of one job on a Ray cluster. ``run`` returns when they are through.
+
+    Args:
+        config: The job. Its folder must be one that all machines see.
+        settings: Where the actors go.
+
+    Raises:
+        ConfigError: Ray is not installed, or the job has no folder, servers or workers.
+        ClusterError: There is no cluster at the address.
+    """
+
+    def __init__(self, config: ClusterJobConfig, settings: RaySettings) -> None:
+        if config.num_ps < 1:
+            raise ConfigError(f"num_ps is {config.num_ps}; a job on Ray needs at least 1 server")
+        if not config.model_dir:
+            raise ConfigError("model_dir is empty; give a folder that all machines of the Ray cluster see")
+        if config.ps_token_file is None and config.ps_tls_ca is None and settings.address != "local":
+            logger.warning("the servers listen on their machines' addresses for anybody; give ps_token_file, or TLS")
+        self._ray = _ray()
+        self._settings = settings
+        self._config = replace(config, model_dir=str(Path(config.model_dir).absolute()), discovery_type="file")
+        self._actors: dict[str, Any] = {}
+        self._runs: dict[str, Any] = {}
+
+    def run(self) -> dict[str, float]:
+        """Start all actors, and wait for the workers; return the chief's metrics.
+
+        An interruption (Ctrl-C) ends all of them, workers first, with a checkpoint.
+
+        Raises:
+            ClusterError: An actor died for good, or its role failed; the text says which and why.
+        """
+        self._connect()
+        try:
+            self._forget_servers()
+            self._start()
+            metrics = self._wait()
+            self._wait_for_servers()
+            return metrics
+        finally:
+            self._stop()
+
+    def _connect(self) -> None:
+        address = self._settings.address
+        environment = {} if self._settings.working_dir is None else {"working_dir": self._settings.working_dir}
+        if self._ray.is_initialized():
+            return
+        try:
+            self._ray.init(
+                None if address == "local" else address or "auto",
+                runtime_env=environment,
+                logging_level=logging.WARNING,
+                **({"include_dashboard": False} if address == "local" else {}),
+            )
+        except Exception as error:  # Ray raises that very class too
+            raise ClusterError(
+                f"no Ray cluster answers at {address or 'this machine'} ({error}); start one with 'ray start --head', "
+                "give --address, or --address local"
+            ) from error
+
+    def _forget_servers(self) -> None:
+        """Servers of an earlier run are not to be found; those of this one say where they are."""
+        folder = _discovery_folder(self._config)
+        for role in (self._config.discovery_service_type_ps, self._config.discovery_service_type_worker):
+            for path in (folder / role).glob("*"):
+                path.unlink(missing_ok=True)
+
+    def _start(self) -> None:
+        settings = self._settings
+        folder = str(Path.cwd()) if settings.working_dir is None else None
+        options: dict[str, Any] = {
+            "max_restarts": settings.max_restarts,
+            "max_task_retries": settings.max_restarts,
+            "max_concurrency": 3,  # run, beside stop and ping
+            "scheduling_strategy": "SPREAD",
+        }
+        servers = [replace(self._config, server_type="ps", index=i) for i in range(self._config.num_ps)]
+        workers = [replace(self._config, server_type="worker", index=i) for i in range(self._config.num_workers)]
+        actor = self._ray.remote(RayActor)
+        for one in [*servers, *workers]:
+            is_server = one.server_type == "ps"
+            cpus = settings.cpus_per_ps if is_server else settings.cpus_per_worker
+            gpus = 0.0 if is_server else settings.gpus_per_worker
+            placed = actor.options(**options, num_cpus=cpus, num_gpus=gpus)
+            self._actors[_name(one)] = placed.remote(one, folder, settings.log_level)
+        pings = {actor.ping.remote(): name for name, actor in self._actors.items()}
+        _, missing = self._ray.wait(list(pings), num_returns=len(pings), timeout=settings.start_timeout_s)
+        if missing:
+            names = ", ".join(pings[one] for one in missing)
+            raise ClusterError(
+                f"Ray has not placed {names} in {settings.start_timeout_s:g} s; ask for fewer cores (--cpus-per-ps, "
+                "--cpus-per-worker), or add machines"
+            )
+        for ping, name in pings.items():
+            logger.info("%s is on %s", name, self._result(name, ping))
+            self._runs[name] = self._actors[name].run.remote()
+
+    def _wait(self) -> dict[str, float]:
+        """Wait until every worker is through; the end of a server before that is the end of the job."""
+        waiting = {run: name for name, run in self._runs.items()}
+        metrics: dict[str, float] = {}
+        while any(not name.startswith("ps ") for name in waiting.values()):
+            done, _ = self._ray.wait(list(waiting), timeout=_POLL_S)
+            for run in done:
+                name = waiting.pop(run)
+                found = self._result(name, run)
+                if name == "chief" and found is not None:
+                    metrics = found
+        return metrics
+
+    def _wait_for_servers(self) -> None:
+        """The chief has told them of the end."""
+        runs = [run for name, run in self._runs.items() if name.startswith("ps ")]
+        self._ray.wait(runs, num_returns=len(runs), timeout=self._settings.grace_s)
+
+    def _result(self, name: str, run: Any) -> Any:
+        try:
+            return self._ray.get(run)
+        except self._ray.exceptions.RayTaskError as error:
+            raise ClusterError(f"{name} failed: {error.cause}") from error
+        except self._ray.exceptions.RayError as error:
+            raise ClusterError(f"{name} is lost and was started again as often as allowed: {error}") from error
+
+    def _stop(self) -> None:
+        """Ask all to end, workers first, so that they can still save; then let Ray end the actors."""
+        for is_server in (False, True):
+            names = [name for name in self._runs if name.startswith("ps ") is is_server]
+            for name in names:
+                self._actors[name].stop.remote()
+            runs = [self._runs[name] for name in names]
+            if runs:
+                self._ray.wait(runs, num_returns=len(runs), timeout=self._settings.grace_s)
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise ConfigError("launching on Ray needs Ray: pip install 'monolith[ray]'") from error
+
+
+def _name(config: ClusterJobConfig) -> str:
+    if config.server_type == "ps":
+        return f"ps {config.index}"
+    return f"worker {config.index}" if config.index else "chief"
+
+
+def _host() -> str:
+    host: str = _ray().util.get_node_ip_address()
+    return host
+
+
+def _discovery_folder(config: ClusterJobConfig) -> Path:
+    return Path(config.discovery_folder or Path(config.model_dir) / "cluster")
+
+
+def _enter(folder: str) -> None:
+    """Run where the launcher does: paths mean the same then."""
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}, where the job was launched, is not on {_host()} ({error.strerror}); launch it in a folder that "
+            "all machines see, or give --working-dir"
+        ) from error
