@@ -96,18 +96,30 @@ class Work(Protocol):
 class Job:
     """One request in the queue. ``done`` is called once, by another thread, when there is an answer or an error."""
 
-    __slots__ = ("answer", "deadline_s", "done", "error", "is_abandoned", "queued_s", "work")
+    __slots__ = ("answer", "deadline_s", "done", "error", "is_wanted", "queued_s", "work")
 
-    def __init__(self, work: Work, done: Callable[[Job], None], deadline_s: float | None = None) -> None:
+    def __init__(
+        self,
+        work: Work,
+        done: Callable[[Job], None],
+        deadline_s: float | None = None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
         self.work = work
         self.done = done
         self.deadline_s = deadline_s
         """When the answer is no longer wanted, on the queue's clock."""
+        self.is_wanted = is_wanted
+        """Says whether the caller is still there; asked before it is computed."""
         self.answer: Any = None
         self.error: BaseException | None = None
-        self.is_abandoned = False
-        """Set by a caller that has gone: it is not computed if it has not begun."""
         self.queued_s = 0.0
+
+    def is_late(self, now_s: float) -> bool:
+        """Say whether nobody waits for it any more."""
+        if self.deadline_s is not None and self.deadline_s <= now_s:
+            return True
+        return self.is_wanted is not None and not self.is_wanted()
 
 
 class BatchQueue:
@@ -246,7 +258,7 @@ class BatchQueue:
         now_s = self._clock.monotonic_s()
         jobs = []
         for job in taken:
-            if job.is_abandoned or (job.deadline_s is not None and job.deadline_s <= now_s):
+            if job.is_late(now_s):
                 self._end(job, None, RpcTimeout("the deadline passed while the request waited; ask with more time"))
             else:
                 jobs.append(job)

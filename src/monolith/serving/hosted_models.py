@@ -114,17 +114,31 @@ class HostedModels:
             with self._changed:
                 pass  # it was retired by somebody who holds the lock until the routes are new
 
-    def status(self, name: str) -> list[VersionStatus]:
-        """Return the state of every version of a model that was heard of, newest first.
+    def status(self, name: str, version: int | None = None, label: str = "") -> list[VersionStatus]:
+        """Return the state of every version of a model that was heard of, newest first; or of the one that is named.
 
         Raises:
-            ModelNotFound: There is no such model, or no version of it.
+            ModelNotFound: There is no such model, version or label.
         """
+        found = self.statuses(name)
+        if not found:
+            raise ModelNotFound(f"could not find any versions of model {name!r}; check its name and its base path")
+        if label:
+            route = self._routes.get(name)
+            if route is None or label not in route.labels:
+                raise ModelNotFound(f"model {name!r} has no label {label!r}")
+            version = route.labels[label]
+        chosen = [each for each in found if version is None or each.version == version]
+        if not chosen:
+            known = [each.version for each in found]
+            raise ModelNotFound(f"could not find version {version} of model {name!r}; there are {known}")
+        return chosen
+
+    def statuses(self, name: str) -> list[VersionStatus]:
+        """Return the same for all versions, and nothing where ``status`` raises."""
         with self._changed:
             model = self._models.get(name)
             found = {} if model is None else _statuses(model)
-        if not found:
-            raise ModelNotFound(f"could not find any versions of model {name!r}; check its name and its base path")
         return [found[version] for version in sorted(found, reverse=True)]
 
     def names(self) -> list[str]:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
-import numpy as np
 from numpy.typing import NDArray
 
 from monolith.data.sources.base import RecordKind
@@ -29,7 +28,7 @@ class TensorInfo(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """A numpy type, or bytes."""
+        """``string``, or what numpy calls it."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -38,6 +37,10 @@ class TensorInfo(Protocol):
 
 class Signature(Protocol):
     """One way to call a model."""
+
+    @property
+    def kind(self) -> str:
+        """``score`` takes records or features; any other takes arrays."""
 
     @property
     def inputs(self) -> Mapping[str, TensorInfo]:
@@ -52,28 +55,40 @@ class LoadedModel(Protocol):
     """A model that answers. Safe to call from several threads."""
 
     @property
-    def signatures(self) -> Mapping[str, Any]:
-        """Ways to call it, by name: each a ``Signature``."""
+    def signatures(self) -> Mapping[str, Signature]:
+        """Ways to call it, by name."""
 
-    def predict(self, records: Sequence[bytes], kind: RecordKind, signature: str = ...) -> Outputs:
-        """Return the outputs for the rows of all the records, in order.
+    def predict(
+        self, records: Sequence[bytes], kind: RecordKind, signature: str = ..., outputs: Sequence[str] | None = None
+    ) -> Outputs:
+        """Return the named outputs, or all, for the rows of all the records, in order.
 
         Raises:
-            DataError: A record cannot be read, or does not fit the model.
+            MonolithError: A record cannot be read, or does not fit the model.
         """
 
-    def predict_features(self, features: Mapping[str, Any], signature: str = ...) -> Outputs:
-        """Return the outputs for rows that are given feature by feature.
+    def predict_features(
+        self, features: Mapping[str, Any], signature: str = ..., outputs: Sequence[str] | None = None
+    ) -> Outputs:
+        """Return the same for rows whose features are given as lists, by name.
 
         Raises:
             MonolithError: A feature is unknown, or its values do not fit it.
         """
 
-    def lookup(self, table: str, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return the rows of ``ids``; zeros where there is none."""
+    def call(self, signature: str, inputs: Mapping[str, Any]) -> Outputs:
+        """Return what a signature of another kind than ``score`` gives for these arrays.
 
-    def assign(self, table: str, ids: NDArray[np.int64], rows: NDArray[np.float32]) -> None:
-        """Set rows."""
+        Raises:
+            MonolithError: An input is missing, unknown, or of another type or shape.
+        """
+
+    def warm_up(self) -> int:
+        """Answer the requests that it carries for that, and return how many there were.
+
+        Raises:
+            MonolithError: One of them cannot be answered.
+        """
 
     def close(self) -> None:
         """Let go of memory and files; nobody calls it any more."""

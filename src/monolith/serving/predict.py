@@ -17,7 +17,6 @@ from monolith.data.sources.base import RecordKind
 from monolith.serving.hosted_version import HostedVersion
 from monolith.serving.loaded_model import DEFAULT_SIGNATURE, Outputs
 from monolith.serving.row_counts import row_count
-from monolith.serving.table_calls import table_call
 
 __all__ = ["RECORD_INPUTS", "PredictWork", "make_work"]
 
@@ -40,13 +39,12 @@ class PredictWork:
         key: Equal where works can be done together; None = alone.
         rows: How many rows it asks for.
         nbytes: How much memory the inputs hold.
-        wanted: The outputs asked for; none = all.
         alone: Computes this request by itself.
         records: The records, of a work that can be done with others.
         together: Computes the records of several works.
     """
 
-    __slots__ = ("_alone", "_together", "hosted", "key", "nbytes", "records", "rows", "wanted")
+    __slots__ = ("_alone", "_together", "hosted", "key", "nbytes", "records", "rows")
 
     def __init__(
         self,
@@ -55,7 +53,6 @@ class PredictWork:
         key: Hashable,
         rows: int,
         nbytes: int,
-        wanted: Sequence[str],
         alone: Callable[[], Outputs],
         records: Sequence[bytes] = (),
         together: Callable[[Sequence[bytes]], Outputs] | None = None,
@@ -64,7 +61,6 @@ class PredictWork:
         self.key = key
         self.rows = rows
         self.nbytes = nbytes
-        self.wanted = wanted
         self.records = records
         self._alone = alone
         self._together = together
@@ -84,21 +80,18 @@ class PredictWork:
         begin = 0
         for work in works:
             end = begin + work.rows
-            answers.append(work._filtered({name: array[begin:end] for name, array in outputs.items()}))
+            answers.append({name: array[begin:end] for name, array in outputs.items()})
             begin = end
         return answers
 
     def _answer(self) -> Outputs | Exception:
         try:
-            return self._filtered(self._alone())
+            return self._alone()
         except MonolithError as error:
             return error
         except Exception as error:
             logger.exception("a model failed model=%s version=%d", self.hosted.name, self.hosted.version)
             return error
-
-    def _filtered(self, outputs: Outputs) -> Outputs:
-        return {name: outputs[name] for name in self.wanted} if self.wanted else outputs
 
 
 def make_work(
@@ -128,17 +121,8 @@ def make_work(
             raise InvalidRequest(f"output {name!r} is asked for twice; name it once")
     if not inputs:
         raise InvalidRequest(f"the request has no inputs; signature {signature!r} takes {_names(declared.inputs)}")
-    call = table_call(signature)
-    if call is not None:
-        arrays = {name: np.asarray(value) for name, value in inputs.items()}
-        return PredictWork(
-            hosted,
-            key=None,
-            rows=max((len(array) for array in arrays.values() if array.ndim), default=0),
-            nbytes=sum(array.nbytes for array in arrays.values()),
-            wanted=wanted,
-            alone=lambda: call(hosted.model, arrays),
-        )
+    if declared.kind != "score":
+        return _call_work(hosted, signature, inputs, wanted)
     named = [name for name in inputs if name in RECORD_INPUTS]
     if not named:
         return _features_work(hosted, signature, inputs, wanted)
@@ -151,54 +135,86 @@ def make_work(
 def _records_work(
     hosted: HostedVersion, signature: str, name: str, value: Any, wanted: Sequence[str]
 ) -> PredictWork:
-    array = np.asarray(value)
-    records = array.ravel().tolist()
+    records = value.ravel().tolist() if isinstance(value, np.ndarray) else _flat(value)
     if not records:
         raise InvalidRequest(f"input {name!r} has no records; give at least one")
-    if array.dtype.kind not in "SO" or not all(type(record) is bytes for record in records):
-        kind = "text" if array.dtype.kind == "U" else str(array.dtype)
-        raise InvalidRequest(f"input {name!r} holds {kind}; give serialized records as bytes (in JSON, {{'b64': ...}})")
+    for record in records:
+        if type(record) is not bytes:
+            raise InvalidRequest(
+                f"input {name!r} holds a {type(record).__name__}; give serialized records as strings of bytes "
+                '(in JSON, {"b64": ...})'
+            )
     kind = RECORD_INPUTS[name]
-    model = hosted.model
+    model, outputs = hosted.model, list(wanted) or None
     return PredictWork(
         hosted,
-        key=(hosted, signature, kind),
+        key=(hosted, signature, kind, tuple(wanted)),
         rows=row_count(records, kind),
         nbytes=sum(map(len, records)),
-        wanted=wanted,
-        alone=lambda: model.predict(records, kind, signature),
+        alone=lambda: model.predict(records, kind, signature, outputs),
         records=records,
-        together=lambda every: model.predict(every, kind, signature),
+        together=lambda every: model.predict(every, kind, signature, outputs),
     )
 
 
 def _features_work(
     hosted: HostedVersion, signature: str, features: Mapping[str, Any], wanted: Sequence[str]
 ) -> PredictWork:
-    counts = {name: np.shape(value)[0] if isinstance(value, np.ndarray) and value.ndim else _length(value, name)
-              for name, value in features.items()}
+    columns = {name: _column(value, name) for name, value in features.items()}
+    counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1:
         raise InvalidRequest(f"the features have different numbers of rows ({counts}); give the same of each")
     return PredictWork(
         hosted,
         key=None,
         rows=next(iter(counts.values())),
-        nbytes=sum(_nbytes(value) for value in features.values()),
-        wanted=wanted,
-        alone=lambda: hosted.model.predict_features(features, signature),
+        nbytes=sum(_nbytes(value) for value in columns.values()),
+        alone=lambda: hosted.model.predict_features(columns, signature, list(wanted) or None),
     )
 
 
-def _length(value: Any, name: str) -> int:
-    if isinstance(value, list | tuple):
-        return len(value)
-    raise InvalidRequest(f"feature {name!r} is a single value; give one entry per row")
+def _call_work(
+    hosted: HostedVersion, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str]
+) -> PredictWork:
+    arrays = {name: _as_array(value, name) for name, value in inputs.items()}
+
+    def alone() -> Outputs:
+        found = hosted.model.call(signature, arrays)
+        if absent := [name for name in wanted if name not in found]:
+            raise InvalidRequest(f"output {absent[0]!r} needs inputs that the request does not have")
+        return {name: found[name] for name in wanted} if wanted else found
+
+    return PredictWork(
+        hosted,
+        key=None,
+        rows=max((len(array) for array in arrays.values() if array.ndim), default=0),
+        nbytes=sum(array.nbytes for array in arrays.values()),
+        alone=alone,
+    )
+
+
+def _as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"input {name!r} is no array ({error}); give rows of equal length") from error
+
+
+def _flat(value: Any) -> list[Any]:
+    return [each for inner in value for each in _flat(inner)] if isinstance(value, list | tuple) else [value]
+
+
+def _column(value: Any, name: str) -> list[Any]:
+    found = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(found, list):
+        return found
+    raise InvalidRequest(f"feature {name!r} is a single value; give a list with one entry per row")
 
 
 def _nbytes(value: Any) -> int:
-    if isinstance(value, np.ndarray):
-        return value.nbytes
-    return sum(_nbytes(each) for each in value) if isinstance(value, list | tuple) else 16
+    if isinstance(value, list):
+        return sum(map(_nbytes, value))
+    return len(value) if isinstance(value, bytes | str) else 16
 
 
 def _names(declared: Mapping[str, Any]) -> str:

@@ -62,7 +62,7 @@ def data_type(dtype: Any) -> int:
     Raises:
         InvalidRequest: It has none.
     """
-    kind = np.dtype(dtype)
+    kind = np.dtype(object if dtype == "string" else dtype)
     number = DT_STRING if kind.kind in "SUO" else _NUMBERS.get(kind.newbyteorder("="))
     if number is None:
         raise InvalidRequest(f"an array of {kind} has no tensor type; give float32, int64 or bytes")
