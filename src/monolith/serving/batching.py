@@ -61,7 +61,7 @@ def parse_batching_parameters(text: str, source: str, default: BatchSettings | N
         raise ConfigError(f"{exc}; write it as max_batch_size {{ value: 128 }}") from exc
 
     def of(name: str, otherwise: int) -> int:
-        return int(getattr(found, name).value) if found.HasField(name) else otherwise  # type: ignore[arg-type]
+        return int(getattr(found, name).value) if found.HasField(name) else otherwise
 
     rows = of("max_batch_size", default.max_rows)
     batches = of("max_enqueued_batches", 0)
@@ -167,7 +167,8 @@ class BatchQueue:
             if self._is_closed:
                 raise ModelNotReady("the server is stopping; ask another replica")
             is_full = (
-                self._rows + rows > self.settings.max_queued_rows or self._bytes + nbytes > self.settings.max_queued_bytes
+                self._rows + rows > self.settings.max_queued_rows
+                or self._bytes + nbytes > self.settings.max_queued_bytes
             )
             # An empty queue takes any single request: its size was bounded where it arrived.
             if is_full and self._jobs:

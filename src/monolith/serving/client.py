@@ -295,7 +295,9 @@ class _Rest:
             names = list(self.metadata(spec, timeout_s)[spec.signature_name or "serving_default"]["outputs"])
             found = {names[0]: found}
         arrays = {name: np.asarray(value) for name, value in found.items()}
-        shown = {name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()}
+        shown = {
+            name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()
+        }
         return {name: shown[name] for name in outputs} if outputs else shown
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:

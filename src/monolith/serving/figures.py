@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from monolith.core import metrics
@@ -17,6 +17,8 @@ from monolith.serving.hosted_models import HostedModels
 from monolith.serving.status import Code
 
 __all__ = ["Figures", "metrics_page"]
+
+_Samples = tuple[Metric, Sequence[tuple[Sequence[str], Any]]]
 
 
 class Figures:
@@ -59,7 +61,7 @@ class Figures:
         with self._lock:
             self._logged[outcome] += 1
 
-    def samples(self) -> list[tuple[Metric, list[tuple[tuple[str, ...], Any]]]]:
+    def samples(self) -> list[_Samples]:
         """Return the numbers of now."""
         with self._lock:
             seconds = [(key, {**each, "buckets": list(each["buckets"])}) for key, each in self._seconds.items()]
@@ -76,15 +78,13 @@ class Figures:
 def metrics_page(figures: Figures, models: HostedModels, queue: BatchQueue, is_ready: bool) -> str:
     """Return everything in Prometheus' text form."""
 
-    def every() -> Iterator[tuple[Metric, list[tuple[tuple[str, ...], Any]]]]:
+    def every() -> Iterator[_Samples]:
         yield metrics.SERVING_UP, [((), int(is_ready))]
         yield from figures.samples()
         yield metrics.SERVING_QUEUED_ROWS, [((), queue.queued[1])]
         states = [
-            ((name, str(each.version)), int(each.state))
-            for name in models.names()
-            for each in models.statuses(name)
+            ((name, str(each.version)), int(each.state)) for name in models.names() for each in models.statuses(name)
         ]
-        yield metrics.SERVING_VERSION_STATE, states  # type: ignore[misc]
+        yield metrics.SERVING_VERSION_STATE, states
 
     return render(every())

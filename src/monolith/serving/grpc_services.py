@@ -77,9 +77,7 @@ class GrpcServices:
             question = _question(request)
         except Exception as error:
             return _grpc.abort(context, code_of(error), text_of(error))
-        answer = self._scoring.answer(
-            question, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active
-        )
+        answer = self._scoring.answer(question, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
         if answer.error is not None:
             return _grpc.abort(context, code_of(answer.error), text_of(answer.error))
         hosted = answer.hosted

@@ -27,7 +27,7 @@ from monolith.core.errors import ModelNotFound, ModelNotReady
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions
-from monolith.serving.status import Code, code_of, text_of
+from monolith.serving.status import code_of, text_of
 
 __all__ = ["HostedModels"]
 
@@ -192,9 +192,7 @@ class HostedModels:
     def wait_until_unloaded(self, timeout_s: float | None = None) -> bool:
         """Wait until every version that goes is closed; False when time ran out first."""
         with self._changed:
-            return self._changed.wait_for(
-                lambda: not any(model.leaving for model in self._models.values()), timeout_s
-            )
+            return self._changed.wait_for(lambda: not any(model.leaving for model in self._models.values()), timeout_s)
 
     def failures(self) -> list[tuple[str, VersionStatus]]:
         """Return the versions that shall be served and cannot, with the names of their models."""

@@ -8,6 +8,7 @@ refused. Requests of one connection are answered one after the other. What a pat
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import ssl
@@ -348,10 +349,8 @@ class _Connection(asyncio.Protocol):
             if self._server.is_own_thread:
                 self._write(status, body, content_type, headers, is_head)
                 return
-            try:
+            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile, and the connection is gone
                 self._loop.call_soon_threadsafe(self._write, status, body, content_type, headers, is_head)
-            except RuntimeError:
-                pass  # the server has stopped meanwhile, and the connection is gone
 
         return reply
 

@@ -116,7 +116,9 @@ def make_work(
         raise InvalidRequest(f"model {hosted.name!r} has no signature {signature!r}; there are {known}")
     for index, name in enumerate(wanted):
         if name not in declared.outputs:
-            raise InvalidRequest(f"signature {signature!r} has no output {name!r}; there are {_names(declared.outputs)}")
+            raise InvalidRequest(
+                f"signature {signature!r} has no output {name!r}; there are {_names(declared.outputs)}"
+            )
         if name in wanted[:index]:
             raise InvalidRequest(f"output {name!r} is asked for twice; name it once")
     if not inputs:
@@ -132,9 +134,7 @@ def make_work(
     return _records_work(hosted, signature, named[0], inputs[named[0]], wanted)
 
 
-def _records_work(
-    hosted: HostedVersion, signature: str, name: str, value: Any, wanted: Sequence[str]
-) -> PredictWork:
+def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, wanted: Sequence[str]) -> PredictWork:
     records = value.ravel().tolist() if isinstance(value, np.ndarray) else _flat(value)
     if not records:
         raise InvalidRequest(f"input {name!r} has no records; give at least one")
@@ -173,9 +173,7 @@ def _features_work(
     )
 
 
-def _call_work(
-    hosted: HostedVersion, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str]
-) -> PredictWork:
+def _call_work(hosted: HostedVersion, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str]) -> PredictWork:
     arrays = {name: _as_array(value, name) for name, value in inputs.items()}
 
     def alone() -> Outputs:

@@ -163,5 +163,3 @@ def only_input(names: Sequence[str]) -> str:
     if len(names) != 1:
         raise InvalidRequest(f"the signature takes {', '.join(names)}; name each input")
     return names[0]
-
-

@@ -101,7 +101,9 @@ def read_tensor(tensor: TensorProto, name: str) -> Array:
     values = np.array(getattr(tensor, field), np.uint16 if kind == np.float16 else None)
     if kind == np.float16:
         values = values.view(np.float16)
-    elif field == "int_val" and values.size and (values.min() < np.iinfo(kind).min or values.max() > np.iinfo(kind).max):
+    elif (
+        field == "int_val" and values.size and (values.min() < np.iinfo(kind).min or values.max() > np.iinfo(kind).max)
+    ):
         raise InvalidRequest(f"input {name!r} has values outside of {kind}")
     return _filled(values.astype(kind, copy=False), shape, name)
 

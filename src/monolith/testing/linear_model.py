@@ -24,9 +24,7 @@ from monolith.data.sources.base import RecordKind
 __all__ = ["LinearModel", "example", "example_batch", "instance", "write_version"]
 
 _FILE = "linear.json"
-_SCHEMA = Schema(
-    sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("age")]
-)
+_SCHEMA = Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("age")])
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,10 @@ class LinearModel:
         values = np.asarray(inputs.get("ids_value", ()))
         if values.shape != (len(ids), 1):
             raise InvalidRequest(f"ids_value has shape {values.shape}; give ({len(ids)}, 1)")
-        self._weights = {**self._weights, **{int(each): float(value[0]) for each, value in zip(ids, values, strict=True)}}
+        self._weights = {
+            **self._weights,
+            **{int(each): float(value[0]) for each, value in zip(ids, values, strict=True)},
+        }
         return {"ids_result": np.array(len(ids), np.int64)}
 
     def warm_up(self) -> int:
@@ -137,9 +138,7 @@ class LinearModel:
         self.is_closed = True
 
 
-def write_version(
-    base_path: Path, version: int, *, bias: float = 0.0, age_weight: float = 0.0, **more: Any
-) -> Path:
+def write_version(base_path: Path, version: int, *, bias: float = 0.0, age_weight: float = 0.0, **more: Any) -> Path:
     """Write a version in the folder of a model; ``weights`` are those of ids."""
     folder = base_path / str(version)
     hidden = base_path / f"temp-{version}"
