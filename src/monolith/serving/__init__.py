@@ -13,15 +13,17 @@ if TYPE_CHECKING:
     from monolith.serving.client import Client
     from monolith.serving.config import ServingConfig
     from monolith.serving.model_config import ModelConfig, VersionPolicy
+    from monolith.serving.servable import Servable
     from monolith.serving.server import ModelServer
 
-__all__ = ["BatchSettings", "Client", "ModelConfig", "ModelServer", "ServingConfig", "VersionPolicy"]
+__all__ = ["BatchSettings", "Client", "ModelConfig", "ModelServer", "Servable", "ServingConfig", "VersionPolicy"]
 
 _HOMES = {
     "BatchSettings": "batching",
     "Client": "client",
     "ModelConfig": "model_config",
     "ModelServer": "server",
+    "Servable": "servable",
     "ServingConfig": "config",
     "VersionPolicy": "model_config",
 }
