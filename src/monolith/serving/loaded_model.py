@@ -14,10 +14,7 @@ from numpy.typing import NDArray
 
 from monolith.data.sources.base import RecordKind
 
-__all__ = ["DEFAULT_SIGNATURE", "LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
-
-DEFAULT_SIGNATURE = "serving_default"
-"""The signature of a request that names none."""
+__all__ = ["LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 """Name of an output to its values; the first axis of each is the row."""

@@ -8,27 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
+from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import InvalidRequest, MonolithError
 from monolith.data.sources.base import RecordKind
 from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.loaded_model import DEFAULT_SIGNATURE, Outputs
+from monolith.serving.loaded_model import Outputs
 from monolith.serving.row_counts import row_count
 
-__all__ = ["RECORD_INPUTS", "PredictWork", "make_work"]
+__all__ = ["PredictWork", "make_work"]
 
 logger = logging.getLogger(__name__)
-
-RECORD_INPUTS: Mapping[str, RecordKind] = {
-    "instances": "instance",
-    "examples": "example",
-    "example_batch": "example_batch",
-    "tf_examples": "tf_example",
-}
-"""Names of inputs that hold records, and which message each is."""
 
 
 class PredictWork:
@@ -109,7 +102,7 @@ def make_work(
         InvalidRequest: Signature, inputs or outputs are not the model's.
         RecordCorrupt: A record is no message.
     """
-    signature = signature or DEFAULT_SIGNATURE
+    signature = signature or SERVING_DEFAULT
     declared = hosted.model.signatures.get(signature)
     if declared is None:
         known = ", ".join(sorted(hosted.model.signatures))
@@ -144,7 +137,7 @@ def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, 
                 f"input {name!r} holds a {type(record).__name__}; give serialized records as strings of bytes "
                 '(in JSON, {"b64": ...})'
             )
-    kind = RECORD_INPUTS[name]
+    kind = cast(RecordKind, RECORD_INPUTS[name])
     model, outputs = hosted.model, list(wanted) or None
     return PredictWork(
         hosted,

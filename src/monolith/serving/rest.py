@@ -14,12 +14,11 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
+from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import InvalidRequest
 from monolith.serving.http_server import Reply, Request
-from monolith.serving.loaded_model import DEFAULT_SIGNATURE
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
-from monolith.serving.predict import RECORD_INPUTS
 from monolith.serving.rest_json import encode_answer, only_input, parse_body
 from monolith.serving.scoring import Answer, Question, Scoring
 from monolith.serving.status import Code, code_of, http_status, text_of
@@ -147,7 +146,7 @@ class Rest:
 
     def _only_input(self, name: str, version: int | None, label: str, signature: str) -> str:
         with self._scoring.models.acquire(name, version, label) as hosted:
-            declared: Any = hosted.model.signatures.get(signature or DEFAULT_SIGNATURE)
+            declared: Any = hosted.model.signatures.get(signature or SERVING_DEFAULT)
             names = [] if declared is None else list(declared.inputs)
         records = [each for each in names if each in RECORD_INPUTS]
         return only_input(records if len(records) == 1 else names) if names else ""

@@ -10,13 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from monolith.artifacts.export_manifest import SERVING_DEFAULT
 from monolith.core.clock import Clock
 from monolith.core.errors import RpcTimeout
 from monolith.serving.batching import BatchQueue, Job
 from monolith.serving.figures import Figures
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.loaded_model import DEFAULT_SIGNATURE, Outputs
+from monolith.serving.loaded_model import Outputs
 from monolith.serving.predict import make_work
 from monolith.serving.status import Code, code_of
 
@@ -45,7 +46,7 @@ class Answer:
     ) -> None:
         self.hosted = hosted
         """The version that answered; it may be gone by now."""
-        self.signature = signature or DEFAULT_SIGNATURE
+        self.signature = signature or SERVING_DEFAULT
         self.outputs = outputs
         self.error = error
 
