@@ -165,8 +165,10 @@ class HttpServer:
             connection.close_if_idle()
         while self.connections and self.loop.time() < end_s:
             await asyncio.sleep(0.01)
-        for connection in list(self.connections):
-            connection.abort()
+        for _ in range(3):  # one that was being accepted is among them a moment later
+            for connection in list(self.connections):
+                connection.abort()
+            await asyncio.sleep(0)
         while self.connections:
             await asyncio.sleep(0)
 
@@ -219,13 +221,14 @@ class _Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._is_open = True
-        if len(self._server.connections) >= self._server.limits.max_connections or self._server.is_draining:
+        is_full = len(self._server.connections) >= self._server.limits.max_connections
+        self._server.connections.add(self)
+        if is_full or self._server.is_draining:
             text = "the server has too many connections; come back later, or ask another replica"
             self._is_closing = True
             self._send(503, self._server.error_body(text), "application/json", None, False, True)
             transport.close()
             return
-        self._server.connections.add(self)
         self._deadline_s = self._loop.time() + self._server.limits.idle_s
 
     def connection_lost(self, exc: Exception | None) -> None:
