@@ -65,6 +65,8 @@ class HttpLimits:
     """Between two requests."""
     read_s: float = 10.0
     """From the first byte of a request to its last, plus a second for every 64 KiB; and for reading an answer."""
+    answer_s: float = 60.0
+    """For who answers; after that the client is told that it took too long."""
 
 
 class Request:
@@ -173,7 +175,7 @@ class HttpServer:
             await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
-        pause_s = min(1.0, self.limits.read_s / 4, self.limits.idle_s / 4)
+        pause_s = min(1.0, self.limits.read_s / 4, self.limits.idle_s / 4, self.limits.answer_s / 4)
         while True:
             await asyncio.sleep(pause_s)
             now_s = self.loop.time()
@@ -262,9 +264,10 @@ class _Connection(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         """End the connection when its time is up."""
-        if self._is_answering and not self._is_stuck:
-            return
         if now_s < self._deadline_s:
+            return
+        if self._is_answering and not self._is_stuck:
+            self._refuse(504, "there was no answer in time; ask for fewer rows, or another replica")
             return
         if self._head is not None:  # it may take as long as its size allows
             received = self._chunks.size if self._chunks is not None else len(self._buffer)
@@ -298,6 +301,7 @@ class _Connection(asyncio.Protocol):
                 if request is None:
                     return
                 self._is_answering = True
+                self._deadline_s = self._loop.time() + self._server.limits.answer_s
                 self._server.answer(request, self._reply_to(request))
         except _Refused as refused:
             self._refuse(refused.status, str(refused))
@@ -335,7 +339,7 @@ class _Connection(asyncio.Protocol):
             head.path,
             head.headers,
             _unpacked(body, head.headers.get("content-encoding", ""), self._server.limits.max_body),
-            lambda: self._is_open,
+            lambda: self._is_open and not self._is_closing,
         )
 
     # --- writing ---

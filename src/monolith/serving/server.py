@@ -174,6 +174,7 @@ class ModelServer:
             max_connections=config.max_calls,
             idle_s=config.idle_timeout_s,
             read_s=config.read_timeout_s,
+            answer_s=config.request_timeout_s,
         )
         self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security))
         self.rest_address = _joined(config.host, self._http.port)

@@ -70,6 +70,10 @@ _HTTP = {
 }
 
 
+# The text travels in a header of HTTP/2, whose size clients bound.
+_MAX_TEXT = 1000
+
+
 def code_of(error: BaseException) -> Code:
     """Return the code of an error; INTERNAL for what nobody foresaw."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)
@@ -77,9 +81,9 @@ def code_of(error: BaseException) -> Code:
 
 def text_of(error: BaseException) -> str:
     """Return what a client is told: our own text, or no more than the class of an error that nobody foresaw."""
-    if isinstance(error, errors.MonolithError | OSError):
-        return str(error) or type(error).__name__
-    return f"{type(error).__name__}: {error}"
+    name = type(error).__name__
+    text = (str(error) or name) if isinstance(error, errors.MonolithError | OSError) else f"{name}: {error}"
+    return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
 
 def http_status(code: Code) -> int:

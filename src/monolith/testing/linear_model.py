@@ -108,7 +108,10 @@ class LinearModel:
             if name not in ("user", "item", "age"):
                 raise InvalidRequest(f"{name!r} is no feature; there are user, item and age")
         rows = len(next(iter(features.values())))
-        records = [example(**{name: values[row] for name, values in features.items()}) for row in range(rows)]
+        try:
+            records = [example(**{name: values[row] for name, values in features.items()}) for row in range(rows)]
+        except (TypeError, ValueError) as error:
+            raise InvalidRequest(f"a feature has a value that is none of its own ({error})") from error
         return self.predict(records, "example", signature, outputs)
 
     def call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
