@@ -89,6 +89,7 @@ class ExportFolder:
         *,
         now_s: float,
         overwrite: bool = False,
+        follows_step: int | None = None,
         keep_steps: Collection[int] | None = None,
     ) -> dict[str, Path]:
         """Write an export, whole or not at all. Another writer waits, be it another process.
@@ -100,6 +101,7 @@ class ExportFolder:
                 of its name there, and returns the manifests without files.
             now_s: The time.
             overwrite: Whether a version that is there is replaced; otherwise it is refused.
+            follows_step: Step of the checkpoint that it stays as long as; None = its own step.
             keep_steps: Steps of checkpoints: recorded exports of other steps are removed. None removes nothing.
 
         Returns:
@@ -130,7 +132,8 @@ class ExportFolder:
                 shutil.rmtree(staging, ignore_errors=True)
             _native.failpoint("export.after_rename")
             for sub, path in paths.items():
-                self._note(sub, path, manifests[sub].global_step, keep_steps)
+                step = manifests[sub].global_step if follows_step is None else follows_step
+                self._note(sub, path, step, keep_steps)
         return paths
 
     def _check_free(self, version: int, subs: Sequence[str]) -> None:

@@ -44,8 +44,9 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, P
     """Write the arrays, wait until the disk has them, and return where each lies."""
     header: dict[str, Any] = {}
     at = 0
-    for name, array in arrays.items():
-        at = -(-at // _ALIGNMENT) * _ALIGNMENT
+    # The format has no holes: wide numbers first, so that each array is aligned to its own.
+    ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
+    for name, array in ordered.items():
         code = _CODES.get(array.dtype)
         if code is None:
             raise ConfigError(f"weight {name!r} is of type {array.dtype}, which an export cannot hold; cast it")
@@ -56,10 +57,8 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, P
     start = len(text) + 8
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name, array in arrays.items():
-            file.seek(start + header[name]["data_offsets"][0])
+        for array in ordered.values():
             file.write(np.ascontiguousarray(array).tobytes())
-        file.truncate(start + at)
         file.flush()
         os.fsync(file.fileno())
     return {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_checkpoint, inspect_delta, inspect_records
+from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_records
 from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     kinds.callback()(_kinds)
     kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
     kinds.command("checkpoint", epilog=inspect_checkpoint.EXAMPLE)(inspect_checkpoint.checkpoint)
+    kinds.command("export", epilog=inspect_export.EXAMPLE)(inspect_export.export)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     kinds.command("delta", epilog=inspect_delta.EXAMPLE)(inspect_delta.delta)
     app.add_typer(kinds, name="inspect")

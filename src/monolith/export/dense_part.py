@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from monolith.artifacts.export_manifest import DenseProgram, TensorInfo
+from monolith.core.durable_files import write_synced
 from monolith.core.errors import ConfigError
 from monolith.export.onnx_program import OnnxProgram, convert
 from monolith.export.options import ExportOptions
@@ -94,9 +95,9 @@ class DensePart:
     def _write_quantized(
         self, program: Path, weights: Path, bits: int, described: DenseProgram, exact: Sequence[Arrays]
     ) -> DenseProgram:
-        furthest = self._onnx.quantize(bits)
-        self._onnx.write(program, weights)
-        described = replace(described, quantize_bits=bits, quantized=self._onnx.quantized, weight_error=furthest)
+        smaller, furthest = self._onnx.with_bits(bits)
+        smaller.write(program, weights)
+        described = replace(described, quantize_bits=bits, quantized=smaller.quantized, weight_error=furthest)
         return replace(
             described,
             bytes=_bytes(program, weights),
@@ -106,7 +107,8 @@ class DensePart:
     def write_single(self, path: Path, options: ExportOptions) -> DenseProgram:
         """Write the program as one ONNX file with its weights inside; see ``write``, which it calls first."""
         described = self.write(path.with_suffix(".program"), path.with_suffix(".weights"), options)
-        path.write_bytes(self._onnx.to_bytes())
+        bits = options.quantize_bits
+        write_synced(path, (self._onnx if bits is None else self._onnx.with_bits(bits)[0]).to_bytes())
         for suffix in (".program", ".weights"):
             path.with_suffix(suffix).unlink()
         return replace(described, bytes=path.stat().st_size)

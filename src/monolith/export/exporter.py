@@ -49,6 +49,7 @@ def export_model(
     options: ExportOptions | None = None,
     warmup: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
+    follows_step: int | None = None,
     keep_steps: Collection[int] | None = None,
     clock: Clock | None = None,
 ) -> Path:
@@ -64,6 +65,7 @@ def export_model(
         options: What is written.
         warmup: File of ``PredictionLog`` TFRecords that a server sends itself before it is ready; None = made up.
         overwrite: Replace a version that is there.
+        follows_step: Step of the checkpoint that the export stays as long as; None = ``step``.
         keep_steps: Steps of the checkpoints that are there: earlier exports of other steps are removed; None keeps all.
         clock: Where the version comes from.
 
@@ -78,7 +80,13 @@ def export_model(
     now_s = (clock or SystemClock()).now_s()
     work = _Export(model, store, name, step, chosen, None if warmup is None else Path(warmup), now_s)
     paths = ExportFolder(base).add(
-        version, work.sub_models, work.write, now_s=now_s, overwrite=overwrite, keep_steps=keep_steps
+        version,
+        work.sub_models,
+        work.write,
+        now_s=now_s,
+        overwrite=overwrite,
+        follows_step=follows_step,
+        keep_steps=keep_steps,
     )
     path = paths[work.sub_models[0]]
     logger.info("exported name=%s step=%d path=%s", name, step, path)

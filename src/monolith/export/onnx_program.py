@@ -59,21 +59,27 @@ def convert(
             f"the dense part cannot be written as ONNX: {text[:600]}; use operators that ONNX has"
         ) from error
     assert made is not None
-    return OnnxProgram(made.model_proto, weights)
+    proto = made.model_proto
+    _forget_origins(proto)
+    _rename(proto.graph, {_PREFIX + name: name for name in weights})
+    _resolve_casts(proto)
+    _measure_real_inputs(proto.graph)
+    _drop_unused(proto.graph)
+    _name_batch(proto.graph)
+    return OnnxProgram(proto, weights)
 
 
 class OnnxProgram:
-    """A dense program in memory, tidied, its weights apart from it."""
+    """A dense program in memory.
+
+    Args:
+        proto: The ONNX model.
+        weights: Names of its initializers that are weights of the model.
+    """
 
     def __init__(self, proto: Any, weights: Sequence[str]) -> None:
         onnx = _onnx()
         self._proto = proto
-        _forget_origins(proto)
-        _rename(proto.graph, {_PREFIX + name: name for name in weights})
-        _resolve_casts(proto)
-        _measure_real_inputs(proto.graph)
-        _drop_unused(proto.graph)
-        _name_batch(proto.graph)
         own = set(weights)
         self.weights: dict[str, NDArray[Any]] = {
             each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer if each.name in own
@@ -91,8 +97,8 @@ class OnnxProgram:
         """Outputs."""
         return {each.name: _info(each) for each in self._proto.graph.output}
 
-    def quantize(self, bits: int) -> float:
-        """Store matrices with fewer bits; return how far the furthest weight is from what it was."""
+    def with_bits(self, bits: int) -> tuple[OnnxProgram, float]:
+        """Return the program with its matrices stored in fewer bits, and how far the furthest weight is off."""
         furthest = 0.0
         stored: dict[str, NDArray[Any]] = {}
         chosen = [name for name, array in self.weights.items() if is_quantizable(array)]
@@ -103,9 +109,12 @@ class OnnxProgram:
             parts = quantized(name, array, bits)
             stored |= parts
             furthest = max(furthest, float(np.abs(restored(name, parts) - array).max()))
-        _decode_in_graph(self._proto.graph, {name: self.weights[name] for name in chosen}, stored, bits)
-        self.weights, self.quantized = stored, tuple(chosen)
-        return furthest
+        proto = type(self._proto)()
+        proto.CopyFrom(self._proto)
+        _decode_in_graph(proto.graph, chosen, stored, bits)
+        made = OnnxProgram(proto, list(stored))
+        made.quantized = tuple(chosen)
+        return made, furthest
 
     def write(self, program: Path, weights: Path) -> None:
         """Write the program and its weights, in one folder, and wait until the disk has them."""
@@ -234,14 +243,12 @@ def _name_batch(graph: Any) -> None:
                 dim.dim_param = "batch"
 
 
-def _decode_in_graph(
-    graph: Any, full: Mapping[str, NDArray[Any]], stored: Mapping[str, NDArray[Any]], bits: int
-) -> None:
+def _decode_in_graph(graph: Any, chosen: Sequence[str], stored: Mapping[str, NDArray[Any]], bits: int) -> None:
     """Give every stored matrix a node that makes floats of it, under the name that its readers know."""
     onnx = _onnx()
     decoders, tensors = [], []
     for tensor in graph.initializer:
-        if tensor.name not in full:
+        if tensor.name not in chosen:
             tensors.append(tensor)
             continue
         name = tensor.name
@@ -255,11 +262,11 @@ def _decode_in_graph(
         else:
             decoders.append(onnx.helper.make_node("Cast", [name], [decoded], to=onnx.TensorProto.FLOAT))
     _replace(graph.initializer, tensors)
-    renamed = {name: f"{name}.decoded" for name in full}
+    renamed = {name: f"{name}.decoded" for name in chosen}
     for node in graph.node:
         node.input[:] = [renamed.get(name, name) for name in node.input]
     _replace(graph.node, [*decoders, *graph.node])
-    _replace(graph.value_info, [each for each in graph.value_info if each.name not in full])
+    _replace(graph.value_info, [each for each in graph.value_info if each.name not in chosen])
 
 
 def _info(value: Any) -> TensorInfo:

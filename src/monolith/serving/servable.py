@@ -99,7 +99,6 @@ class Servable:
         folder: str | PathLike[str],
         *,
         threads: int = 1,
-        mmap: bool = True,
         verify: Literal["sizes", "checksums"] = "sizes",
         rows: RowSource | None = None,
         dense: DenseRunner | None = None,
@@ -109,7 +108,6 @@ class Servable:
         Args:
             folder: The folder of one version.
             threads: Threads that the dense part of one call may use.
-            mmap: Map tables into memory where their files allow it, instead of reading them.
             verify: What is checked of every file first; those of tables are checked as they are read.
             rows: Where an ``entry`` gets rows.
             dense: What computes the dense part of an ``entry`` that has none.
@@ -123,7 +121,7 @@ class Servable:
         tables_of = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
         every = {file.name for file in manifest.files}
         verify_files(path, manifest, size_only=tables_of if verify == "checksums" else every)
-        tables = _load_tables(path, manifest, mmap) if manifest.has_tables else None
+        tables = _load_tables(path, manifest) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
             dense = ProgramSession(path / PROGRAM, manifest.dense, threads=threads)
         if manifest.declaration is not None:
@@ -365,7 +363,7 @@ class Servable:
             raise ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
 
 
-def _load_tables(folder: Path, manifest: ExportManifest, mmap: bool) -> MultiTable:
+def _load_tables(folder: Path, manifest: ExportManifest) -> MultiTable:
     try:
         tables = MultiTable.load(folder / TABLES)
     except SnapshotCorrupt as error:

@@ -7,6 +7,7 @@ from typing import Any
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
+    ExportHook,
     Hook,
     PredictionDumpHook,
     ProfilerHook,
@@ -34,6 +35,8 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
     hooks += _dumps(config)
     if config.model_dir:
         hooks.append(StopFileHook())
+        if getattr(config, "export_when_saving", False):
+            hooks.append(ExportHook())
         if config.save_summary_steps:
             hooks.append(SummaryHook(metrics, every_steps=config.save_summary_steps))
         if config.profile_some_steps_from is not None:

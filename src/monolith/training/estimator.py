@@ -9,8 +9,9 @@ import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -27,11 +28,15 @@ from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.config import RunConfig, SaveTimer
 from monolith.training.default_hooks import default_hooks
 from monolith.training.dense_optimizers import make_optimizers
+from monolith.training.export_places import export_base, export_name
 from monolith.training.heads import Heads
 from monolith.training.hooks import Hook, StepResult
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RunMetrics
 from monolith.training.step import Stepper
+
+if TYPE_CHECKING:
+    from monolith.export import ExportOptions
 
 __all__ = ["Estimator"]
 
@@ -338,6 +343,66 @@ class Estimator:
                 yield batch, self._stepper.predict(self._stepper.embedder.pull(batch))
         finally:
             self.model.train(was_training)
+
+    def load(self, checkpoint: str | Path | None = None) -> None:
+        """Load a checkpoint for asking or exporting; None = the newest, unless something is in memory already."""
+        self._load(checkpoint)
+
+    # --- serving ------------------------------------------------------------------------------------------------------
+
+    def export(
+        self,
+        path: str | Path | None = None,
+        version: int | None = None,
+        quantize_bits: int | None = None,
+        warmup: str | Path | None = None,
+        *,
+        checkpoint: str | Path | None = None,
+        overwrite: bool = False,
+        options: ExportOptions | None = None,
+    ) -> Path:
+        """Write a version of the model that ``monolith serve`` loads.
+
+        Args:
+            path: Folder of the model's versions; None = ``exported_models`` in the run's folder, where exports go with
+                the checkpoints they are of.
+            version: Its number; None = unix seconds.
+            quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
+            warmup: File of recorded requests that a server answers before it is ready; None = made up.
+            checkpoint: Folder of a checkpoint to load first; None = what is in memory, or else the newest.
+            overwrite: Replace a version that is there.
+            options: What else can be chosen.
+
+        Returns:
+            The folder of the version; of a distributed export, that of its ``entry``.
+
+        Raises:
+            ConfigError: The model cannot be exported; or there is neither a path nor a run's folder.
+        """
+        from monolith.export import ExportOptions, export_model
+
+        chosen = options or ExportOptions()
+        if quantize_bits is not None:
+            chosen = replace(chosen, quantize_bits=quantize_bits)
+        if path is None and not self.config.model_dir:
+            raise ConfigError("there is no folder to export to; give path=, or RunConfig(model_dir=...)")
+        self._load(checkpoint)
+        steps = None
+        if path is None and self._checkpointer is not None:
+            steps = {saved.step for saved in self._checkpointer.folder.saved()}
+        return export_model(
+            self.model,
+            self.store,
+            export_base(self.config) if path is None else path,
+            name=export_name(self.config, self.model),
+            step=self._step,
+            version=version,
+            options=chosen,
+            warmup=warmup,
+            overwrite=overwrite,
+            keep_steps=steps,
+            clock=self._clock,
+        )
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

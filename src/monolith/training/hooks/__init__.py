@@ -6,6 +6,7 @@ from monolith.training.hooks.action_file import ActionFileHook
 from monolith.training.hooks.barrier import Barrier, BarrierHook
 from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
 from monolith.training.hooks.controller import ControllerHook
+from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.file_close import FileCloseHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
@@ -46,6 +47,7 @@ __all__ = [
     "ThroughputHook",
     "heap_profile_environment",
     # files
+    "ExportHook",
     "FileCloseHook",
     "PredictionDumpHook",
 ]

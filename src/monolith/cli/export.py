@@ -1,0 +1,187 @@
+"""``monolith export``: turns a trained model into files that a server loads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from monolith.cli._display import size_text
+from monolith.core.errors import CheckpointMissing, ConfigError
+
+if TYPE_CHECKING:
+    from monolith.artifacts.export_manifest import DenseProgram
+    from monolith.export import ExportOptions
+    from monolith.training.estimator import Estimator
+
+__all__ = ["register"]
+
+_EXAMPLE = "Example: monolith export runs/clicks served/clicks --quantize-bits 8    Dense part alone: --format onnx"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``export`` to the program."""
+    app.command("export", epilog=_EXAMPLE)(export)
+
+
+def export(
+    source: Annotated[Path, typer.Argument(help="A run's model_dir, or one of its checkpoints.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the model's versions; with --format onnx, the file.")],
+    format_name: Annotated[str, typer.Option("--format", help="monolith, or onnx for the dense part alone.")] = (
+        "monolith"
+    ),
+    quantize_bits: Annotated[
+        int | None, typer.Option(help="8 or 16: store the matrices of the dense part with fewer bits.")
+    ] = None,
+    model_version: Annotated[int | None, typer.Option(help="Number of the version; unix seconds when not given.")] = (
+        None
+    ),
+    warmup: Annotated[
+        Path | None, typer.Option(help="TFRecords of PredictionLog for warming up; made up when not given.")
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a version that is there.")] = False,
+    name: Annotated[str | None, typer.Option(help="What the model is called; its class when not given.")] = None,
+    task: Annotated[
+        str | None, typer.Option(help="The model, as train was told; the model folder remembers it.")
+    ] = None,
+    task_options: Annotated[str | None, typer.Option(help="Keyword arguments of the model, as JSON.")] = None,
+    layout: Annotated[str, typer.Option(help="standalone, or distributed: entry, ps_<i>, dense_<i>.")] = "standalone",
+    shards: Annotated[int, typer.Option(help="Distributed: parts that the tables are split into.")] = 1,
+    remote_dense: Annotated[
+        bool, typer.Option("--remote-dense", help="Distributed: put the dense part into dense_0.")
+    ] = False,
+    dense_only: Annotated[
+        bool, typer.Option("--dense-only", help="Distributed: leave the tables as they were exported before.")
+    ] = False,
+    full_precision: Annotated[
+        bool, typer.Option("--full-precision", help="Keep 4 bytes a number where the model says half precision.")
+    ] = False,
+    skip_zero_rows: Annotated[bool, typer.Option("--skip-zero-rows", help="Leave out rows of zeros.")] = False,
+    torch_program: Annotated[
+        bool, typer.Option("--torch-program", help="Write a torch.export package beside the ONNX program.")
+    ] = False,
+    tolerance: Annotated[float, typer.Option(help="Largest difference from torch on sample batches.")] = 1e-4,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Export a trained model. The model folder knows which model it is."""
+    from monolith.export.options import ExportOptions, check_format
+
+    check_format(format_name)
+    options = ExportOptions(
+        layout=layout,  # type: ignore[arg-type]
+        shards=shards,
+        has_remote_dense=remote_dense,
+        is_dense_only=dense_only,
+        quantize_bits=quantize_bits,
+        full_precision=full_precision,
+        skip_zero_rows=skip_zero_rows,
+        with_torch_program=torch_program,
+        tolerance=tolerance,
+    )
+    estimator, checkpoint = _open(source, task, task_options, name)
+    if format_name == "onnx":
+        _show_program(out, _write_onnx(estimator, checkpoint, out, options, overwrite), as_json)
+        return
+    path = estimator.export(
+        out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
+    )
+    _show(path, as_json)
+
+
+def _open(source: Path, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
+    """The estimator of a run, and the checkpoint that was asked for."""
+    from monolith.artifacts.checkpoint_manifest import MANIFEST
+    from monolith.cli._job import load_job
+    from monolith.training.config.job import JobConfig
+    from monolith.training.runner import Job
+
+    if not source.is_dir():
+        raise CheckpointMissing(f"'{source}' is no folder; give a run's model_dir, or one of its checkpoints")
+    is_checkpoint = (source / MANIFEST).is_file()
+    model_dir = source.absolute().parent.parent if is_checkpoint else source
+    if not is_checkpoint and source.name == "checkpoints":
+        model_dir = source.absolute().parent
+    flags: dict[str, Any] = {"model_dir": str(model_dir)}
+    if task is not None:
+        flags["task"] = task
+    if task_options is not None:
+        flags["task_options"] = _options(task_options)
+    if name is not None:
+        flags["deep_insight_name"] = name
+    job = Job(load_job(flags, None, JobConfig).config)
+    return job.estimator, source if is_checkpoint else None
+
+
+def _options(text: str) -> dict[str, Any]:
+    try:
+        options = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(
+            f"--task-options is {text!r}, which is no JSON ({error}); give e.g. '{{\"dim\": 8}}'"
+        ) from error
+    if not isinstance(options, dict):
+        raise ConfigError(f"--task-options is {text!r}; give a JSON object")
+    return options
+
+
+def _write_onnx(
+    estimator: Estimator, checkpoint: Path | None, out: Path, options: ExportOptions, overwrite: bool
+) -> DenseProgram:
+    from monolith.export import export_onnx
+
+    estimator.load(checkpoint)
+    return export_onnx(estimator.model, out, options=options, overwrite=overwrite)
+
+
+def _show(path: Path, as_json: bool) -> None:
+    from monolith.artifacts.export_manifest import read_export_manifest
+
+    manifest = read_export_manifest(path)
+    if as_json:
+        report = {
+            "path": str(path),
+            "name": manifest.name,
+            "version": manifest.version,
+            "global_step": manifest.global_step,
+            "bytes": manifest.bytes,
+            "tables": {table.name: table.rows for table in manifest.tables},
+            "dense": None if manifest.dense is None else _figures(manifest.dense),
+        }
+        typer.echo(json.dumps(report))
+        return
+    typer.echo(
+        f"{path}: {manifest.name} version {manifest.version}, step {manifest.global_step}, {size_text(manifest.bytes)}"
+    )
+    if manifest.dense is not None:
+        typer.echo(_sentence(manifest.dense))
+
+
+def _show_program(path: Path, program: DenseProgram, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"path": str(path), "bytes": program.bytes, "dense": _figures(program)}))
+        return
+    typer.echo(f"{path}: {size_text(program.bytes)}, inputs {', '.join(program.inputs)}")
+    typer.echo(_sentence(program))
+
+
+def _figures(program: DenseProgram) -> dict[str, Any]:
+    return {
+        "bytes": program.bytes,
+        "full_bytes": program.full_bytes,
+        "quantize_bits": program.quantize_bits,
+        "max_abs_error": program.max_abs_error,
+        "quantization_error": program.quantization_error,
+        "weight_error": program.weight_error,
+    }
+
+
+def _sentence(program: DenseProgram) -> str:
+    text = f"dense part: at most {program.max_abs_error:.3g} from torch"
+    if program.quantize_bits is not None:
+        text += (
+            f"; {program.quantize_bits} bits: {size_text(program.bytes)} instead of {size_text(program.full_bytes)}, "
+            f"outputs at most {program.quantization_error:.3g} off, weights {program.weight_error:.3g}"
+        )
+    return text

@@ -1,0 +1,489 @@
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from monolith.artifacts.checkpoint_manifest import describe_files
+from monolith.artifacts.export_manifest import (
+    PROGRAM,
+    TABLES,
+    WARMUP,
+    WEIGHTS,
+    DenseProgram,
+    ExportManifest,
+    ServedTable,
+    TensorInfo,
+    write_export_manifest,
+)
+from monolith.artifacts.export_warmup import WarmupRequest, encode_warmup
+from monolith.core import fid
+from monolith.core.errors import (
+    ArtifactError,
+    ConfigError,
+    DimensionMismatch,
+    InvalidRequest,
+    ManifestInvalid,
+    ModelNotReady,
+)
+from monolith.data import Batch
+from monolith.data.records import messages
+from monolith.data.records.tfrecord import TfRecordWriter
+from monolith.embedding import Fp32, MultiTable
+from monolith.embedding.store import Ids, Rows
+from monolith.export.onnx_program import OnnxProgram
+from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
+from monolith.features import Declaration
+from monolith.serving import Servable
+from monolith.serving.servable_gate import Gate
+
+WEIGHT = np.array([[1.0], [10.0]], np.float32)
+
+
+def declared() -> Declaration:
+    """Two features whose rows of one number are put side by side, and a price."""
+    declaration = Declaration()
+    for name, slot in (("user", 1), ("item", 2)):
+        declaration.add_feature(name, slot=slot)
+    declaration.add_layout(["user", "item"], "vec", 1, out="concat", compressor=Fp32())
+    declaration.add_dense("price", width=1)
+    declaration.freeze()
+    return declaration
+
+
+def program(declaration: Declaration) -> OnnxProgram:
+    """score = (user, item) @ w + price; twice = 2 score."""
+    (tensor,) = declaration.tensors()
+    layout = f"layout/{tensor.name}"
+    nodes = [
+        helper.make_node("MatMul", [layout, "w"], ["product"]),
+        helper.make_node("Add", ["product", "dense/price"], ["column"]),
+        helper.make_node("Squeeze", ["column", "axis"], ["score"]),
+        helper.make_node("Add", ["score", "score"], ["twice"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "dense",
+        [
+            helper.make_tensor_value_info(layout, TensorProto.FLOAT, ["batch", 2]),
+            helper.make_tensor_value_info("dense/price", TensorProto.FLOAT, ["batch", 1]),
+        ],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch"]) for name in ("score", "twice")],
+        [numpy_helper.from_array(WEIGHT, "w"), numpy_helper.from_array(np.array([1], np.int64), "axis")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.checker.check_model(proto)
+    return OnnxProgram(proto, ["w"])
+
+
+def fid_of(slot: int, value: int) -> int:
+    return fid.make_v2(slot, value)
+
+
+def make_export(folder: Path, **changes: Any) -> Path:
+    declaration = declared()
+    dense = program(declaration)
+    (folder / PROGRAM).parent.mkdir(parents=True)
+    dense.write(folder / PROGRAM, folder / WEIGHTS)
+    tables = MultiTable(declaration.table_specs())
+    tables["user"].assign([fid_of(1, 7), fid_of(1, 8)], [[1], [2]])
+    tables["item"].assign([fid_of(2, 7), fid_of(2, 9)], [[3], [4]])
+    served = tables.to_serving()
+    served.save(folder / TABLES)
+    described = tuple(
+        ServedTable(name=name, dim=1, rows=len(served[name]), compressors=((1, "fp32"),)) for name in served
+    )
+    record = messages.Example(named_feature=[]).SerializeToString()
+    (folder / WARMUP).parent.mkdir()
+    with TfRecordWriter(folder / WARMUP) as writer:
+        for signature in ("serving_default", "twice"):
+            writer.write(
+                encode_warmup(WarmupRequest(model="m", signature=signature, input="examples", records=(record,) * 2))
+            )
+    manifest = ExportManifest(
+        **{
+            "name": "prices",
+            "version": 12,
+            "sub_model": "standalone",
+            "global_step": 5,
+            "exported_at_s": 1.0,
+            "package_version": "0",
+            "signatures": {**score_signatures(["score"], dense.outputs), **table_signatures(described)},
+            "declaration": json.loads(declaration.to_json()),
+            "heads": ("score",),
+            "tables": described,
+            "has_tables": True,
+            "dense": DenseProgram(
+                inputs=dense.inputs,
+                outputs=dense.outputs,
+                weights={"w": TensorInfo(dtype="float32", shape=(2, 1))},
+            ),
+            "files": describe_files(folder),
+            **changes,
+        }
+    )
+    write_export_manifest(folder, manifest)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_export(tmp_path_factory.mktemp("export") / "12")
+
+
+@pytest.fixture
+def servable(folder: Path) -> Servable:
+    return Servable.load(folder, verify="checksums")
+
+
+def example(user: list[int], item: list[int], price: float) -> Any:
+    made = messages.Example()
+    for name, slot, values in (("user", 1, user), ("item", 2, item)):
+        made.named_feature.add(name=name).feature.fid_v2_list.value.extend(fid_of(slot, value) for value in values)
+    made.named_feature.add(name="price").feature.float_list.value.append(price)
+    return made
+
+
+# --- scoring ---
+
+
+def test_a_loaded_export_says_what_it_is(servable: Servable) -> None:
+    assert (servable.name, servable.version) == ("prices", 12)
+    assert servable.signatures["serving_default"].outputs["score"].shape == (-1,)
+    assert servable.signatures["twice"].kind == "score"
+    assert servable.warm_up() == 2
+
+
+def test_the_rows_of_all_records_are_scored_in_order(servable: Servable) -> None:
+    records = [example([7], [9], 0.5), example([7, 8], [], 0.0), example([99], [7], -1.0)]
+    found = servable.predict([each.SerializeToString() for each in records], "example")
+    assert found["score"].tolist() == [41.5, 3.0, 29.0]
+    assert list(found) == ["score"]
+    assert servable.predict([records[0].SerializeToString()], "example", "twice")["twice"].tolist() == [83.0]
+
+
+def test_every_kind_of_record_gives_the_same_scores(servable: Servable) -> None:
+    batch = messages.ExampleBatch(batch_size=2)
+    for name, slot, rows in (("user", 1, [[7], [8]]), ("item", 2, [[9], [7]])):
+        column = batch.named_feature_list.add(name=name)
+        for values in rows:
+            column.feature.add().fid_v2_list.value.extend(fid_of(slot, value) for value in values)
+    prices = batch.named_feature_list.add(name="price")
+    for price in (0.5, 1.5):
+        prices.feature.add().float_list.value.append(price)
+    instances = []
+    for user, item, price in ((7, 9, 0.5), (8, 7, 1.5)):
+        instance = messages.Instance()
+        for name, slot, value in (("user", 1, user), ("item", 2, item)):
+            instance.feature.add(name=name).fid.append(fid_of(slot, value))
+        instance.feature.add(name="price").float_value.append(price)
+        instances.append(instance.SerializeToString())
+    tf_examples = []
+    for user, item, price in ((7, 9, 0.5), (8, 7, 1.5)):
+        made = messages.TfExample()
+        made.features.feature["user"].int64_list.value.append(user)
+        made.features.feature["item"].int64_list.value.append(item)
+        made.features.feature["price"].float_list.value.append(price)
+        tf_examples.append(made.SerializeToString())
+    examples = [example([7], [9], 0.5).SerializeToString(), example([8], [7], 1.5).SerializeToString()]
+    wanted = [41.5, 33.5]
+    assert servable.predict([batch.SerializeToString()], "example_batch")["score"].tolist() == wanted
+    assert servable.predict(examples, "example")["score"].tolist() == wanted
+    assert servable.predict(instances, "instance")["score"].tolist() == wanted
+    assert servable.predict(tf_examples, "tf_example")["score"].tolist() == wanted
+
+
+def test_no_records_give_no_scores(servable: Servable) -> None:
+    assert servable.predict([], "example")["score"].shape == (0,)
+
+
+def test_features_may_be_given_by_name(servable: Servable) -> None:
+    columns = {"user": [7, [7, 8]], "item": [9, []], "price": [0.5, [0]]}
+    assert servable.predict_features(columns)["score"].tolist() == [41.5, 3.0]
+    rows = [{"user": {"fids": [fid_of(1, 7)]}, "item": 9, "price": 0.5}, {"price": 2}]
+    assert servable.predict_features(rows)["score"].tolist() == [41.5, 2.0]
+    assert servable.predict_features([])["score"].shape == (0,)
+    assert servable.predict_features([{"user": "some text"}])["score"].tolist() == [0.0]
+
+
+@pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        ([{"usr": 7}], "did you mean 'user'"),
+        ([{"user": None}], "whole numbers|finite"),
+        ([{"user": {"ids": [7]}}], "fids"),
+        ([{"user": {"fids": ["7"]}}], "whole numbers"),
+        ([{"user": {"fids": [2**64]}}], "64 bits"),
+        ([{"price": "cheap"}], "finite numbers"),
+        ([{"price": float("nan")}], "finite numbers"),
+        ([{"price": True}], "finite numbers"),
+        ([{"price": [1.0, 2.0]}], "price"),
+        ({"user": [7], "item": [1, 2]}, "one value per example"),
+        ({"user": 7}, "one value per example"),
+        ("user", "list of objects"),
+        ([7], "list of objects"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused_by_name(servable: Servable, features: Any, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        servable.predict_features(features)
+
+
+def test_requests_that_cannot_be_answered_are_the_clients_fault(servable: Servable) -> None:
+    good = example([7], [9], 0.5).SerializeToString()
+    for call in (
+        lambda: servable.predict([b"\xff\xff\xff"], "example"),
+        lambda: servable.predict([good], "sentence"),  # type: ignore[arg-type]
+        lambda: servable.predict([good], "example", "no_such"),
+        lambda: servable.predict([good], "example", "lookup"),
+        lambda: servable.predict([good], "example", outputs=["twice"]),
+        lambda: servable.call("serving_default", {}),
+    ):
+        with pytest.raises(InvalidRequest) as caught:
+            call()
+        assert caught.value.at_fault == "client"
+    assert servable.predict([good], "example")["score"].tolist() == [41.5]
+
+
+def test_a_batch_without_a_declared_feature_is_refused(servable: Servable) -> None:
+    with pytest.raises(Exception, match="price"):
+        servable.predict_batch(Batch.from_arrays(ids={"user": [[7]], "item": [[7]]}))
+
+
+# --- rows ---
+
+
+def test_rows_can_be_looked_up_and_set(folder: Path) -> None:
+    servable = Servable.load(folder)
+    ids = [fid_of(1, 8), fid_of(1, 99)]
+    assert servable.lookup("user", ids).tolist() == [[2], [0]]
+    record = example([99], [], 0.0).SerializeToString()
+    assert servable.predict([record], "example")["score"].tolist() == [0.0]
+    servable.assign("user", [fid_of(1, 99)], [[6]])
+    assert servable.predict([record], "example")["score"].tolist() == [6.0]
+    with pytest.raises(InvalidRequest, match="no table 'shop'"):
+        servable.lookup("shop", ids)
+    with pytest.raises(InvalidRequest, match=r"dim|shape|columns"):
+        servable.assign("user", ids, [[1, 2], [3, 4]])
+
+
+def test_the_signatures_of_tables_take_and_give_flat_tensors(folder: Path) -> None:
+    servable = Servable.load(folder)
+    user, item = fid_of(1, 7), fid_of(2, 7)
+    found = servable.call("lookup", {"user": [user], "item": [item, 5]})
+    assert {name: rows.tolist() for name, rows in found.items()} == {"user": [[1]], "item": [[3], [0]]}
+    assert servable.call("lookup", {"user": [user]})["user"].tolist() == [[1]]
+    # Tables are in the order of their names: item before user.
+    flat = servable.call("raw_lookup", {"id": [item, user], "id_split": [0, 1, 2]})
+    assert flat["flat_emb"].tolist() == [3, 1]
+    servable.call(
+        "MonolithMultiHashTable_0/raw_assign", {"id": [item, user], "id_split": [0, 1, 2], "flat_value": [30.0, 10.0]}
+    )
+    servable.call("user/raw_assign", {"id": [fid_of(1, 8)], "id_split": [0, 1], "flat_value": [20.0]})
+    assert servable.lookup("item", [item]).tolist() == [[30]]
+    assert servable.lookup("user", [user, fid_of(1, 8)]).tolist() == [[10], [20]]
+    result = servable.call("hashtable_assign", {"user_id": [user], "user_value": [[5.0]]})
+    assert {name: int(count) for name, count in result.items()} == {"user_result": 1}
+    assert servable.lookup("user", [user]).tolist() == [[5]]
+
+
+@pytest.mark.parametrize(
+    ("signature", "inputs", "reason"),
+    [
+        ("raw_lookup", {"id": [1]}, "needs the input 'id_split'"),
+        ("raw_lookup", {"id": [1.5], "id_split": [0, 1, 1]}, "must be int64"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 1]}, r"must be \[3\]"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 2, 1]}, "must rise"),
+        ("raw_lookup", {"id": [[1]], "id_split": [0, 1, 1]}, "shape"),
+        ("lookup", {"shop": [1]}, "no input 'shop'"),
+        ("user/raw_assign", {"id": [1], "id_split": [0, 1], "flat_value": [1.0, 2.0]}, "need 1"),
+        ("hashtable_assign", {"user_id": [1]}, "only one"),
+        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0], [2.0]]}, "2 rows"),
+        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0, 2.0]]}, r"must be \[-1, 1\]"),
+    ],
+)
+def test_tensors_that_do_not_fit_change_nothing(
+    folder: Path, signature: str, inputs: Mapping[str, Any], reason: str
+) -> None:
+    servable = Servable.load(folder)
+    with pytest.raises(InvalidRequest, match=reason):
+        servable.call(signature, inputs)
+    assert servable.lookup("user", [1, fid_of(1, 7)]).tolist() == [[0], [1]]
+
+
+# --- cuts ---
+
+
+def test_dense_weights_and_rows_change_in_one_step(folder: Path) -> None:
+    servable = Servable.load(folder)
+    record = example([7], [], 0.0).SerializeToString()
+    servable.apply(
+        lambda tables: tables["user"].assign([fid_of(1, 7)], [[2]]),
+        weights={"w": np.array([[3.0], [0.0]], np.float32), "not.in.the.program": np.ones(3, np.float32)},
+    )
+    assert servable.predict([record], "example")["score"].tolist() == [6.0]
+    with pytest.raises(DimensionMismatch, match="'w' has shape"):
+        servable.apply(weights={"w": np.ones((3, 1), np.float32)})
+    assert servable.predict([record], "example")["score"].tolist() == [6.0]
+
+
+def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
+    servable = Servable.load(folder)
+    record = example([7], [7], 0.0).SerializeToString()
+    ids = {"user": [fid_of(1, 7)], "item": [fid_of(2, 7)]}
+    stop = threading.Event()
+    seen: list[float] = []
+
+    def ask() -> None:
+        while not stop.is_set():
+            seen.append(float(servable.predict([record], "example")["score"][0]))
+
+    def cut(number: int) -> None:
+        def change(tables: MultiTable) -> None:
+            for name, keys in ids.items():
+                tables[name].assign(keys, [[float(number)]])
+
+        weights = np.array([[1.0], [10.0 + number]], np.float32)
+        servable.apply(change, weights={"w": weights})
+
+    cut(0)
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 20):
+        cut(number)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert set(seen) <= {number + number * (10.0 + number) for number in range(20)}
+
+
+def test_a_gate_lets_readers_in_together_and_a_writer_alone() -> None:
+    gate = Gate()
+    both = threading.Barrier(2, timeout=60)
+
+    def read() -> None:
+        with gate.shared():
+            both.wait()
+
+    threads = [threading.Thread(target=read) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    order: list[str] = []
+
+    def write() -> None:
+        with gate.exclusive():
+            order.append("writer")
+
+    with gate.shared():
+        writer = threading.Thread(target=write)
+        writer.start()
+        order.append("reader")
+    writer.join()
+    assert order == ["reader", "writer"]
+
+
+# --- loading and closing ---
+
+
+def test_a_closed_servable_refuses_calls(folder: Path) -> None:
+    servable = Servable.load(folder)
+    servable.close()
+    for call in (
+        lambda: servable.predict([], "example"),
+        lambda: servable.lookup("user", [1]),
+        lambda: servable.apply(),
+        lambda: servable.call("lookup", {}),
+    ):
+        with pytest.raises(ModelNotReady, match="unloaded"):
+            call()
+
+
+def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="holds no export"):
+        Servable.load(tmp_path)
+    export = make_export(tmp_path / "1")
+    for name in (PROGRAM, WEIGHTS, next(path for path in (export / TABLES).glob("*.rows")).relative_to(export)):
+        content = (export / name).read_bytes()
+        (export / name).write_bytes(content[:-1])
+        with pytest.raises(ManifestInvalid, match="bytes, the manifest says"):
+            Servable.load(export)
+        (export / name).write_bytes(content[:-20] + bytes(20))
+        with pytest.raises(ManifestInvalid):
+            Servable.load(export, verify="checksums")
+        (export / name).unlink()
+        with pytest.raises(ManifestInvalid, match="is missing"):
+            Servable.load(export)
+        (export / name).write_bytes(content)
+    assert Servable.load(export).version == 12
+
+
+class Elsewhere:
+    """Rows of another process."""
+
+    def __init__(self, tables: MultiTable) -> None:
+        self._tables = tables
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        return self._tables.lookup(ids)
+
+
+def test_an_entry_asks_others_for_rows_and_for_the_dense_part(folder: Path, tmp_path: Path) -> None:
+    whole = Servable.load(folder)
+    assert whole.tables is not None
+    rows = Elsewhere(whole.tables)
+    entry = make_export(tmp_path / "entry", sub_model="entry", shard=(0, 1), has_tables=False)
+    record = [example([7], [9], 0.5).SerializeToString()]
+    with pytest.raises(ConfigError, match="rows="):
+        Servable.load(entry)
+    asking = Servable.load(entry, rows=rows)
+    assert asking.predict(record, "example")["score"].tolist() == [41.5]
+    with pytest.raises(InvalidRequest, match="holds no tables"):
+        asking.lookup("user", [1])
+    with pytest.raises(ConfigError, match="no tables"):
+        asking.apply(lambda tables: None)
+    bare = make_export(tmp_path / "bare", sub_model="entry", shard=(0, 1), has_tables=False, dense=None)
+    with pytest.raises(ConfigError, match="dense="):
+        Servable.load(bare, rows=rows)
+
+
+class Caller:
+    """The dense part over a call."""
+
+    def __init__(self, dense: Servable) -> None:
+        self._dense = dense
+
+    def run(self, inputs: Mapping[str, Any], outputs: list[str]) -> dict[str, Any]:
+        (name,) = self._dense.signatures
+        wanted = {key: inputs[key] for key in self._dense.signatures[name].inputs}
+        found = self._dense.call(name, wanted)
+        return {key: found[key] for key in outputs}
+
+
+def test_a_dense_sub_model_computes_for_an_entry(folder: Path, tmp_path: Path) -> None:
+    whole = Servable.load(folder)
+    assert whole.tables is not None
+    assert whole.manifest.dense is not None
+    signatures = dense_signatures(whole.manifest.dense.inputs, whole.manifest.dense.outputs)
+    place = make_export(
+        tmp_path / "dense", sub_model="dense", has_tables=False, declaration=None, tables=(), signatures=signatures
+    )
+    dense = Servable.load(place)
+    entry = make_export(tmp_path / "entry", sub_model="entry", shard=(0, 1), has_tables=False, dense=None)
+    asking = Servable.load(entry, rows=Elsewhere(whole.tables), dense=Caller(dense))
+    record = [example([7], [9], 0.5).SerializeToString()]
+    assert asking.predict(record, "example")["score"].tolist() == [41.5]
+    (name,) = signatures
+    with pytest.raises(InvalidRequest, match="is missing"):
+        dense.call(name, {})
+    with pytest.raises(InvalidRequest, match="does not take records"):
+        dense.predict(record, "example", name)
