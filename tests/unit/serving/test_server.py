@@ -1,0 +1,512 @@
+"""A whole server in this process: both APIs, metadata, status, reload, batching, deadlines, drain, log, TLS, token."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from monolith.core.errors import (
+    ClusterError,
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    Overloaded,
+    RpcTimeout,
+    ServingError,
+)
+from monolith.data.records.tfrecord import read_tfrecords
+from monolith.ps import Security
+from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
+from monolith.serving.openapi import description
+from monolith.testing.linear_model import LinearModel, example, example_batch, instance, write_version
+from monolith.testing.linear_server import LinearServer
+
+BOTH = pytest.mark.parametrize("transport", ["grpc", "rest"])
+
+
+def get(served: LinearServer, path: str) -> Any:
+    with urllib.request.urlopen(f"http://{served.server.rest_address}{path}", timeout=60) as answer:
+        return answer.read().decode()
+
+
+@BOTH
+def test_every_form_of_record_and_features_by_name_give_the_same_scores(
+    transport: Any, serve: Callable[..., LinearServer]
+) -> None:
+    user, other = (1 << 48) | 7, (1 << 48) | 8
+    served = serve(weights={user: 2.0, other: 4.0})
+    with served.client(transport) as client:
+        expected = [2.5, 4.5, 0.5]
+        answers = [
+            client.score([example(user=each) for each in (user, other, 5)], "examples"),
+            client.score(example_batch([user, other, 5]), "example_batch"),
+            client.score([example_batch([user]), example_batch([other, 5])], "example_batch"),
+            client.predict({"user": np.array([[user], [other], [5]])}),
+        ]
+        for answer in answers:
+            assert answer["score"].tolist() == expected
+            assert answer["doubled"].tolist() == [5.0, 9.0, 1.0]
+            assert answer["score"].dtype == np.float32
+        assert client.score([instance(1 << 54 | 7)], "instances")["score"].shape == (1,)
+        assert client.score([example(age=2)], outputs=["doubled"]).keys() == {"doubled"}
+        assert client.score([example(age=2)], outputs=["doubled"])["doubled"].tolist() == [2.0]
+        assert client.score([example(user=user)], signature="single")["score"].tolist() == [2.5]
+
+
+@BOTH
+def test_rows_of_tables_are_read_and_set_and_the_next_score_sees_it(
+    transport: Any, serve: Callable[..., LinearServer]
+) -> None:
+    with serve().client(transport) as client:
+        assert client.predict({"ids": [7, 9]}, signature="lookup")["ids"].tolist() == [[2.0], [0.0]]
+        done = client.predict({"ids_id": [9], "ids_value": [[1.5]]}, signature="assign")
+        assert done["ids_result"].tolist() == 1
+        assert client.score(example(user=9))["score"].tolist() == [2.0]
+
+
+@BOTH
+def test_a_client_learns_versions_states_and_signatures(transport: Any, serve: Callable[..., LinearServer]) -> None:
+    served = serve()
+    served.write(2, bias=9.0)
+    (served.folder / "m" / "3").mkdir()
+    config = ModelConfig(
+        name="m", base_path=served.folder / "m", policy=VersionPolicy(kind="all"), labels={"old": 1, "new": 2}
+    )
+    with pytest.raises(ModelNotReady, match="m 3:"):
+        served.server.configure([config], 60)
+    with served.client(transport) as client:
+        found = {each.version: each for each in client.status()}
+        assert {version: each.state for version, each in found.items()} == {1: "AVAILABLE", 2: "AVAILABLE", 3: "END"}
+        assert "holds no linear model" in found[3].error
+        assert [each.version for each in client.status(version=2)] == [2]
+        assert [each.version for each in client.status(label="old")] == [1]
+        assert client.score(example())["score"].tolist() == [9.0]
+        assert client.score(example(), version=1)["score"].tolist() == [0.5]
+        assert client.score(example(), label="old")["score"].tolist() == [0.5]
+        signatures = client.metadata(version=2)
+        assert set(signatures) == {"serving_default", "single", "lookup", "assign"}
+        assert signatures["lookup"] == {
+            "inputs": {"ids": ("DT_INT64", (-1,))},
+            "outputs": {"ids": ("DT_FLOAT", (-1, 1))},
+        }
+        for choice in ({"version": 3}, {"version": 77}, {"label": "none"}, {"model": "none"}):
+            with pytest.raises(ModelNotFound):
+                client.score(example(), **choice)
+        for wrong in ({"version": 77}, {"label": "none"}, {"model": "none"}):
+            with pytest.raises(ModelNotFound):
+                client.status(**wrong)
+            with pytest.raises(ModelNotFound):
+                client.metadata(**wrong)
+
+
+@BOTH
+def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearServer]) -> None:
+    served = serve()
+    with served.client(transport) as client:
+        with pytest.raises(InvalidRequest, match="record at byte 0"):
+            client.score(b"\xff\xff")
+        with pytest.raises(InvalidRequest, match="no signature 'x'"):
+            client.score(example(), signature="x")
+
+        def fail() -> None:
+            raise RuntimeError("the model broke")
+
+        served.loaded[0].before_score = fail
+        with pytest.raises(ServingError, match="the model broke"):
+            client.score(example())
+    with pytest.raises(ConfigError, match="no model is named"), Client("127.0.0.1:1") as nobody:
+        nobody.status()
+    with pytest.raises(ConfigError, match="ftp"):
+        Client("ftp://x")
+
+
+def test_many_requests_at_once_are_computed_together_and_each_gets_its_own_rows(
+    serve: Callable[..., LinearServer],
+) -> None:
+    served = serve(weights={index: float(index) for index in range(64)}, batching=BatchSettings(threads=1))
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    answers: dict[int, Any] = {}
+
+    def ask(client: Client, index: int) -> None:
+        try:
+            if index % 8 == 5:
+                answers[index] = client.score([b"\xff", example_batch([1])], "example_batch")
+            else:
+                answers[index] = client.score(example_batch([index] * (index % 3 + 1)), "example_batch")[
+                    "score"
+                ].tolist()
+        except ServingError as error:
+            answers[index] = error
+
+    with served.client("grpc") as one, served.client("rest") as other:
+        first = threading.Thread(target=ask, args=(one, 0))
+        first.start()
+        assert begun.wait(60)
+        rest = [threading.Thread(target=ask, args=((one, other)[index % 2], index)) for index in range(1, 32)]
+        for thread in rest:
+            thread.start()
+        while served.server.queue.queued[0] < 27:  # all but the bad ones, which are refused before they wait
+            threading.Event().wait(0.005)
+        gate.set()
+        for thread in [first, *rest]:
+            thread.join(60)
+    for index in range(32):
+        if index % 8 == 5:
+            assert isinstance(answers[index], InvalidRequest)
+        else:
+            assert answers[index] == [index + 0.5] * (index % 3 + 1)
+    assert served.loaded[0].calls == [1, 27]
+
+
+def test_one_bad_record_fails_its_own_request_only(serve: Callable[..., LinearServer]) -> None:
+    served = serve(batching=BatchSettings(threads=1))
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    answers: list[Any] = [None] * 4
+
+    def ask(client: Client, index: int) -> None:
+        try:
+            answers[index] = client.score(b"\xff" if index == 2 else example(user=7))["score"].tolist()
+        except InvalidRequest as error:
+            answers[index] = str(error)
+
+    with served.client() as client:
+        threads = [threading.Thread(target=ask, args=(client, index)) for index in range(4)]
+        threads[0].start()
+        assert begun.wait(60)
+        for thread in threads[1:]:
+            thread.start()
+        while served.server.queue.queued[0] < 3:
+            threading.Event().wait(0.005)
+        gate.set()
+        for thread in threads:
+            thread.join(60)
+    assert [answers[index] for index in (0, 1, 3)] == [[2.5]] * 3
+    assert "record at byte 0" in answers[2]
+
+
+@BOTH
+def test_a_full_queue_sheds(transport: Any, serve: Callable[..., LinearServer]) -> None:
+    served = serve(batching=BatchSettings(threads=1, max_queued_rows=1), request_timeout_s=60.0)
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    with served.client(transport) as client:
+        found: list[Any] = []
+        running = [threading.Thread(target=lambda: found.append(client.score(example()))) for _ in range(2)]
+        running[0].start()
+        assert begun.wait(60)
+        running[1].start()
+        while served.server.queue.queued[0] < 1:
+            threading.Event().wait(0.005)
+        with pytest.raises(Overloaded if transport == "grpc" else ModelNotReady, match="queue is full"):
+            client.score(example())
+        gate.set()
+        for thread in running:
+            thread.join(60)
+        assert [answer["score"].tolist() for answer in found] == [[0.5], [0.5]]
+
+
+@BOTH
+def test_a_deadline_is_kept_and_what_is_late_is_not_computed(
+    transport: Any, serve: Callable[..., LinearServer]
+) -> None:
+    served = serve(batching=BatchSettings(threads=1), request_timeout_s=60.0 if transport == "grpc" else 0.2)
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    told: list[BaseException | None] = []
+
+    def ask_first(client: Client) -> None:
+        try:
+            client.score(example())
+            told.append(None)
+        except RpcTimeout as error:
+            told.append(error)
+
+    with served.client() as first, served.client(transport) as client:
+        running = threading.Thread(target=ask_first, args=(first,))
+        running.start()
+        assert begun.wait(60)
+        with pytest.raises(RpcTimeout):
+            client.score(example(), timeout_s=0.2 if transport == "grpc" else 60.0)
+        if transport == "rest":  # there the time is the server's own, for everybody
+            running.join(60)
+        gate.set()
+        running.join(60)
+        assert served.server.queue.drain(60)
+    assert (told[0] is None) == (transport == "grpc")
+    assert served.loaded[0].calls == [1]
+
+
+def test_the_models_can_be_changed_over_grpc(serve: Callable[..., LinearServer], tmp_path: Path) -> None:
+    served = serve()
+    write_version(tmp_path / "other", 5, bias=5.0)
+    config = 'model_config_list {{ config {{ name: "{}" base_path: "{}" }} }}'
+    with served.client() as client:
+        client.reload(config.format("other", tmp_path / "other"))
+        assert client.score(example(), model="other")["score"].tolist() == [5.0]
+        with pytest.raises(ModelNotFound):
+            client.score(example())
+        (tmp_path / "bad" / "1").mkdir(parents=True)
+        with pytest.raises(ModelNotReady, match="bad 1"):
+            client.reload(config.format("bad", tmp_path / "bad"))
+        client.reload(config.format("empty", tmp_path / "empty"))  # nothing there yet is no error
+        client.reload("model_config_list {}")
+        assert served.server.models.names() == []
+        with pytest.raises(InvalidRequest, match="no base_path"):
+            client.reload('model_config_list { config { name: "x" } }')
+        with pytest.raises(InvalidRequest, match="config is empty"):
+            client.reload("")
+    with served.client("rest") as client, pytest.raises(ConfigError, match="over REST"):
+        client.reload("model_config_list {}")
+
+
+def test_the_config_file_is_read_again_and_a_broken_one_changes_nothing(
+    serve: Callable[..., LinearServer], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_version(tmp_path / "a", 1, bias=1.0)
+    write_version(tmp_path / "b", 1, bias=2.0)
+    file = tmp_path / "models.conf"
+    config = 'model_config_list {{ config {{ name: "{}" base_path: "{}" }} }}'
+    file.write_text(config.format("a", tmp_path / "a"))
+    served = serve(model_config_file=file, model_config_poll_s=0.01)
+    assert served.server.models.names() == ["a"]
+    file.write_text("what is this")
+    while "config-poll failed" not in caplog.text:
+        threading.Event().wait(0.005)
+    assert served.server.models.names() == ["a"]
+    file.write_text(config.format("b", tmp_path / "b"))
+    while served.server.models.names() != ["b"]:
+        threading.Event().wait(0.005)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        serve(model_config_file=tmp_path / "absent.conf")
+
+
+def test_new_versions_are_found_by_themselves(serve: Callable[..., LinearServer]) -> None:
+    served = serve(version_poll_s=0.01)
+    served.write(2, bias=7.0, warm_up_requests=3)
+    with served.client() as client:
+        while client.score(example())["score"].tolist() != [7.0]:
+            pass
+    assert served.loaded[-1].calls[:3] == [1, 1, 1]  # warmed up before it answered anybody
+
+
+def test_swaps_under_load_fail_no_request(serve: Callable[..., LinearServer]) -> None:
+    served = serve()
+    ended, errors, seen = threading.Event(), [], set()
+
+    def ask(transport: Any) -> None:
+        with served.client(transport) as client:
+            while not ended.is_set():
+                try:
+                    seen.add(float(client.score(example())["score"][0]))
+                except Exception as error:
+                    errors.append(error)
+                    return
+
+    threads = [threading.Thread(target=ask, args=(transport,)) for transport in ("grpc", "rest")]
+    for thread in threads:
+        thread.start()
+    for version in range(2, 8):
+        served.write(version, bias=float(version))
+        served.poll()
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert all(model.is_closed for model in served.loaded[:-1])
+    assert len(seen) > 1
+
+
+def test_health_readiness_metrics_and_the_description_are_served(serve: Callable[..., LinearServer]) -> None:
+    served = serve()
+    with served.client() as client:
+        client.score(example())
+        with pytest.raises(InvalidRequest):
+            client.score(b"\xff")
+    assert json.loads(get(served, "/healthz")) == {"status": "ok"}
+    assert json.loads(get(served, "/readyz")) == {"status": "ok"}
+    assert json.loads(get(served, "/openapi.json")) == json.loads(json.dumps(description()))
+    page = get(served, "/metrics")
+    assert page.splitlines()[:3] == get(served, "/monitoring/prometheus/metrics").splitlines()[:3]
+    for line in (
+        "monolith_serving_up 1",
+        'monolith_serving_requests_total{model="m",api="grpc",code="OK"} 1',
+        'monolith_serving_requests_total{model="m",api="grpc",code="INVALID_ARGUMENT"} 1',
+        'monolith_serving_version_state{model="m",version="1"} 30',
+        'monolith_serving_request_seconds_count{model="m",api="grpc"} 2',
+    ):
+        assert line in page
+    channel = grpc.insecure_channel(served.server.address)
+    check = channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=messages.HealthCheckRequest.SerializeToString,
+        response_deserializer=messages.HealthCheckResponse.FromString,
+    )
+    assert check(messages.HealthCheckRequest(), timeout=60).status == 1
+    served.server.models.configure([ModelConfig(name="none", base_path=served.folder / "none")])
+    assert check(messages.HealthCheckRequest(), timeout=60).status == 2
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        get(served, "/readyz")
+    refused.value.close()
+    channel.close()
+
+
+def test_a_sample_of_the_requests_is_logged_and_can_be_replayed(
+    serve: Callable[..., LinearServer], tmp_path: Path
+) -> None:
+    served = serve(request_log_rate=1.0, request_log_prefix=str(tmp_path / "log"))
+    with served.client() as client:
+        for user in (7, 8):
+            client.score(example(user=user))
+        with pytest.raises(InvalidRequest):
+            client.score(b"\xff")
+    served.server.stop()
+    (file,) = tmp_path.glob("log-*.tfrecord")
+    logs = [messages.PredictionLog.FromString(each).predict_log for each in read_tfrecords(file)]
+    assert [list(log.response.outputs["score"].float_val) for log in logs] == [[2.5], [4.5]]
+    assert logs[0].request.inputs["examples"].string_val[0] == example(user=7)
+    assert logs[0].response.model_spec.version.value == 1
+
+
+def test_a_server_that_stops_answers_what_it_has_and_refuses_the_rest(serve: Callable[..., LinearServer]) -> None:
+    served = serve(drain_s=60.0)
+    gate, begun = threading.Event(), threading.Semaphore(0)
+
+    def wait() -> None:
+        begun.release()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    answers: list[Any] = []
+    with served.client("grpc") as one, served.client("rest") as other:
+        asking = [
+            threading.Thread(target=lambda each=each: answers.append(each.score(example()))) for each in (one, other)
+        ]
+        for thread in asking:
+            thread.start()
+            assert begun.acquire(timeout=60)
+        stopping = threading.Thread(target=served.server.stop)
+        stopping.start()
+        while served.server.is_ready:
+            threading.Event().wait(0.005)
+        with pytest.raises((ServingError, ClusterError)):
+            one.score(example())
+        gate.set()
+        for thread in [*asking, stopping]:
+            thread.join(60)
+            assert not thread.is_alive()
+    assert [answer["score"].tolist() for answer in answers] == [[0.5], [0.5]]
+    assert served.loaded[0].is_closed
+
+
+def test_without_the_token_nobody_is_answered_but_health_is(serve: Callable[..., LinearServer]) -> None:
+    served = serve(security=Security(token="s3cret"))
+    for transport in ("grpc", "rest"):
+        with served.client(transport, security=Security(token="s3cret")) as client:
+            assert client.score(example())["score"].tolist() == [0.5]
+        for wrong in (None, Security(token="s3cres")):
+            with served.client(transport, security=wrong) as client, pytest.raises(ServingError, match="bearer token"):
+                client.score(example())
+    assert get(served, "/healthz")
+    with pytest.raises(urllib.error.HTTPError, match="401") as refused:
+        get(served, "/metrics")
+    refused.value.close()
+
+
+def test_both_apis_speak_tls_and_ask_for_a_certificate_where_they_should(
+    serve: Callable[..., LinearServer], tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is absent; it makes the certificates")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    served = serve(security=Security(cert_file=certificate, key_file=key))
+    for address in (served.server.address, f"https://{served.server.rest_address}"):
+        with Client(address, model="m", security=Security(ca_file=certificate)) as client:
+            assert client.score(example())["score"].tolist() == [0.5]
+    with Client(f"http://{served.server.rest_address}", model="m") as client, pytest.raises(ClusterError):
+        client.score(example())
+    mutual = serve(security=Security(cert_file=certificate, key_file=key, ca_file=certificate))
+    for address in (mutual.server.address, f"https://{mutual.server.rest_address}"):
+        stranger = Client(address, model="m", security=Security(ca_file=certificate))
+        with stranger, pytest.raises((ServingError, ClusterError)):
+            stranger.score(example())
+        known = Security(ca_file=certificate, cert_file=certificate, key_file=key)
+        with Client(address, model="m", security=known) as client:
+            assert client.score(example())["score"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"port": 70000}, "port is 70000"),
+        ({"port": None, "rest_port": None}, "both None"),
+        ({"max_calls": 0}, "max_calls is 0"),
+        ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
+        ({"request_timeout_s": 0}, "request_timeout_s is 0"),
+        ({"drain_s": -1}, "drain_s is -1"),
+        ({"metrics_path": "x"}, "begin with /"),
+        ({"models": [ModelConfig(name="a", base_path=Path("/x"))], "model_config_file": Path("y")}, "one of them"),
+        ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "another name"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        ServingConfig(**settings)
+
+
+def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(serve: Callable[..., LinearServer]) -> None:
+    taken = int(serve().server.address.rpartition(":")[2])
+    rest = int(serve().server.rest_address.rpartition(":")[2])
+    before = threading.active_count()
+    for settings in ({"port": taken, "rest_port": None}, {"port": None, "rest_port": rest}):
+        with pytest.raises(ClusterError, match="cannot listen"):
+            ModelServer(ServingConfig(**settings), LinearModel).start()
+    assert threading.active_count() <= before
+
+
+def test_a_server_and_a_client_start_without_torch() -> None:
+    code = "import sys, monolith.serving.server, monolith.serving.client; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
