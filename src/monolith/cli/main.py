@@ -20,8 +20,9 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_NAMES = "bench control convert demo evaluate export inspect launch predict ps serve train".split()
-_COMMANDS = {name: f"monolith.cli.{name}" for name in _NAMES}
+_OF_MODELS = ("train", "evaluate", "predict", "control", "export", "serve", "ps", "launch")
+_OF_FILES = ("convert", "inspect", "bench", "demo")
+_COMMANDS = {name: f"monolith.cli.{name}" for name in (*_OF_MODELS, *_OF_FILES)}
 
 
 class _LazyGroup(typer.core.TyperGroup):

@@ -13,10 +13,12 @@ import os
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.logs import setup_logging
+from monolith.core.stop_signals import Endings
 from monolith.discovery import FileDiscovery
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig
@@ -29,6 +31,7 @@ __all__ = ["RayActor", "RayJob", "RaySettings"]
 logger = logging.getLogger(__name__)
 
 _POLL_S = 1.0
+_STOP = "the launcher ends the job"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +81,7 @@ class RayActor:
         host = _host()
         self._config = replace(config, bind_host=host, advertised_host=host)
         self._ended = threading.Event()
+        self._endings: Endings = SimpleQueue()
 
     def __repr__(self) -> str:
         return _name(self._config)  # what Ray puts in front of its lines
@@ -89,17 +93,18 @@ class RayActor:
         discovery = FileDiscovery(_discovery_folder(config))
         if config.server_type == "ps":
             settings = server_settings(config, security)
-            run_role(discovery, process, lambda session: serve(session, settings, self._ended))
+            run_role(discovery, process, lambda session: serve(session, settings, self._endings))
             return None
         from monolith.training.distributed.stop_event import StopEventHook
         from monolith.training.distributed.worker_role import train_worker
 
-        hooks = [StopEventHook(self._ended, "the launcher ends the job")]
+        hooks = [StopEventHook(self._ended, _STOP)]
         return run_role(discovery, process, lambda session: train_worker(session, config, security, hooks=hooks))
 
     def stop(self) -> None:
         """End ``run``: a worker with a checkpoint."""
         self._ended.set()
+        self._endings.put(_STOP)
 
     def ping(self) -> str:
         """Return the machine that it is on, when Ray has started it."""
