@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith.core.clock import Clock, Deadline
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ShardUnavailable
 from monolith.embedding.snapshot import TableCut
 from monolith.ps.durable_log import LogPosition
 from monolith.ps.tables import ShardTables
@@ -39,6 +39,7 @@ class WaitingCut:
         self._clock = clock
         self._lock = threading.Lock()
         self._writing = threading.Lock()
+        self._hold = 0
         self._number = 0
         self._cut: TableCut | None = None
         self._position: LogPosition | None = None
@@ -50,11 +51,17 @@ class WaitingCut:
             self._let_go()
             shard = self._tables.shard
             shard.hold_pushes(hold, int(self._hold_lease_s * 1000))
+            self._hold = hold
             return shard.client_marks()
 
     def release(self, hold: int) -> None:
         """End a hold; one that is over already is none of our business."""
         self._tables.shard.release_pushes(hold)
+
+    def end_hold(self) -> None:
+        """End the hold, whoever's it is; nothing where there is none."""
+        if self._hold:
+            self.release(self._hold)
 
     def take_held(self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int) -> int | None:
         """Cut the tables during a hold and end it.
@@ -91,7 +98,7 @@ class WaitingCut:
         """Write this server's part of a snapshot; return what its manifest is to say.
 
         Raises:
-            ConfigError: The cut is gone.
+            ShardUnavailable: The cut is gone, as after a restart of the server; to be tried again with another one.
         """
         with self._writing:
             cut, position = self._taken(number)
@@ -102,7 +109,7 @@ class WaitingCut:
     def _taken(self, number: int) -> tuple[TableCut, LogPosition | None]:
         with self._lock:
             if self._cut is None or number != self._number:
-                raise ConfigError(
+                raise ShardUnavailable(
                     f"cut {number} is gone: it was saved, dropped, replaced by a newer one, or older than "
                     f"{self._lease_s:g} s; take another"
                 )

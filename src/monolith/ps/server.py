@@ -127,6 +127,7 @@ class ParameterServer:
         self._ending.set()
         self.health.is_draining = True
         stopped = self._server.stop(grace_s)
+        self._cut.end_hold()  # pushes that wait for it are calls under way
         if self._data_plane is not None:
             self._data_plane.close()
         stopped.wait()

@@ -157,6 +157,19 @@ def test_when_one_server_is_away_the_others_go_on_at_once(two: Callable[..., Clu
     cluster.push(0, 1)
 
 
+def test_a_server_that_is_stopped_lets_held_pushes_end(two: Callable[..., Cluster]) -> None:
+    cluster = two(hold_lease_s=600)
+    cluster.hold(0, 1)
+    with ThreadPoolExecutor(1) as pool:
+        pushing = pool.submit(cluster.push, 0, 1)
+        server = cluster.servers.servers[0]
+        while not server._drain._under_way:
+            server._ending.wait(0.005)
+        server.stop(300)
+        pushing.result(60)
+    assert server.tables["t"].lookup([0]).tolist() == [[1.0]]
+
+
 @pytest.mark.parametrize("transport", ["grpc", "data_plane"])
 def test_no_cut_has_half_of_a_push(serve: Callable[..., PsServers], tmp_path: Path, transport: Any) -> None:
     servers = serve(2, delta_log=tmp_path / "log", delta_interval_s=0.05)

@@ -277,7 +277,7 @@ def test_a_cut_that_nobody_saves_is_let_go_when_its_lease_ends() -> None:
     assert cut._cut is not None
     clock.advance_s(1)
     cut.drop_stale()
-    with pytest.raises(ConfigError, match=f"cut {number} is gone"):
+    with pytest.raises(ShardUnavailable, match=f"cut {number} is gone"):
         cut.save(number, Path("/nowhere"), 1)
     cut.drop(number)
 
