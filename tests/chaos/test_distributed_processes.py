@@ -48,7 +48,7 @@ def saved_steps(folder: Path) -> list[int]:
 
 def test_a_job_of_four_processes_is_launched_and_its_result_is_the_chief_s(folder: Path) -> None:
     command = ["launch", "local", "--num-ps", 2, "--num-workers", 2, "--", *TRAIN, "--epochs", 2, "--json"]
-    done = subprocess.run([*PROGRAM, *map(str, command)], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PROGRAM, *map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["ctr/auc"] > 0.5, "standard output has the chief's metrics and nothing else"
     prefixes = {line.split("|")[0].strip() for line in done.stderr.splitlines() if "|" in line}
@@ -86,7 +86,7 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
 def test_a_crash_ends_the_job_and_says_who_and_why(folder: Path) -> None:
     wrong = [*TRAIN, "--dense-optimizer-options", "{speed: 1}"]
     command = ["launch", "local", "--num-ps", 1, "--num-workers", 1, "--", *wrong]
-    done = subprocess.run([*PROGRAM, *map(str, command)], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([*PROGRAM, *map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
     assert last.startswith("error: chief ended with 1: error: ")

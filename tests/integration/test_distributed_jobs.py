@@ -22,6 +22,7 @@ from job_processes import JobProcesses
 from monolith.artifacts import CheckpointFolder
 from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+from monolith.training.distributed.local_job import LocalJob
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 
@@ -166,9 +167,23 @@ def test_a_full_disk_is_said_and_the_last_good_checkpoint_stays(tmp_path: Path, 
         assert job.end("chief") == 1, job.logs()
         last = job.said("chief").splitlines()[-1]
         assert last.startswith("error: "), job.logs()
-        assert "run/checkpoints" in last, "it names the file"
+        assert str(tmp_path / "run") in last, "it names the file"
         assert "Traceback" not in job.said("chief")
     assert saved_steps(tmp_path) == [20], "the checkpoint before is as it was"
+
+
+def test_a_process_that_does_not_end_says_where_it_stands(tmp_path: Path) -> None:
+    said: list[tuple[str, str]] = []
+    with LocalJob(
+        ["train", "--task", "deepfm", "--model-dir", str(tmp_path / "run")],
+        num_ps=1,
+        num_workers=1,
+        say=lambda name, line, is_out: said.append((name, line)),
+        folder=tmp_path,
+        grace_s=0.5,
+    ) as job:
+        job.signal("ps 0", signal.SIGSTOP)
+    assert any(name == "ps 0" and "ps_role.py" in line for name, line in said), said
 
 
 def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, pattern: str) -> None:

@@ -55,6 +55,7 @@ def train(
     if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
         from monolith.training.distributed.running import run_process
 
+        faulthandler.enable()  # a crash, and whoever aborts it, is shown where each thread stands
         metrics = run_process(loaded.config, os.environ)
         # Only the interpreter is left to end. Where a thread of some library keeps it from that, the others of the job
         # would wait: it says where it stands, and ends.

@@ -312,13 +312,22 @@ class LocalJob:
         finally:
             discovery.close()
 
+    def _abort(self, popen: subprocess.Popen[str]) -> None:
+        """Have a process show the stacks of its threads, which SIGABRT does, and end it."""
+        for number in (signal.SIGCONT, signal.SIGABRT):
+            popen.send_signal(number)
+        try:
+            popen.wait(_DRAIN_S)
+        except subprocess.TimeoutExpired:
+            popen.kill()
+            popen.wait()
+
     def _end(self, process: _Process, deadline: Deadline) -> None:
         assert process.popen is not None
         try:
             process.popen.wait(deadline.remaining_s())
         except subprocess.TimeoutExpired:
-            logger.warning("%s does not end and is killed", process.name)
-            process.popen.kill()
-            process.popen.wait()
+            logger.warning("%s does not end and is killed; it says where it stands", process.name)
+            self._abort(process.popen)
         for reader in process.readers:
             reader.join(_DRAIN_S)
