@@ -21,7 +21,8 @@ import torch._dynamo  # what torch's optimizers import when the first is made, f
 from torch import nn
 
 import monolith as mt
-import monolith.cli.train  # this and the next are imported here so that no process has to
+import monolith.cli.train  # this and the next two are imported here so that no process has to
+import monolith.training.synchronous.running
 from monolith.cli import main as program
 from monolith.embedding import Adam, Ftrl
 from monolith.testing.world import World
