@@ -14,6 +14,7 @@ import numpy as np
 from measure.results import PeerMissing, Result, compare, skipped
 from measure.timing import Turn, interleave
 from monolith.embedding import MultiTable, Table
+from monolith.embedding.store import Ids, Rows
 from monolith.ps import RemoteStore
 from monolith.ps.transport import DataPlaneTransport
 from ps.redis_peer import RedisTable
@@ -40,26 +41,26 @@ def row_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     with tempfile.TemporaryDirectory(dir=SCRATCH) as scratch:
         folder = Path(scratch) / "tables"
         tables.snapshot(folder)
+        few = workload.call(0)[:16]
+        saved = tables[TABLE.name].lookup(few)  # pushes will change them
         if {"lookup_share", "push_share", "lookup_redis"} & set(cases):
             with Server(recover_from=folder) as server, RemoteStore([server.address], [TABLE]) as store:
                 yield from _traffic(cases, workload, tables[TABLE.name], store)
         if "recover_10m_s" in cases:  # last: on virtual machines, memory that servers gave back is slow at first
-            yield _recovery(workload, tables[TABLE.name], folder)
+            yield _recovery(sizes.recoveries, folder, few, saved)
 
 
-def _recovery(workload: Workload, table: Table, folder: Path) -> Result:
+def _recovery(times: int, folder: Path, ids: Ids, saved: Rows) -> Result:
     """Start servers on the snapshot, one after the other, until each has answered a pull."""
-    few = workload.call(0)[:16]
-    expected = table.lookup(few)
     seconds = []
-    for number in range(workload.sizes.recoveries):
-        progress(f"recovery {number + 1} of {workload.sizes.recoveries}")
+    for number in range(times):
+        progress(f"recovery {number + 1} of {times}")
         _forget(folder)
         begin = time.perf_counter()
         with Server(recover_from=folder) as server, RemoteStore([server.address], [TABLE]) as store:
-            found = store.pull({TABLE.name: few})[TABLE.name]
+            found = store.pull({TABLE.name: ids})[TABLE.name]
             seconds.append(time.perf_counter() - begin)
-        if not np.array_equal(found, expected):
+        if not np.array_equal(found, saved):
             raise RuntimeError("the recovered rows are not those that were saved")
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     return seconds_result("recover_10m_s", seconds, bytes=size)
