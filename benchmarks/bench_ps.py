@@ -14,7 +14,7 @@ THREADS = 2
 
 GROUPS: dict[str, Group] = {
     "starts": Group("starts.start_cases", ("start_s",)),
-    "rows": Group("rows.row_cases", ("recover_10m_s", "lookup_share", "push_share", "lookup_redis")),
+    "rows": Group("rows.row_cases", ("lookup_share", "push_share", "lookup_redis", "recover_10m_s")),
     "training": Group("training.training_cases", ("wall_2ps_over_local",)),
 }
 

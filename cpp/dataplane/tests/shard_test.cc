@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 #include <shared_mutex>
 #include <thread>
@@ -36,6 +37,60 @@ TEST(Shard, APullOfManyPiecesIsOneReply) {
   shard->push(push_of(1, 1, {{0, ids}, {1, ids}}, -1.0F).bytes(), false, kNever);
   const auto rows = pull_rows(*shard, pull_of({{0, ids}, {1, ids}}));
   EXPECT_EQ(rows, std::vector<float>(ids.size() * 5, 1.0F));
+}
+
+// Every row holds its id, twice.
+std::shared_ptr<Shard> shard_of_own_ids(const std::vector<std::int64_t>& ids) {
+  const auto table = small_table("item", 2, std::make_shared<engine::Pool>(4));
+  std::vector<float> rows;
+  for (const std::int64_t id : ids) rows.insert(rows.end(), 2, static_cast<float>(id));
+  table->assign(ids, rows.data(), 1);
+  return std::make_shared<Shard>(0, 1, std::vector{table}, std::vector<std::string>{"item"});
+}
+
+TEST(Shard, PiecesOfSeveralThreadsAreHandedOutInOrder) {
+  auto ids = range(700'000);  // more than is in memory at once
+  const auto shard = shard_of_own_ids(ids);
+  std::reverse(ids.begin(), ids.end());
+  const auto rows = pull_rows(*shard, pull_of({{0, ids}}));
+  ASSERT_EQ(rows.size(), 2 * ids.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) ASSERT_EQ(rows[i], static_cast<float>(ids[i / 2])) << i;
+  VectorSink halves;
+  ids.resize(100'000);
+  const Payload pull = pull_of({{0, ids}});
+  shard->pull(shard->read_pull(pull.bytes()), true, kNever, halves);
+  ASSERT_EQ(halves.rows.size(), 4 * ids.size());
+  for (std::size_t i = 0; i < 2 * ids.size(); ++i) {
+    std::uint16_t half = 0;
+    std::memcpy(&half, halves.rows.data() + 2 * i, sizeof half);
+    ASSERT_EQ(half, engine::half_from_float(static_cast<float>(ids[i / 2]))) << i;
+  }
+}
+
+TEST(Shard, ASinkThatFailsEndsThePull) {
+  class Broken final : public RowSink {
+   public:
+    std::byte* room(std::size_t bytes) override {
+      rows_.resize(bytes);
+      return rows_.data();
+    }
+    void filled(std::size_t) override {
+      ++calls;
+      throw Disconnected("gone");
+    }
+    int calls = 0;
+
+   private:
+    std::vector<std::byte> rows_;
+  };
+  const auto ids = range(300'000);
+  const auto shard = shard_of_own_ids(ids);
+  const Payload pull = pull_of({{0, ids}});
+  Broken sink;
+  EXPECT_THROW(shard->pull(shard->read_pull(pull.bytes()), false, kNever, sink), Disconnected);
+  EXPECT_EQ(sink.calls, 1);
+  EXPECT_EQ(shard->pull_stats().errors.load(), 1U);
+  EXPECT_EQ(pull_rows(*shard, pull_of({{0, {7}}})), (std::vector<float>{7, 7}));
 }
 
 TEST(Shard, HalvesTravelBothWays) {

@@ -68,8 +68,8 @@ def test_rows_are_recovered_looked_up_and_pushed_and_the_same_here_and_there(siz
     from ps.rows import row_cases
 
     lines = lines_of(row_cases(["recover_10m_s", "lookup_share", "push_share"], sizes), sizes)
-    assert [line["case"] for line in lines] == ["recover_10m_s", "lookup_share", "push_share"]
-    recovery, lookup, push = lines
+    assert [line["case"] for line in lines] == ["lookup_share", "push_share", "recover_10m_s"]
+    lookup, push, recovery = lines
     assert recovery["better"] == "lower"
     assert recovery["ratio"] == recovery["ours"] > 0
     assert recovery["bytes"] > sizes.rows * 4 * 16
