@@ -92,9 +92,9 @@ def test_the_controller_of_the_chief_holds_saves_and_tells_of_all_workers(tmp_pa
                 client.save_checkpoint()  # also while they stand still
                 assert client.worker_status() == held
                 client.resume_training()
-                while client.training_status() == sum(one.step for one in held):
+                while any(now.step <= then.step for now, then in zip(client.worker_status(), held, strict=True)):
                     threading.Event().wait(0.05)
-                assert {one.state for one in client.worker_status()} <= {"training"}
+                assert client.block_status().unblocked == (0, 1)
         finally:
             end.set()
         for worker in workers:
@@ -122,7 +122,7 @@ def test_a_lost_server_takes_the_whole_job_back_when_it_is_to(tmp_path: Path) ->
     assert lost.is_set()
     seen = counting_model.counts(tmp_path / "run", sum(rows))
     assert seen.min() >= 1, "what the tables forgot was read again"
-    assert seen.sum() <= sum(rows) + 2 * 5 * 3, "and nothing twice, but for steps that were under way"
+    assert seen.max() <= 3, "once more what was read since the places that the checkpoint has, and steps under way"
 
 
 def test_a_worker_goes_on_looking_for_servers_that_are_late(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
