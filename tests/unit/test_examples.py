@@ -28,6 +28,7 @@ PAGES = [
     "docs/guide/checkpoints.md",
     "docs/guide/configuration.md",
     "docs/guide/synchronous.md",
+    "docs/guide/distributed.md",
     "docs/reference/hooks.md",
     "docs/reference/optimizers.md",
     "docs/reference/transforms.md",
@@ -142,6 +143,12 @@ def test_a_custom_layer_passes_its_gradient_check_and_learns() -> None:
     assert "differences: True" in out
     (auc,), (best,) = numbers_after("AUC", out), numbers_after("of at most", out)
     assert 0.65 < auc < best
+
+
+def test_servers_change_nothing_of_the_model() -> None:
+    out = run("09_distributed.py")
+    assert "500 rows of users the same as without servers, bit for bit" in out
+    assert len(set(re.findall(r"auc (\d\.\d+)", out))) == 1
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -20,6 +20,7 @@ from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.logs import setup_logging
 from monolith.core.stop_signals import Endings
 from monolith.discovery import FileDiscovery
+from monolith.discovery.address import split_address
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.lifecycle import run_role
@@ -88,7 +89,7 @@ class RayActor:
 
     def run(self) -> dict[str, float] | None:
         """Be the process, to its end; return its metrics, and None of a server."""
-        config = self._config
+        config = self._config = replace(self._config, bind_port=self._known_port())
         process, security = from_cluster(config, config), security_of(config)
         discovery = FileDiscovery(_discovery_folder(config))
         if config.server_type == "ps":
@@ -100,6 +101,15 @@ class RayActor:
 
         hooks = [StopEventHook(self._ended, _STOP)]
         return run_role(discovery, process, lambda session: train_worker(session, config, security, hooks=hooks))
+
+    def _known_port(self) -> int:
+        """Those who know a server know its port: one that comes back on its machine takes it again."""
+        config = self._config
+        path = _discovery_folder(config) / config.discovery_service_type_ps / str(config.index)
+        if config.server_type != "ps" or not path.is_file():
+            return config.bind_port
+        host, port = split_address(path.read_text().strip())
+        return port if host == config.bind_host else config.bind_port
 
     def stop(self) -> None:
         """End ``run``: a worker with a checkpoint."""
