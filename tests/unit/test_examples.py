@@ -27,6 +27,7 @@ PAGES = [
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
     "docs/guide/configuration.md",
+    "docs/guide/serving.md",
     "docs/reference/hooks.md",
     "docs/reference/optimizers.md",
     "docs/reference/transforms.md",

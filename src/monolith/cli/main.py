@@ -20,7 +20,20 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_NAMES = "bench control convert demo evaluate export inspect launch predict ps serve train".split()
+_NAMES = [
+    "bench",
+    "control",
+    "convert",
+    "demo",
+    "evaluate",
+    "export",
+    "inspect",
+    "launch",
+    "predict",
+    "ps",
+    "serve",
+    "train",
+]
 _COMMANDS = {name: f"monolith.cli.{name}" for name in _NAMES}
 
 
