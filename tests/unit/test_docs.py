@@ -14,6 +14,7 @@ import pytest
 
 import monolith as mt
 from monolith.artifacts import CheckpointManifest, FileRecord
+from monolith.artifacts.export_manifest import DenseProgram, ExportManifest, ServedTable, Signature
 from monolith.core import errors
 from monolith.core import metrics as metric_names
 from monolith.data import Batch, Dataset, DenseFeature, Schema, SparseFeature, transforms
@@ -142,6 +143,15 @@ def test_every_field_of_a_manifest_is_in_the_reference(owner: type) -> None:
     text = (REFERENCE / "checkpoint-format.md").read_text()
     names = [field.name for field in dataclasses.fields(owner)]  # type: ignore[arg-type]
     assert [name for name in names if not re.search(rf"[`\"]{name}[`\"]", text)] == []
+
+
+@pytest.mark.parametrize(
+    "owner", [ExportManifest, DenseProgram, ServedTable, Signature], ids=lambda owner: owner.__name__
+)
+def test_every_field_of_an_export_is_in_the_reference(owner: type) -> None:
+    text = (REFERENCE / "export-format.md").read_text()
+    names = [field.name for field in dataclasses.fields(owner)]  # type: ignore[arg-type]
+    assert [name for name in names if f"`{name}`" not in text] == []
 
 
 @pytest.mark.parametrize(

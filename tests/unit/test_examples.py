@@ -26,6 +26,7 @@ PAGES = [
     "docs/guide/models.md",
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
+    "docs/guide/export.md",
     "docs/guide/configuration.md",
     "docs/guide/serving.md",
     "docs/reference/hooks.md",
