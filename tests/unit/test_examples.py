@@ -30,6 +30,7 @@ PAGES = [
     "docs/guide/configuration.md",
     "docs/guide/synchronous.md",
     "docs/guide/distributed.md",
+    "docs/guide/serving.md",
     "docs/reference/hooks.md",
     "docs/reference/optimizers.md",
     "docs/reference/transforms.md",

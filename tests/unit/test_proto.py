@@ -42,6 +42,12 @@ line = example_pb2.Example()
 line.line_id.uid = 7
 line.label.append(1.0)
 assert messages.Example.FromString(line.SerializeToString()).line_id.uid == 7
+from tensorflow_serving import apis_pb2
+from monolith.serving import messages as serving
+request = apis_pb2.PredictRequest(output_filter=["score"])
+request.model_spec.version.value = 3
+assert serving.PredictRequest is not apis_pb2.PredictRequest
+assert serving.PredictRequest.FromString(request.SerializeToString()).model_spec.version.value == 3
 """
     subprocess.run([sys.executable, "-W", "error", "-c", code, tmp_path], check=True)
 

@@ -176,8 +176,8 @@ def _string_list(content: bytes, count: int, name: str) -> list[bytes]:
 def make_tensor(array: Any) -> TensorProto:
     """Return a tensor of an array, or of what numpy makes one of.
 
-    >>> make_tensor([[1.0, 2.0]]).float_val
-    [1.0, 2.0]
+    >>> make_tensor([[1, 2]]).int64_val
+    [1, 2]
     """
     return TensorProto.FromString(encode_tensor(np.asarray(array)))
 
