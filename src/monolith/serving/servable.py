@@ -192,8 +192,10 @@ class Servable:
             InvalidRequest: A feature is unknown, or its value is none.
         """
         self._wanted(signature, outputs)
-        assert self._embedder is not None
-        return self.predict(records_of_features(self._embedder.declaration, features), "example", signature, outputs)
+        embedder = self._embedder
+        if embedder is None:
+            raise self._closed()
+        return self.predict(records_of_features(embedder.declaration, features), "example", signature, outputs)
 
     def predict_batch(
         self, batch: Batch, signature: str = SERVING_DEFAULT, outputs: Sequence[str] | None = None
@@ -225,27 +227,28 @@ class Servable:
 
     def _score(self, batch: Batch, outputs: Sequence[str]) -> Arrays:
         embedder = self._embedder
-        assert embedder is not None
+        if embedder is None:  # closed since the call began
+            raise self._closed()
         if not batch.size:
             return {name: self._nothing(name) for name in outputs}
         plan = embedder.plan(batch)
         ids = {name: plan.ids(place) for place, name in enumerate(embedder.declaration.tables)}
         with self._gate.shared():  # rows and weights of one cut
-            found = embedder.store.pull(ids)
             dense = self._dense
-        assert dense is not None
+            if dense is None:
+                raise self._closed()
+            found = embedder.store.pull(ids)
         flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
         if flat:
             plan.pool([found[name] for name in embedder.declaration.tables], flat)
-        return dense.run(self._inputs(batch, flat), outputs)
+        return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
 
-    def _inputs(self, batch: Batch, flat: Sequence[Rows]) -> Arrays:
+    def _inputs(self, batch: Batch, flat: Sequence[Rows], declaration: Declaration) -> Arrays:
         inputs: Arrays = {
             f"layout/{tensor.name}": rows.reshape(-1, *tensor.shape)
             for tensor, rows in zip(self._tensors, flat, strict=True)
         }
-        assert self._embedder is not None
-        for feature in self._embedder.declaration.dense.values():
+        for feature in declaration.dense.values():
             if feature.dtype != "bytes":
                 inputs[f"dense/{feature.name}"] = batch.dense[feature.name]
         for name in ("label", "label_mask", "weight", "sample_rate", "event_time_s", "uid"):
@@ -294,8 +297,10 @@ class Servable:
                 raise InvalidRequest(f"input {name!r} has shape {given[name].shape}; it must be {info.shape}")
         if len({len(value) for value in given.values()}) > 1:
             raise InvalidRequest("the inputs have different numbers of rows")
-        assert self._dense is not None
-        return self._dense.run(given, list(signature.outputs))
+        dense = self._dense
+        if dense is None:
+            raise self._closed()
+        return dense.run(given, list(signature.outputs))
 
     def _table_calls(self) -> TableCalls:
         self._check_open()
@@ -360,7 +365,10 @@ class Servable:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
+            raise self._closed()
+
+    def _closed(self) -> ModelNotReady:
+        return ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
 
 
 def _load_tables(folder: Path, manifest: ExportManifest) -> MultiTable:

@@ -408,6 +408,32 @@ def test_a_closed_servable_refuses_calls(folder: Path) -> None:
             call()
 
 
+def test_a_servable_closed_under_load_answers_or_refuses(folder: Path) -> None:
+    servable = Servable.load(folder)
+    record = example([7], [], 0.0).SerializeToString()
+    seen: list[float] = []
+    started = threading.Barrier(4, timeout=60)
+    errors: list[BaseException] = []
+
+    def ask() -> None:
+        started.wait()
+        try:
+            while True:
+                seen.append(float(servable.predict([record], "example")["score"][0]))
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    started.wait()
+    servable.close()
+    for thread in threads:
+        thread.join()
+    assert set(seen) <= {1.0}
+    assert [type(error) for error in errors] == [ModelNotReady] * 3
+
+
 def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="holds no export"):
         Servable.load(tmp_path)
