@@ -34,6 +34,7 @@ GRACE_S = 10.0
 """How long calls under way may go on when the server stops."""
 
 _HOUSEKEEPING_S = 1.0
+_CANCEL_S = 5.0
 
 
 class ParameterServer:
@@ -130,7 +131,8 @@ class ParameterServer:
         self._cut.end_hold()  # pushes that wait for it are calls under way
         if self._data_plane is not None:
             self._data_plane.close()
-        stopped.wait()
+        if not stopped.wait(grace_s + _CANCEL_S):
+            logger.warning("calls do not end though they were cancelled; the server ends without them")
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
