@@ -19,7 +19,9 @@ from monolith.ps.security import Security
 try:
     import grpc
 except ImportError as exc:
-    raise ConfigError("servers and their clients need gRPC: pip install 'monolith[train]' or 'monolith[serve]'") from exc
+    raise ConfigError(
+        "servers and their clients need gRPC: pip install 'monolith[train]' or 'monolith[serve]'"
+    ) from exc
 
 __all__ = [
     "CallError",
