@@ -27,9 +27,9 @@ A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the var
 sections up to `runtime` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
 too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
 
-Nothing acts yet on `serving`, `is_local`, and of `cluster` on `enable_sync_training`, `enable_partial_sync_training` and
-the two that are exported for TensorFlow. They are checked all the same. `num_extra_ps` and `num_redundant_ps` may only be
-0; [why](../guide/distributed.md).
+Nothing acts yet on `serving`, `is_local`, and of `cluster` on `enable_sync_training`, `enable_partial_sync_training`
+and the two that are exported for TensorFlow. They are checked all the same. `num_extra_ps` and `num_redundant_ps` may
+only be 0; [why](../guide/distributed.md).
 """
 _SECTIONS = ("run", "checkpoint", "pipeline", "gradient", "metrics", "runtime", "task", "data", "cluster", "serving")
 
