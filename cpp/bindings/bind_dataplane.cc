@@ -1,5 +1,6 @@
 // bind_dataplane.cc: the shard, its listener and its clients for Python; converts, releases the GIL and forwards.
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -237,6 +238,24 @@ void bind_shard(nb::module_& m) {
       .def(
           "pause_pushes", [](std::shared_ptr<Shard> shard) { return new Pause(std::move(shard)); },
           nb::rv_policy::take_ownership)
+      .def(
+          "hold_pushes",
+          [](Shard& shard, std::uint64_t hold, std::int64_t lease_ms) {
+            nb::gil_scoped_release unlocked;
+            shard.hold_pushes(hold, Millis(lease_ms));
+          },
+          "hold"_a, "lease_ms"_a)
+      .def(
+          "settle_pushes",
+          [](Shard& shard, std::uint64_t hold, const std::vector<std::pair<std::uint64_t, std::uint64_t>>& pushes,
+             std::int64_t timeout_ms) {
+            std::vector<dataplane::PushName> names;
+            for (const auto& [client, sequence] : pushes) names.push_back({client, sequence});
+            nb::gil_scoped_release unlocked;
+            return shard.settle_pushes(hold, names, Clock::now() + Millis(timeout_ms));
+          },
+          "hold"_a, "pushes"_a, "timeout_ms"_a)
+      .def("release_pushes", &Shard::release_pushes, "hold"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("client_marks",
            [](Shard& shard) {
              std::vector<std::byte> marks;

@@ -101,6 +101,18 @@ void ClientMarks::finish(std::uint64_t client, std::uint64_t sequence, bool is_d
   finished_.notify_all();
 }
 
+bool ClientMarks::wait_until_done(std::span<const PushName> pushes, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_done = [&](const PushName& push) {
+    const auto at = clients_.find(push.client);
+    if (at == clients_.end() || !at->second.has_any) return false;
+    const Client& client = at->second;
+    const bool is_forgotten = push.sequence < client.highest && client.highest - push.sequence > kWindow;
+    return is_forgotten || client.is_done(push.sequence);
+  };
+  return finished_.wait_until(lock, deadline, [&] { return std::ranges::all_of(pushes, is_done); });
+}
+
 std::size_t ClientMarks::clients() const {
   const std::lock_guard lock(mutex_);
   return clients_.size();

@@ -2,6 +2,7 @@
 #include "dataplane/shard.h"
 
 #include <algorithm>
+#include <mutex>
 #include <random>
 #include <shared_mutex>
 
@@ -170,7 +171,13 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
                     .dedup = true});
   }
   // Applying and remembering are one for whoever takes the lock alone.
-  const std::shared_lock no_cut(push_lock_);
+  std::shared_lock no_cut(push_lock_);
+  while (!gate_.lets_through({request.client, request.sequence})) {
+    no_cut.unlock();
+    gate_.wait({request.client, request.sequence}, deadline);
+    check_time(deadline);
+    no_cut.lock();
+  }
   check_time(deadline);
   if (marks_.begin(request.client, request.sequence, deadline) == ClientMarks::Answer::kRepeat) {
     repeats_.fetch_add(1, std::memory_order_relaxed);
@@ -190,6 +197,15 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
   for (const PushTable& table : request.tables) {
     members_[table.number]->ids_pushed.fetch_add(table.ids.size(), std::memory_order_relaxed);
   }
+}
+
+void Shard::hold_pushes(std::uint64_t hold, Clock::duration lease) {
+  const std::lock_guard nobody(push_lock_);
+  gate_.close(hold, Clock::now() + lease);
+}
+
+bool Shard::settle_pushes(std::uint64_t hold, std::span<const PushName> pushes, Deadline deadline) {
+  return gate_.admit(hold, pushes) && marks_.wait_until_done(pushes, deadline);
 }
 
 std::vector<Shard::TableFigures> Shard::table_figures() const {

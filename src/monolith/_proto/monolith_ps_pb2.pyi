@@ -3,8 +3,8 @@ from monolith._proto import ps_training_pb2 as _ps_training_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -50,11 +50,49 @@ class FusedResponse(_message.Message):
     payload: bytes
     def __init__(self, payload: _Optional[bytes] = ...) -> None: ...
 
-class CutRequest(_message.Message):
-    __slots__ = ("instance",)
+class PushName(_message.Message):
+    __slots__ = ("client", "sequence")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    sequence: int
+    def __init__(self, client: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class HoldRequest(_message.Message):
+    __slots__ = ("instance", "hold")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     instance: int
-    def __init__(self, instance: _Optional[int] = ...) -> None: ...
+    hold: int
+    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ...) -> None: ...
+
+class HoldResponse(_message.Message):
+    __slots__ = ("marks",)
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    marks: bytes
+    def __init__(self, marks: _Optional[bytes] = ...) -> None: ...
+
+class ReleaseRequest(_message.Message):
+    __slots__ = ("hold",)
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    hold: int
+    def __init__(self, hold: _Optional[int] = ...) -> None: ...
+
+class ReleaseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CutRequest(_message.Message):
+    __slots__ = ("instance", "hold", "awaited", "timeout_ms")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    hold: int
+    awaited: _containers.RepeatedCompositeFieldContainer[PushName]
+    timeout_ms: int
+    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ..., awaited: _Optional[_Iterable[_Union[PushName, _Mapping]]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class CutResponse(_message.Message):
     __slots__ = ("cut",)
@@ -103,6 +141,32 @@ class RestoreResponse(_message.Message):
     skipped: _containers.RepeatedScalarFieldContainer[str]
     missing: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, restored: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class FlushDeltasRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class FlushDeltasResponse(_message.Message):
+    __slots__ = ("sequence", "log")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    log: int
+    def __init__(self, sequence: _Optional[int] = ..., log: _Optional[int] = ...) -> None: ...
+
+class CompactDeltasRequest(_message.Message):
+    __slots__ = ("log", "sequence")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    log: int
+    sequence: int
+    def __init__(self, log: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
+
+class CompactDeltasResponse(_message.Message):
+    __slots__ = ("segments",)
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    segments: int
+    def __init__(self, segments: _Optional[int] = ...) -> None: ...
 
 class ExplainRequest(_message.Message):
     __slots__ = ("table", "fid")

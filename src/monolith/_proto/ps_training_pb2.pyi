@@ -135,7 +135,7 @@ class TableStats(_message.Message):
     def __init__(self, name: _Optional[str] = ..., num_embeddings: _Optional[int] = ..., dim_size: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("shard_id", "total_embeddings", "memory_bytes", "table_stats", "lookup_count", "apply_gradients_count", "avg_lookup_latency_us", "avg_apply_latency_us")
+    __slots__ = ("shard_id", "total_embeddings", "memory_bytes", "table_stats", "lookup_count", "apply_gradients_count", "avg_lookup_latency_us", "avg_apply_latency_us", "delta_sequence")
     SHARD_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -144,6 +144,7 @@ class GetStatsResponse(_message.Message):
     APPLY_GRADIENTS_COUNT_FIELD_NUMBER: _ClassVar[int]
     AVG_LOOKUP_LATENCY_US_FIELD_NUMBER: _ClassVar[int]
     AVG_APPLY_LATENCY_US_FIELD_NUMBER: _ClassVar[int]
+    DELTA_SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     shard_id: int
     total_embeddings: int
     memory_bytes: int
@@ -152,7 +153,8 @@ class GetStatsResponse(_message.Message):
     apply_gradients_count: int
     avg_lookup_latency_us: int
     avg_apply_latency_us: int
-    def __init__(self, shard_id: _Optional[int] = ..., total_embeddings: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., table_stats: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., lookup_count: _Optional[int] = ..., apply_gradients_count: _Optional[int] = ..., avg_lookup_latency_us: _Optional[int] = ..., avg_apply_latency_us: _Optional[int] = ...) -> None: ...
+    delta_sequence: int
+    def __init__(self, shard_id: _Optional[int] = ..., total_embeddings: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., table_stats: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., lookup_count: _Optional[int] = ..., apply_gradients_count: _Optional[int] = ..., avg_lookup_latency_us: _Optional[int] = ..., avg_apply_latency_us: _Optional[int] = ..., delta_sequence: _Optional[int] = ...) -> None: ...
 
 class BatchLookupRequest(_message.Message):
     __slots__ = ("requests",)

@@ -57,6 +57,13 @@ def ps(
     recover_from: Annotated[
         Path | None, typer.Option(help="Folder of a tables snapshot to take this shard's rows from.")
     ] = None,
+    delta_log: Annotated[
+        Path | None,
+        typer.Option(help="Folder of this server's delta log: what is learnt is kept there, and recovered from there."),
+    ] = None,
+    delta_interval: Annotated[
+        float, typer.Option(min=0.01, help="Seconds between segments of the delta log: what a crash may lose.")
+    ] = 1.0,
     memory_limit_mb: Annotated[int | None, typer.Option(min=1, help="Memory of all tables; then no new rows.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
@@ -83,6 +90,8 @@ def ps(
         data_port=data_port,
         metrics_port=metrics_port,
         recover_from=recover_from,
+        delta_log=delta_log,
+        delta_interval_s=delta_interval,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
         security=security,
         threads=threads,

@@ -20,6 +20,9 @@ __all__ = [
     "PS_CALL_ERRORS_TOTAL",
     "PS_CALL_SECONDS",
     "PS_CLIENTS",
+    "PS_DELTA_AGE_SECONDS",
+    "PS_DELTA_FAILURES_TOTAL",
+    "PS_DELTA_SEQUENCE",
     "PS_IDS_TOTAL",
     "PS_LATE_CALLS_TOTAL",
     "PS_REPEATED_PUSHES_TOTAL",
@@ -195,6 +198,21 @@ PS_CLIENTS = Metric(
     name="monolith_ps_clients",
     kind="gauge",
     help="Clients whose pushes the parameter server remembers.",
+)
+PS_DELTA_SEQUENCE = Metric(
+    name="monolith_ps_delta_sequence",
+    kind="gauge",
+    help="The newest segment of the parameter server's delta log.",
+)
+PS_DELTA_AGE_SECONDS = Metric(
+    name="monolith_ps_delta_age_seconds",
+    kind="gauge",
+    help="Seconds since everything that the parameter server had learnt was in its delta log.",
+)
+PS_DELTA_FAILURES_TOTAL = Metric(
+    name="monolith_ps_delta_failures_total",
+    kind="counter",
+    help="Segments of the delta log that could not be written; their changes come with the next one.",
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",

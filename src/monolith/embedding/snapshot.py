@@ -46,6 +46,8 @@ class SavedShard:
     scales: list[float]
     filter: dict[str, Any] | None
     """Name, size and checksum of the file with the admission counts."""
+    log: dict[str, int] | None = None
+    """``log`` and ``sequence`` of the delta log that the process had reached; None when it kept none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -248,7 +250,7 @@ def _combined(name: str, parts: Sequence[Sequence[dict[str, Any]]]) -> dict[str,
 
 
 def _shards_of(entry: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return entry.get("shards") or [{key: entry[key] for key in ("turn", "scales", "filter")}]
+    return entry.get("shards") or [{key: entry[key] for key in ("turn", "scales", "filter", "log") if key in entry}]
 
 
 def _check_arrived(file: Path, size: int) -> None:

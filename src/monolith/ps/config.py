@@ -47,6 +47,13 @@ class ServerConfig:
     """How long a cut that nobody saves holds on to old rows."""
     recover_from: Path | None = None
     """Snapshot to take this shard's rows from before serving, whatever number of shards wrote it."""
+    delta_log: Path | None = None
+    """Folder of this server's delta log: what it learns is there ``delta_interval_s`` later, and recovered from there
+    after a crash. None = what was learnt since the last checkpoint is lost with the process."""
+    delta_interval_s: float = 1.0
+    """Seconds from one segment of the log to the next: at most that much of what was acknowledged is lost."""
+    hold_lease_s: float = 10.0
+    """How long pushes are held back for a checkpoint of all servers whose taker does not come back."""
     metrics_port: int | None = None
     """Port of /metrics (Prometheus) and /healthz, on ``host``; 0 lets the system choose, None = not served."""
 
@@ -64,5 +71,6 @@ class ServerConfig:
             raise ConfigError(f"max_message_bytes is {self.max_message_bytes}; gRPC carries less than 2 GiB")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
-        if not self.cut_lease_s > 0:
-            raise ConfigError(f"cut_lease_s is {self.cut_lease_s}; give a number above 0")
+        for name in ("cut_lease_s", "hold_lease_s", "delta_interval_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; give a number above 0")

@@ -1,38 +1,88 @@
-"""The cut of a server's tables that waits to be saved: one at a time, and never for longer than its lease."""
+"""The cut of a server's tables that waits to be saved: one at a time, and never for longer than its lease.
+
+Cuts of several servers are of one moment when all of them hold pushes back before the first is cut, and each lets those
+through that another has applied already. A hold has a lease too, a short one.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ConfigError
 from monolith.embedding.snapshot import TableCut
+from monolith.ps.durable_log import LogPosition
 from monolith.ps.tables import ShardTables
 
 __all__ = ["WaitingCut"]
 
 
 class WaitingCut:
-    """Holds the newest cut until it is saved or dropped, a newer one is taken, or its lease ends."""
+    """Keeps the newest cut until it is saved or dropped, a newer one is taken, or its lease ends.
 
-    def __init__(self, tables: ShardTables, lease_s: float, clock: Clock) -> None:
+    Args:
+        tables: What is cut.
+        lease_s: How long a cut is kept for somebody to save it.
+        clock: Measures that.
+        hold_lease_s: How long pushes are held back for somebody to cut.
+    """
+
+    def __init__(self, tables: ShardTables, lease_s: float, clock: Clock, hold_lease_s: float = 10.0) -> None:
         self._tables = tables
         self._lease_s = lease_s
+        self._hold_lease_s = hold_lease_s
         self._clock = clock
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._number = 0
         self._cut: TableCut | None = None
+        self._position: LogPosition | None = None
         self._lease = Deadline(clock, 0)
+
+    def hold(self, hold: int) -> bytes:
+        """Hold pushes back under this name, and return which are applied. Waits for a cut that is being saved."""
+        with self._writing, self._lock:
+            self._let_go()
+            shard = self._tables.shard
+            shard.hold_pushes(hold, int(self._hold_lease_s * 1000))
+            return shard.client_marks()
+
+    def release(self, hold: int) -> None:
+        """End a hold; one that is over already is none of our business."""
+        self._tables.shard.release_pushes(hold)
+
+    def take_held(self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int) -> int | None:
+        """Cut the tables during a hold and end it.
+
+        Args:
+            hold: Its name.
+            awaited: Pushes (client, sequence) that are to be applied first.
+            timeout_ms: How long to wait for them.
+
+        Returns:
+            The number of the cut; None when not all that was awaited has come, and the hold goes on.
+
+        Raises:
+            ShardUnavailable: The hold is over.
+        """
+        shard = self._tables.shard
+        if awaited and not shard.settle_pushes(hold, awaited, timeout_ms):
+            return None
+        return self._take(lambda: shard.release_pushes(hold))
 
     def take(self) -> int:
         """Cut the tables; return the number of the cut. Waits for one that is being saved."""
+        return self._take(lambda: True)
+
+    def _take(self, is_valid: Callable[[], bool]) -> int:
         with self._writing, self._lock:
             self._let_go()
-            self._cut = self._tables.cut()
+            self._cut, self._position = self._tables.cut(is_valid)
             self._number = secrets.randbits(63) | 1
             self._lease = Deadline(self._clock, self._lease_s)
             return self._number
@@ -44,9 +94,12 @@ class WaitingCut:
             ConfigError: The cut is gone.
         """
         with self._writing:
-            return self._taken(number).write_part(path, generation, self._tables.index, self._tables.shards)
+            cut, position = self._taken(number)
+            entries = cut.write_part(path, generation, self._tables.index, self._tables.shards)
+        log = {} if position is None else {"log": dataclasses.asdict(position)}
+        return [{**entry, **log} for entry in entries]
 
-    def _taken(self, number: int) -> TableCut:
+    def _taken(self, number: int) -> tuple[TableCut, LogPosition | None]:
         with self._lock:
             if self._cut is None or number != self._number:
                 raise ConfigError(
@@ -54,7 +107,7 @@ class WaitingCut:
                     f"{self._lease_s:g} s; take another"
                 )
             cut, self._cut = self._cut, None
-            return cut
+            return cut, self._position
 
     def drop(self, number: int) -> None:
         """Let go of a cut; one that is gone already is none of our business."""

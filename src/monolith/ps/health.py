@@ -62,8 +62,16 @@ class Health:
             return HealthState("UNHEALTHY", "the server is draining")
         used = self._tables.memory_bytes
         if self._limit is None or used < _NEARLY_FULL * self._limit:
-            return HealthState("HEALTHY", "OK")
+            return self._of_log()
         text = f"the tables take {used} of {self._limit} bytes"
         if used < self._limit:
             return HealthState("DEGRADED", text)
         return HealthState("UNHEALTHY", f"{text}; new rows are refused: evict, or give the server more memory")
+
+    def _of_log(self) -> HealthState:
+        log = self._tables.log
+        if log is None or not log.error:
+            return HealthState("HEALTHY", "OK")
+        return HealthState(
+            "DEGRADED", f"the delta log cannot be written for {log.age_s:.0f} s: {log.error}; a crash loses that much"
+        )

@@ -12,6 +12,8 @@ from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:
     from monolith._proto.monolith_ps_pb2 import (
+        CompactDeltasRequest,
+        CompactDeltasResponse,
         ConnectRequest,
         ConnectResponse,
         CutRequest,
@@ -24,8 +26,15 @@ if TYPE_CHECKING:
         EvictResponse,
         ExplainRequest,
         ExplainResponse,
+        FlushDeltasRequest,
+        FlushDeltasResponse,
         FusedRequest,
         FusedResponse,
+        HoldRequest,
+        HoldResponse,
+        PushName,
+        ReleaseRequest,
+        ReleaseResponse,
         RestoreRequest,
         RestoreResponse,
         SaveRequest,
@@ -62,6 +71,8 @@ __all__ = [
     "BatchApplyGradientsResponse",
     "BatchLookupRequest",
     "BatchLookupResponse",
+    "CompactDeltasRequest",
+    "CompactDeltasResponse",
     "ConnectRequest",
     "ConnectResponse",
     "CutRequest",
@@ -74,14 +85,21 @@ __all__ = [
     "EvictResponse",
     "ExplainRequest",
     "ExplainResponse",
+    "FlushDeltasRequest",
+    "FlushDeltasResponse",
     "FusedRequest",
     "FusedResponse",
     "GetStatsRequest",
     "GetStatsResponse",
     "HealthCheckRequest",
     "HealthCheckResponse",
+    "HoldRequest",
+    "HoldResponse",
     "LookupRequest",
     "LookupResponse",
+    "PushName",
+    "ReleaseRequest",
+    "ReleaseResponse",
     "RestoreRequest",
     "RestoreResponse",
     "SaveRequest",
@@ -110,7 +128,8 @@ TRAINING_METHODS: dict[str, tuple[type[Any], type[Any]]] = _methods(
 )
 """Method to the classes of its request and its response."""
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {
-    **_methods("monolith.ps", "Connect", "Cut", "DropCut", "Save", "Restore", "Explain", "Evict", "Drain"),
+    **_methods("monolith.ps", "Connect", "Hold", "Release", "Cut", "DropCut", "Save", "Restore"),
+    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Drain"),
     **_methods("monolith.ps_training", "BatchLookup", "BatchApplyGradients"),
     "FusedPull": _FUSED,
     "FusedPush": _FUSED,
@@ -119,4 +138,5 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
 
 if not TYPE_CHECKING:
     _kinds = [kind for pair in (*TRAINING_METHODS.values(), *METHODS.values()) for kind in pair]
-    globals().update({kind.DESCRIPTOR.name: kind for kind in [*_kinds, _message("monolith.ps_training.TableStats")]})
+    _parts = [_message("monolith.ps_training.TableStats"), _message("monolith.ps.PushName")]
+    globals().update({kind.DESCRIPTOR.name: kind for kind in [*_kinds, *_parts]})

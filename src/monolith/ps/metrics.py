@@ -125,6 +125,10 @@ class MetricsPage:
             (metrics.TABLE_NONFINITE_GRADIENTS_TOTAL, lambda table: table.stats.nan_rows_skipped),
         ):
             yield metric, [((table.spec.name,), number_of(table)) for table in tables]
+        if (log := self._tables.log) is not None:
+            yield metrics.PS_DELTA_SEQUENCE, [((), log.position.sequence if log.position else 0)]
+            yield metrics.PS_DELTA_AGE_SECONDS, [((), round(log.age_s, 3))]
+            yield metrics.PS_DELTA_FAILURES_TOTAL, [((), log.failures)]
         calls = self._service.calls()
         yield metrics.PS_CALL_SECONDS, [((call,), figures) for call, figures in calls.items()]
         yield metrics.PS_CALL_ERRORS_TOTAL, [((call,), figures["errors"]) for call, figures in calls.items()]

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ArtifactError
 from monolith.discovery import ServiceInfo
 from monolith.ps import _grpc
 from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import WaitingCut
 from monolith.ps.data_plane import DataPlane
+from monolith.ps.durable_log import DurableLog
 from monolith.ps.health import Health
 from monolith.ps.metrics import MetricsPage
 from monolith.ps.service import Drain, PsService
@@ -44,10 +48,11 @@ class ParameterServer:
     def __init__(self, config: ServerConfig, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self.config = config
-        self.tables = ShardTables(config.index, config.shards)
+        self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
+        self.tables = ShardTables(config.index, config.shards, self._log)
         """The rows; made when the first client connects."""
         self.health = Health(self.tables, config.memory_limit_bytes, clock)
-        self._cut = WaitingCut(self.tables, config.cut_lease_s, clock)
+        self._cut = WaitingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
         self._drain = Drain()
         self._data_plane = None if config.security.is_encrypted or not config.data_plane else _data_plane(config)
         self.service = PsService(
@@ -68,7 +73,7 @@ class ParameterServer:
         )
         self._metrics: MetricsPage | None = None
         self._ending = threading.Event()
-        self._housekeeper: threading.Thread | None = None
+        self._threads: list[threading.Thread] = []
         self.address = ""
         """Where it listens, ``host:port``; empty before ``start``."""
         self.metrics_address = ""
@@ -80,18 +85,25 @@ class ParameterServer:
         Raises:
             ClusterError: The port is taken.
             SnapshotCorrupt: There is nothing sound to recover from.
+            DeltaLogBroken: What was learnt since is damaged.
         """
         config = self.config
-        if config.recover_from is not None:
-            self.tables.recover(config.recover_from)
-            logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
-        port = _grpc.bind(self._server, _joined(config.host, config.port), config.security)
-        self.address = _joined(config.advertised_host or config.host, port)
-        if config.metrics_port is not None:
-            self._metrics = MetricsPage(self.service, self.tables, self.health, config.host, config.metrics_port)
-            self.metrics_address = _joined(config.advertised_host or config.host, self._metrics.port)
-        self._housekeeper = threading.Thread(target=self._keep_house, name="ps-housekeeping", daemon=True)
-        self._housekeeper.start()
+        try:
+            if config.recover_from is not None:
+                self.tables.recover(config.recover_from)
+                logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
+            port = _grpc.bind(self._server, _joined(config.host, config.port), config.security)
+            self.address = _joined(config.advertised_host or config.host, port)
+            if config.metrics_port is not None:
+                self._metrics = MetricsPage(self.service, self.tables, self.health, config.host, config.metrics_port)
+                self.metrics_address = _joined(config.advertised_host or config.host, self._metrics.port)
+        except BaseException:
+            if self._log is not None:
+                self._log.close()
+            raise
+        self._begin_thread("ps-housekeeping", self._keep_house)
+        if self._log is not None:
+            self._begin_thread("ps-delta-log", self._keep_log)
         self._server.start()
         logger.info("parameter server listens index=%d shards=%d address=%s", config.index, config.shards, self.address)
         return self.address
@@ -108,7 +120,10 @@ class ParameterServer:
         )
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Refuse new calls, let those under way end for ``grace_s``, and close; a second call does nothing."""
+        """Refuse new calls, let those under way end for ``grace_s``, and close; a second call does nothing.
+
+        With a delta log, all that was learnt is on disk then, or the log says why not.
+        """
         self._ending.set()
         self.health.is_draining = True
         stopped = self._server.stop(grace_s)
@@ -118,10 +133,12 @@ class ParameterServer:
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
-        if self._housekeeper is not None:
-            self._housekeeper.join()
-            self._housekeeper = None
+        while self._threads:
+            self._threads.pop().join()
         self._cut.close()
+        if self._log is not None:
+            self._write_log()
+            self._log.close()
         self._workers.shutdown(wait=False, cancel_futures=True)
 
     def __enter__(self) -> Self:
@@ -142,10 +159,32 @@ class ParameterServer:
         if self._data_plane is not None:
             self._data_plane.close()
 
+    def _begin_thread(self, name: str, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
     def _keep_house(self) -> None:
         while not self._ending.wait(_HOUSEKEEPING_S):
             self.health.check()
             self._cut.drop_stale()
+
+    def _keep_log(self) -> None:
+        while not self._ending.wait(self.config.delta_interval_s):
+            self._write_log()
+
+    def _write_log(self) -> None:
+        assert self._log is not None
+        try:
+            self._log.flush()
+        except ArtifactError:
+            pass  # said by the log, counted, and tried again
+        except Exception:
+            logger.exception("writing the delta log failed; trying again")
+
+
+def _durable_log(config: ServerConfig, folder: Path, clock: Clock) -> DurableLog:
+    return DurableLog(folder, config.index, config.shards, clock)
 
 
 def _data_plane(config: ServerConfig) -> DataPlane:

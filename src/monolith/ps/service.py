@@ -20,6 +20,7 @@ from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
 from monolith.ps.call_figures import CallFigures
 from monolith.ps.cuts import WaitingCut
+from monolith.ps.durable_log import LogPosition
 from monolith.ps.health import Health
 from monolith.ps.single_table import SingleTableCalls
 from monolith.ps.tables import ShardTables
@@ -122,10 +123,14 @@ class PsService:
             "FusedPush": self._fused_push,
             "BatchLookup": self._batch_lookup,
             "BatchApplyGradients": self._batch_apply_gradients,
+            "Hold": self._hold,
+            "Release": self._release,
             "Cut": self._take_cut,
             "DropCut": self._drop_cut,
             "Save": self._save,
             "Restore": self._restore,
+            "FlushDeltas": self._flush_deltas,
+            "CompactDeltas": self._compact_deltas,
             "Explain": self._explain,
             "Evict": self._evict,
             "Drain": self._begin_drain,
@@ -222,6 +227,7 @@ class PsService:
             apply_gradients_count=updates[0],
             avg_lookup_latency_us=_average(lookups),
             avg_apply_latency_us=_average(updates),
+            delta_sequence=self._position.sequence,
         )
 
     def calls(self) -> Mapping[str, Mapping[str, Any]]:
@@ -265,9 +271,22 @@ class PsService:
         timeout_ms = None if remaining_s == float("inf") else max(1, int(remaining_s * 1000))
         return messages.FusedResponse(payload=call(request.payload, half=request.half, timeout_ms=timeout_ms))
 
+    def _hold(self, request: messages.HoldRequest, context: Any) -> messages.HoldResponse:
+        self._tables.shard_of_start(request.instance)
+        if not request.hold:
+            raise ConfigError("hold is 0; name the hold by a number that nobody else uses")
+        return messages.HoldResponse(marks=self._cut.hold(request.hold))
+
+    def _release(self, request: messages.ReleaseRequest, context: Any) -> messages.ReleaseResponse:
+        self._cut.release(request.hold)
+        return messages.ReleaseResponse()
+
     def _take_cut(self, request: messages.CutRequest, context: Any) -> messages.CutResponse:
         self._tables.shard_of_start(request.instance)
-        return messages.CutResponse(cut=self._cut.take())
+        if not request.hold:
+            return messages.CutResponse(cut=self._cut.take())
+        awaited = [(push.client, push.sequence) for push in request.awaited]
+        return messages.CutResponse(cut=self._cut.take_held(request.hold, awaited, max(0, request.timeout_ms)) or 0)
 
     def _drop_cut(self, request: messages.DropCutRequest, context: Any) -> messages.DropCutResponse:
         self._cut.drop(request.cut)
@@ -278,8 +297,25 @@ class PsService:
         return messages.SaveResponse(tables=[json.dumps(entry) for entry in entries])
 
     def _restore(self, request: messages.RestoreRequest, context: Any) -> messages.RestoreResponse:
+        if not request.path:
+            self._tables.rewind()
+            return messages.RestoreResponse()
         report = self._tables.restore(request.path)
         return messages.RestoreResponse(restored=report.restored, skipped=report.skipped, missing=report.missing)
+
+    @property
+    def _position(self) -> LogPosition:
+        log = self._tables.log
+        return (None if log is None else log.position) or LogPosition(0, 0)
+
+    def _flush_deltas(self, request: messages.FlushDeltasRequest, context: Any) -> messages.FlushDeltasResponse:
+        if self._tables.log is not None:
+            self._tables.log.flush()
+        return messages.FlushDeltasResponse(sequence=self._position.sequence, log=self._position.log)
+
+    def _compact_deltas(self, request: messages.CompactDeltasRequest, context: Any) -> messages.CompactDeltasResponse:
+        log, position = self._tables.log, LogPosition(request.log, request.sequence)
+        return messages.CompactDeltasResponse(segments=0 if log is None else log.compact(position))
 
     def _explain(self, request: messages.ExplainRequest, context: Any) -> messages.ExplainResponse:
         return messages.ExplainResponse(text=self._tables[request.table].explain(request.fid))

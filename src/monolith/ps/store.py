@@ -23,12 +23,15 @@ from monolith.core.errors import ClusterError, ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy, retry
 from monolith.embedding._arguments import as_counts, as_ids, as_rates, as_rows, check_step, check_time
 from monolith.embedding.multi_table import RestoreReport
+from monolith.embedding.snapshot import read_manifest
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.ps import messages
 from monolith.ps.agreement import encode_specs
 from monolith.ps.checkpoint import RemoteCut
+from monolith.ps.durable_log import position_in
 from monolith.ps.fan_out import call_all
+from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import MAX_MESSAGE_BYTES, Greeting, ServerLink
 from monolith.ps.security import Security
 from monolith.ps.shard_map import shard_of
@@ -128,6 +131,7 @@ class RemoteStore:
         try:
             self._greetings = retry(retries, lambda: self._greet(timeout_s), clock=self._clock)
             self._order_links()
+            self._joint_cut = JointCut(self._links, self._clock)
             self._transport = self._open_transport()
         except BaseException:
             self._close_links()
@@ -189,13 +193,14 @@ class RemoteStore:
     def cut(self) -> RemoteCut:
         """Take the tables of all servers as they are now, to be written while training goes on.
 
-        Each server is cut between two pushes; that the cuts of several are of one moment, whoever pushes must see to.
+        Of every worker's pushes the cut has the same ones on all servers. They wait for some milliseconds.
         """
-        requests = {i: messages.CutRequest(instance=one.instance) for i, one in enumerate(self._greetings)}
-        answers = call_all(self._links, "Cut", requests, self._save_timeout_s)
-        return RemoteCut(
-            self._links, {i: answer.cut for i, answer in answers.items()}, self._specs, self._save_timeout_s
-        )
+
+        def take(transport: Transport, timeout_s: float) -> dict[int, int]:
+            instances = {index: greeting.instance for index, greeting in enumerate(self._greetings)}
+            return self._joint_cut.take(instances, self._save_timeout_s)
+
+        return RemoteCut(self._links, self._reliably(take), self._specs, self._save_timeout_s)
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
         """Replace everything by a snapshot, of any number of servers or of local tables.
@@ -212,7 +217,17 @@ class RemoteStore:
         return self._restore(path, range(index, index + 1))
 
     def _restore(self, path: str | PathLike[str], servers: range) -> RestoreReport:
-        request = messages.RestoreRequest(path=str(Path(path).absolute()))
+        return self._replace(str(Path(path).absolute()), servers)
+
+    def rewind(self) -> None:
+        """Take back all that the servers have learnt, and what their delta logs brought back.
+
+        They hold again what they were told to recover from when they started, or nothing.
+        """
+        self._replace("", range(len(self._links)))
+
+    def _replace(self, path: str, servers: range) -> RestoreReport:
+        request = messages.RestoreRequest(path=path)
         answers = call_all(self._links, "Restore", dict.fromkeys(servers, request), self._save_timeout_s)
         answer = answers[servers[0]]
         return RestoreReport(
@@ -230,6 +245,33 @@ class RemoteStore:
     def addresses(self) -> tuple[str, ...]:
         """Where the servers listen, by index."""
         return tuple(link.address for link in self._links)
+
+    def has_learnt(self) -> bool:
+        """Whether any server was pushed to, by anybody, since it was started: what it recovered does not count."""
+        requests = dict.fromkeys(range(len(self._links)), messages.GetStatsRequest())
+        answers = call_all(self._links, "GetStats", requests, self._timeout_s)
+        return any(answer.apply_gradients_count for answer in answers.values())
+
+    def flush_deltas(self) -> tuple[int, ...]:
+        """Have every server write its delta log now; return the newest segment of each, 0 where there is no log."""
+        requests = dict.fromkeys(range(len(self._links)), messages.FlushDeltasRequest())
+        answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+        return tuple(answers[index].sequence for index in sorted(answers))
+
+    def compact_deltas(self, path: str | PathLike[str]) -> int:
+        """Have the servers remove what their delta logs hold from before a snapshot, the newest; return the segments.
+
+        To be called when the snapshot is safe, and recovery will begin with it.
+        """
+        saved, shards = read_manifest(path), len(self._links)
+        found = {index: position_in(saved, index, shards) for index in range(shards)}
+        requests = {
+            index: messages.CompactDeltasRequest(log=position.log, sequence=position.sequence)
+            for index, position in found.items()
+            if position is not None
+        }
+        answers = call_all(self._links, "CompactDeltas", requests, self._timeout_s)
+        return sum(answer.segments for answer in answers.values())
 
     def evict(self, now_s: int | None = None) -> int:
         """Remove the expired rows of all tables; return how many."""

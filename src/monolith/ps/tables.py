@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from os import PathLike
 from pathlib import Path
 
@@ -15,10 +16,11 @@ from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, ShardUnavailable
 from monolith.embedding.multi_table import MultiTable, RestoreReport
 from monolith.embedding.optimizers import Sgd
-from monolith.embedding.snapshot import TableCut, read_manifest, spec_of
+from monolith.embedding.snapshot import SavedTable, TableCut, read_manifest, spec_of
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
+from monolith.ps.durable_log import DurableLog, LogPosition
 
 __all__ = ["ShardTables"]
 
@@ -28,31 +30,43 @@ logger = logging.getLogger(__name__)
 class ShardTables:
     """All tables of shard ``index`` of ``shards``. Safe to use from several threads.
 
-    Those that a client declared are saved and restored; those that a single-table call made on the way live as long as
-    the process.
+    Those that a client declared are saved, restored and kept in the log; those that a single-table call made on the way
+    live as long as the process.
+
+    Args:
+        index: Which shard.
+        shards: Of how many.
+        log: What keeps changes since the last snapshot; None = they are lost with the process.
     """
 
-    def __init__(self, index: int, shards: int) -> None:
+    def __init__(self, index: int, shards: int, log: DurableLog | None = None) -> None:
         self.index = index
         self.shards = shards
+        self.log = log
         self._lock = threading.RLock()
         self._model: MultiTable | None = None
         self._shard: _native.PsShard | None = None
         self._touched: dict[str, Table] = {}
-        self._recovered_from: Path | None = None
+        self._base: Path | None = None
+        self._is_unconfirmed = False
 
     # --- coming to be ---
 
     def recover(self, path: Path) -> None:
-        """Take this shard's rows from a snapshot, before any client has said what the tables are.
+        """Take this shard's rows from a snapshot and the log, before any client has said what the tables are.
 
-        The first client may still say it differently; then the snapshot is read again into its tables.
+        The first client may still say it differently; then both are read again into its tables.
         """
         with self._lock:
-            specs = [spec_of(saved) for saved in read_manifest(path)]
-            self._make(specs)
+            saved = read_manifest(path)
+            self._base, self._is_unconfirmed = path, True
+            self._make([spec_of(table) for table in saved])
             self._restore_model(path)
-            self._recovered_from = path
+            try:
+                self._replay(saved)
+            except SchemaMismatch as difference:
+                # Of a model that changed after the snapshot: its client says what the tables are.
+                logger.info("the delta log waits for its tables difference=%s", difference)
 
     def connect(self, specs: Sequence[TableSpec], shards: int) -> _native.PsShard:
         """Make the tables, or check that they are these; return what answers for them.
@@ -68,21 +82,45 @@ class ShardTables:
             )
         with self._lock:
             if self._model is None:
-                self._make(specs)
-            elif self._recovered_from is None:
-                check_agreement(list(self._model.specs.values()), specs)
+                self._begin(specs)
+            elif self._is_unconfirmed:
+                self._take_over(specs)
             else:
-                self._take_over(self._recovered_from, specs)
-                self._recovered_from = None
+                check_agreement(list(self._model.specs.values()), specs)
+            self._is_unconfirmed = False
             return self.shard
 
-    def _take_over(self, path: Path, specs: Sequence[TableSpec]) -> None:
+    def _take_over(self, specs: Sequence[TableSpec]) -> None:
         try:
             check_agreement(list(self._required().specs.values()), specs)
         except SchemaMismatch as difference:
-            logger.info("the model differs from what was saved; restoring once more difference=%s", difference)
-            self._make(specs)
-            self._restore_model(path)
+            logger.info("the model differs from what was saved; recovering once more difference=%s", difference)
+            self._begin(specs)
+            return
+        if self.log is not None and self.log.position is None:  # a log of other tables than those that there are
+            self.log.begin_anew(self._required(), self.shard, self._saved(), "its tables are not those of the model")
+
+    def _begin(self, specs: Sequence[TableSpec]) -> None:
+        """Make the tables, and fill them with what there is to recover from."""
+        self._make(specs)
+        try:
+            if self._base is not None:
+                self._restore_model(self._base)
+            try:
+                self._replay(self._saved())
+            except SchemaMismatch as difference:
+                assert self.log is not None
+                self.log.begin_anew(self._required(), self.shard, self._saved(), str(difference))
+        except BaseException:
+            self._model = self._shard = None  # the next client is told the same, and does not get half of the rows
+            raise
+
+    def _saved(self) -> Sequence[SavedTable]:
+        return () if self._base is None else read_manifest(self._base)
+
+    def _replay(self, saved: Sequence[SavedTable]) -> None:
+        if self.log is not None:
+            self.log.recover(self._required(), self.shard, saved)
 
     def _make(self, specs: Sequence[TableSpec]) -> None:
         for spec in specs:
@@ -169,17 +207,57 @@ class ShardTables:
     # --- whole tables ---
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
-        """Replace all rows by this shard's of a snapshot; see ``MultiTable.restore``."""
+        """Replace all rows by this shard's of a snapshot; see ``MultiTable.restore``.
+
+        The log then holds these rows, whatever it held before. Remembered pushes stay remembered.
+        """
         with self._lock:
             self._required()
-            return self._restore_model(path)
+            with self._replacing():
+                return self._restore_model(path)
 
-    def cut(self) -> TableCut:
-        """Take the declared tables as they are now, between two pushes."""
+    def rewind(self) -> None:
+        """Take back everything that was learnt since what the server recovered from: a snapshot, or nothing at all.
+
+        For a job that begins: what the log brought back is of one whose place in the data is lost.
+        """
+        with self._lock:
+            model = self._required()
+            with self._replacing():
+                if self._base is not None:
+                    self._restore_model(self._base)
+                    return
+                for name in model:
+                    model[name].clear()
+
+    def _replacing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.log is None else self.log.replacing(self._required(), self.shard)
+
+    def cut(self, is_valid: Callable[[], bool] = lambda: True) -> tuple[TableCut, LogPosition | None]:
+        """Take the declared tables as they are now, between two pushes; return also where in the log that is.
+
+        Args:
+            is_valid: Asked at the very instant.
+
+        Raises:
+            ShardUnavailable: It was not valid; to be tried again.
+            ArtifactError: The log could not be written.
+        """
         with self._lock:
             shard, model = self.shard, self._required()
+
+        def take() -> TableCut:
+            cut = model.cut()
+            if not is_valid():
+                cut.drop()
+                raise ShardUnavailable(f"server {self.index} let pushes through before it was cut; cut all once more")
+            return cut
+
+        if self.log is not None:
+            position, cut = self.log.cut(take)
+            return cut, position
         with shard.pause_pushes():
-            return model.cut()
+            return take(), None
 
     def evict(self, now_s: int | None) -> int:
         """Remove expired rows; return how many."""

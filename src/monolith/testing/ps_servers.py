@@ -16,12 +16,12 @@ class PsServers:
 
     Args:
         count: How many.
-        config: What they are told beside their index.
+        config: What they are told beside their index. With a ``delta_log``, each has a folder of its own in it.
     """
 
     def __init__(self, count: int = 1, config: ServerConfig | None = None) -> None:
         base = config or ServerConfig()
-        self._configs = [replace(base, index=index, shards=count) for index in range(count)]
+        self._configs = [_one_of(base, index, count) for index in range(count)]
         self.servers: list[ParameterServer] = []
         """The servers, by index."""
 
@@ -35,7 +35,7 @@ class PsServers:
         old = self.servers[index]
         port = int(old.address.rpartition(":")[2])
         old.stop(0.0)
-        base = self._configs[index] if config is None else replace(config, index=index, shards=len(self._configs))
+        base = self._configs[index] if config is None else _one_of(config, index, len(self._configs))
         self.servers[index] = ParameterServer(replace(base, port=port))
         self.servers[index].start()
 
@@ -58,3 +58,8 @@ class PsServers:
     def _stop(self) -> None:
         for server in self.servers:
             server.stop(0.0)
+
+
+def _one_of(config: ServerConfig, index: int, shards: int) -> ServerConfig:
+    log = None if config.delta_log is None else config.delta_log / f"ps_{index}"
+    return replace(config, index=index, shards=shards, delta_log=log)

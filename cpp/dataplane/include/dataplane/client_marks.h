@@ -6,10 +6,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "dataplane/error.h"
+#include "dataplane/push_gate.h"
 #include "dataplane/wire.h"
 
 namespace dataplane {
@@ -27,6 +29,9 @@ class ClientMarks {
   // Throws SequenceForgotten, and Late when the wait takes too long.
   Answer begin(std::uint64_t client, std::uint64_t sequence, Deadline deadline);
   void finish(std::uint64_t client, std::uint64_t sequence, bool is_done) noexcept;
+
+  // Waits until all of these are done, or can no longer be told from those that are. False at the deadline.
+  bool wait_until_done(std::span<const PushName> pushes, Deadline deadline);
 
   // All that is remembered, as bytes; and back, in the place of what is there. load() throws SnapshotCorrupt.
   [[nodiscard]] std::vector<std::byte> save() const;

@@ -11,6 +11,7 @@
 
 #include "dataplane/call_stats.h"
 #include "dataplane/client_marks.h"
+#include "dataplane/push_gate.h"
 #include "dataplane/shard_map.h"
 #include "dataplane/wire.h"
 #include "engine/shared_mutex.h"
@@ -64,6 +65,14 @@ class Shard {
   [[nodiscard]] engine::SharedMutex& push_lock() noexcept { return push_lock_; }
   [[nodiscard]] ClientMarks& marks() noexcept { return marks_; }
 
+  // Holds back all pushes from now on, until release_pushes() or for as long as the lease; returns when no push is
+  // under way any more. The caller names the hold; it ends the one before.
+  void hold_pushes(std::uint64_t hold, Clock::duration lease);
+  // Lets some pushes through and waits until they are done. False when they are not in time, or the hold is over.
+  bool settle_pushes(std::uint64_t hold, std::span<const PushName> pushes, Deadline deadline);
+  // False when the hold was over before, so that other pushes may have passed.
+  bool release_pushes(std::uint64_t hold) { return gate_.open(hold); }
+
   [[nodiscard]] const CallStats& pull_stats() const noexcept { return pulls_; }
   [[nodiscard]] const CallStats& push_stats() const noexcept { return pushes_; }
   [[nodiscard]] std::uint64_t repeats() const noexcept { return repeats_.load(std::memory_order_relaxed); }
@@ -89,6 +98,7 @@ class Shard {
   std::uint64_t instance_;
   std::uint64_t tables_hash_;
   engine::SharedMutex push_lock_;
+  PushGate gate_;
   ClientMarks marks_;
   CallStats pulls_;
   CallStats pushes_;

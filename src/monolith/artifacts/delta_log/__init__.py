@@ -12,7 +12,7 @@ from __future__ import annotations
 from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
 from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
 from monolith.artifacts.delta_log.segment import Flavour, Segment, TableChanges, shard_folder
-from monolith.artifacts.delta_log.writer import DeltaWriter
+from monolith.artifacts.delta_log.writer import DeltaWriter, remove_log
 
 __all__ = [
     "Cut",
@@ -24,5 +24,6 @@ __all__ = [
     "TableChanges",
     "publish",
     "read_cut",
+    "remove_log",
     "shard_folder",
 ]

@@ -64,6 +64,15 @@ class DeltaReader:
         numbers = segment_numbers(self.folder)
         return numbers[-1] if numbers else 0
 
+    def last(self) -> Segment | None:
+        """Return the newest segment, as its header describes it; None when there is none.
+
+        Raises:
+            DeltaLogBroken: The header is damaged.
+        """
+        number = self.newest()
+        return self._read(number) if number else None
+
     def plan(self, after: int = 0, until: int | None = None, until_time_s: float | None = None) -> list[Segment]:
         """Return the segments that a replay would read, in order; see ``replay``.
 

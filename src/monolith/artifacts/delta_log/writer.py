@@ -34,7 +34,7 @@ from monolith.core.errors import ConfigError, DeltaLogBroken, SnapshotCorrupt
 if TYPE_CHECKING:
     from monolith.embedding import MultiTable
 
-__all__ = ["DeltaWriter"]
+__all__ = ["DeltaWriter", "remove_log"]
 
 logger = logging.getLogger(__name__)
 
@@ -60,6 +60,7 @@ class DeltaWriter:
         lock: AbstractContextManager[Any] | None = None,
         marks: Callable[[], bytes] | None = None,
         holds: int = 0,
+        log: int | None = None,
     ) -> None:
         """Open a log, or begin one; changes of the tables count from here on.
 
@@ -74,6 +75,7 @@ class DeltaWriter:
             marks: Gives the bytes to keep with a segment, called under the lock; see ``Replayed.marks``.
             holds: The sequence that the tables are at: what ``DeltaReader.replay`` returned. When it is not the log's
                 newest, the next segment holds all rows.
+            log: The number of a log that is begun here, 64 bits; None draws one. A log that is there keeps its own.
 
         Raises:
             ConfigError: Another process writes here, or the log is of another shard or flavour.
@@ -90,7 +92,7 @@ class DeltaWriter:
         self._marks = marks or (lambda: b"")
         self._turn = threading.Lock()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._claim = _claim(self.folder)
+        self._claim: int | None = _claim(self.folder)
         try:
             last = self._newest(shard, flavour)
             natives = native_tables(tables)
@@ -99,7 +101,7 @@ class DeltaWriter:
                 and holds == last.sequence
                 and last.tables_hash == _native.delta_tables_hash(natives, _FLAVOURS[flavour])
             )
-            self._log = last.log if last else secrets.randbits(64)
+            self._log = last.log if last else secrets.randbits(64) if log is None else log
             self._wall_time_us = round(last.wall_time_s * 1e6) if last else 0
             self._previous = last.sequence if last else 0
             self._written_marks = _native.read_delta_marks(str(last.path)) if last and is_known else None
@@ -130,6 +132,11 @@ class DeltaWriter:
                 f"{flavour} log of shard {shard[0]} of {shard[1]}; give each log a folder of its own"
             )
         return last
+
+    @property
+    def log(self) -> int:
+        """The log's own number, the same in all its segments."""
+        return self._log
 
     @property
     def sequence(self) -> int:
@@ -208,7 +215,26 @@ class DeltaWriter:
         self.close()
 
 
-def _claim(folder: Path) -> int | None:
+def remove_log(folder: str | PathLike[str]) -> int:
+    """Remove all segments of a log that nobody writes to; return how many.
+
+    Raises:
+        ConfigError: A process writes to it.
+    """
+    folder = Path(folder)
+    numbers = segment_numbers(folder)
+    if numbers:
+        claim = _claim(folder)
+        try:
+            for number in reversed(numbers):  # newest first: what a crash leaves is an earlier state of the log
+                segment_path(folder, number).unlink(missing_ok=True)
+            sync_folder(folder)
+        finally:
+            os.close(claim)
+    return len(numbers)
+
+
+def _claim(folder: Path) -> int:
     """Keep other writers out until the handle is closed, or this process is gone."""
     handle = os.open(folder, os.O_RDONLY)
     try:

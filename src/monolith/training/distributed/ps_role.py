@@ -1,6 +1,7 @@
 """The role of a parameter server: holds its shard until the chief, or a signal, says that the job is over.
 
-Starts without torch, and takes its rows from the newest checkpoint of the job, when there is one.
+Starts without torch, and takes its rows from the newest checkpoint of the job, when there is one, and from its own
+delta log in the folder of the job.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from monolith.ps.barrier import OK
 from monolith.training.distributed.config import DistributedConfig
 from monolith.training.distributed.lifecycle import Session
 
-__all__ = ["end_servers", "newest_tables", "serve", "server_config"]
+__all__ = ["end_servers", "log_folder", "newest_tables", "serve", "server_config"]
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,11 @@ def newest_tables(model_dir: str | Path) -> Path | None:
     return None if newest is None else newest.path / "tables"
 
 
+def log_folder(model_dir: str | Path, index: int) -> Path | None:
+    """Return where the delta log of a server is; None for a job that has no folder."""
+    return Path(model_dir) / "delta_log" / f"ps_{index}" if str(model_dir) else None
+
+
 def server_config(config: DistributedConfig, security: Security, model_dir: str | Path) -> ServerConfig:
     """Return what the server of this process is told."""
     return ServerConfig(
@@ -47,13 +53,16 @@ def server_config(config: DistributedConfig, security: Security, model_dir: str 
         default_dim=config.dim,
         security=security,
         recover_from=newest_tables(model_dir),
+        delta_log=log_folder(model_dir, config.index),
     )
 
 
 def serve(session: Session, config: ServerConfig, ended: threading.Event) -> None:
     """Serve until ``ended`` is set or the chief says so; registered under the port that it really has."""
     session.config.check()
-    with ParameterServer(replace(config, index=session.config.index)) as server:
+    index = session.config.index
+    log = None if config.delta_log is None else config.delta_log.with_name(f"ps_{index}")
+    with ParameterServer(replace(config, index=index, delta_log=log)) as server:
         host, _, port = server.address.rpartition(":")
         session.register(host.strip("[]"), int(port))
         with session.heartbeat():

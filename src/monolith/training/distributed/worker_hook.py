@@ -45,14 +45,24 @@ def weights_of(model: nn.Module) -> list[nn.Parameter]:
     return [weight for weight in model.parameters() if weight.requires_grad]
 
 
-def wait_for_chief(rows: SharedRows, index: int, waiting: Waiting, clock: Clock) -> None:
+def wait_for_chief(
+    rows: SharedRows, index: int, waiting: Waiting, clock: Clock, has_begun: Callable[[], bool] = lambda: True
+) -> None:
     """Wait until the chief has restored.
+
+    Args:
+        rows: Where all workers stand.
+        index: Which worker waits.
+        waiting: How long.
+        clock: Measures it.
+        has_begun: Whether anybody has trained on these servers since they were started. Before that, what they say of
+            the chief is of an earlier job.
 
     Raises:
         RpcTimeout: It has not in time.
     """
     deadline = Deadline(clock, waiting.restore_timeout_s)
-    while rows.read()[0].state not in (READY, STOPPING):
+    while not has_begun() or rows.read()[0].state not in (READY, STOPPING):
         if deadline.is_past:
             raise RpcTimeout(
                 f"Timed out waiting for the chief to restore: worker {index} waited {waiting.restore_timeout_s:g} s; "

@@ -8,17 +8,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
+from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import slow_start_step
 from monolith.training.distributed.cluster_store import ClusterStore
+from monolith.training.distributed.compaction import CompactionHook
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.lifecycle import Session
-from monolith.training.distributed.ps_role import end_servers
+from monolith.training.distributed.ps_role import end_servers, newest_tables
 from monolith.training.distributed.server_search import find_servers
 from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
@@ -124,6 +127,8 @@ class TrainedWorker:
         own = config if config.is_chief else replace(config, model_dir="", metrics_port=None, controller_port=None)
         job_config = config if config.is_chief else replace(config, eval_data=None)
         sharing = self._sharing() if config.num_workers > 1 else []
+        if config.is_chief:
+            sharing = [*sharing, CompactionHook(self._compact)]
         try:
             job = Job(
                 job_config,
@@ -144,10 +149,12 @@ class TrainedWorker:
         """Connect to the servers; several workers share more than the tables of the model."""
         if self._config.num_workers == 1:
             self._remote = self._connect(specs)
+            self._forget_lost_training(self._remote)
             return self._remote
         hidden = shared_specs()
         self._remote = self._connect([*specs, *hidden])
         self._is_live = self._has_training(self._remote)
+        self._forget_lost_training(self._remote)
         return ClusterStore(self._remote, frozenset(spec.name for spec in hidden), is_live=self._is_live)
 
     def _connect(self, specs: Sequence[TableSpec]) -> RemoteStore:
@@ -160,7 +167,7 @@ class TrainedWorker:
         )
 
     def _on_restart(self, restart: Restart) -> None:
-        """A server recovers by itself before it answers; what it had learnt since its last checkpoint is lost."""
+        """A server recovers by itself before it answers; at most the last second of what it had learnt is lost."""
         logger.warning(
             "a server was lost and is back; its rows are those of its recovery index=%d rows=%d",
             restart.index,
@@ -168,18 +175,33 @@ class TrainedWorker:
         )
 
     def _has_training(self, remote: RemoteStore) -> bool:
-        """Whether the servers hold a training that goes on: then they know more than any checkpoint."""
+        """Whether the servers hold a training that goes on: then they know more than any checkpoint.
+
+        What servers have recovered is none. When all of them were started anew and nobody has pushed since, the whole
+        job was: it goes on from the checkpoint, because its place in the data is the checkpoint's.
+        """
         config = self._config
         if config.restore_ckpt is not None or config.restore_dir is not None or config.clear_nn:
             return False
-        return SharedRows(remote, 0, config.num_workers, 0).read()[0].state == READY
+        state = SharedRows(remote, 0, config.num_workers, 0).read()[0].state
+        return state == READY and remote.has_learnt()
+
+    def _forget_lost_training(self, remote: RemoteStore) -> None:
+        """Begin with empty tables where there is no checkpoint: the place in the data is lost, so are the rows.
+
+        With a checkpoint its restoring replaces them.
+        """
+        config = self._config
+        is_restored = newest_tables(config.model_dir) is not None or config.restore_dir is not None
+        if config.is_chief and not self._is_live and not is_restored:
+            remote.rewind()
 
     def _go_on(self) -> None:
         """Begin, when the chief has restored, where this worker stands in its data."""
         assert self._remote is not None
         assert self._estimator is not None
         rows = SharedRows(self._remote, self._config.index, self._config.num_workers, 0)
-        wait_for_chief(rows, self._config.index, self._waiting, self._clock)
+        wait_for_chief(rows, self._config.index, self._waiting, self._clock, self._remote.has_learnt)
         place = self._places.read(self._config.index)
         if place is not None and self._config.resume_data:
             self._estimator.resume_at(place)
@@ -189,6 +211,10 @@ class TrainedWorker:
         assert self._estimator is not None
         extra = self._estimator.restored_extra
         self._places.replace_all({} if extra.get("data_ended") else extra.get("workers", {}))
+
+    def _compact(self, path: Path) -> None:
+        assert self._remote is not None
+        self._remote.compact_deltas(path / TABLES)
 
     def _rows(self, run: Run) -> SharedRows:
         assert self._remote is not None  # a run begins after its store is open

@@ -237,3 +237,11 @@ def test_a_worker_waits_for_the_chief_and_not_for_ever() -> None:
     assert clock.slept_s == [1.0] * 30
     SharedRows(store, 0, 2, 0).write(WorkerRow(READY, 1, 0))
     wait_for_chief(worker, 1, WAITING, clock)
+
+
+def test_what_servers_say_of_the_chief_is_not_believed_before_anybody_has_trained_on_them() -> None:
+    store, clock = MultiTable(shared_specs()), FakeClock()
+    SharedRows(store, 0, 2, 0).write(WorkerRow(READY, 1, 0))  # of an earlier job, and recovered
+    answers = iter([False, False, True])
+    wait_for_chief(SharedRows(store, 1, 2, 0), 1, WAITING, clock, lambda: next(answers))
+    assert clock.slept_s == [1.0, 1.0]

@@ -1,0 +1,379 @@
+"""What a server has learnt survives it: the log it writes, and what it recovers from."""
+
+from __future__ import annotations
+
+import errno
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter
+from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
+from monolith.embedding import Adagrad, MultiTable, RandomUniform, Sgd, SliceSpec, TableSpec
+from monolith.embedding.snapshot import read_manifest
+from monolith.ps import ParameterServer, RemoteStore, ServerConfig, messages
+from monolith.ps.fused import PushPart, encode_push
+from monolith.ps.link import ServerLink
+from monolith.testing.ps_servers import PsServers
+
+TABLE = TableSpec(
+    "t", [SliceSpec(4, optimizer=Adagrad(0.1), initializer=RandomUniform())], deterministic=True, expire_days=3
+)
+COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
+IDS = np.arange(40)
+NEVER = 1e6
+"""An interval that no test lives to see: segments are written when the test says so."""
+
+
+def learn(store: Any, step: int) -> None:
+    grads = np.random.default_rng(step).standard_normal((len(IDS), 4)).astype(np.float32)
+    store.push({"t": IDS}, {"t": grads}, time_s=step, step=step)
+
+
+def learnt(*steps: int) -> bytes:
+    """The rows of local tables after these steps."""
+    local = MultiTable([TABLE])
+    for step in steps:
+        learn(local, step)
+    return rows(local)
+
+
+def rows(store: Any) -> bytes:
+    return bytes(store.pull({"t": IDS})["t"].tobytes())
+
+
+def crash(servers: PsServers, index: int, **settings: Any) -> None:
+    """Let a server go without its last words, and start another one in its place."""
+    log = servers.servers[index]._log
+    assert log is not None
+    log.close()
+    servers.restart(index, ServerConfig(delta_log=log.folder.parent, delta_interval_s=NEVER, **settings))
+
+
+@pytest.fixture
+def durable(serve: Callable[..., PsServers], tmp_path: Path) -> Callable[..., PsServers]:
+    def start(count: int = 2, **settings: Any) -> PsServers:
+        return serve(count, **{"delta_log": tmp_path / "log", "delta_interval_s": NEVER, **settings})
+
+    return start
+
+
+# --- from the log alone ---
+
+
+@pytest.mark.parametrize("transport", ["grpc", "data_plane"])
+def test_what_was_in_the_log_is_recovered_and_training_goes_on_as_if_nothing_had_happened(
+    durable: Callable[..., PsServers], transport: Any
+) -> None:
+    servers = durable()
+    with RemoteStore(servers.addresses, [TABLE], transport=transport) as store:
+        learn(store, 0)
+        learn(store, 1)
+        assert store.flush_deltas() == (1, 1)
+        for index in range(2):
+            crash(servers, index)
+        assert rows(store) == learnt(0, 1)
+        learn(store, 2)
+        assert rows(store) == learnt(0, 1, 2), "optimizer states came back too"
+
+
+def test_what_was_not_yet_in_the_log_is_lost_with_its_server_and_others_keep_theirs(
+    durable: Callable[..., PsServers],
+) -> None:
+    servers = durable()
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+        learn(store, 1)
+        crash(servers, 1)
+        found, kept, old = (
+            np.frombuffer(one, np.float32).reshape(-1, 4) for one in (rows(store), learnt(0, 1), learnt(0))
+        )
+        assert (found[0::2] == kept[0::2]).all()
+        assert (found[1::2] == old[1::2]).all()
+
+
+def test_a_server_that_is_stopped_writes_its_last_segment(durable: Callable[..., PsServers]) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        servers.restart(0)
+        assert rows(store) == learnt(0)
+
+
+def test_segments_are_written_once_per_interval(durable: Callable[..., PsServers], tmp_path: Path) -> None:
+    servers = durable(1, delta_interval_s=0.01)
+    reader = DeltaReader(tmp_path / "log" / "ps_0")
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        while sum(segment.upserts for segment in reader.segments()) < len(IDS):
+            servers.servers[0]._ending.wait(0.01)
+        crash(servers, 0)
+        assert rows(store) == learnt(0)
+
+
+@pytest.mark.parametrize("is_durable", [True, False])
+def test_a_push_that_comes_again_is_applied_once_whether_or_not_the_log_had_it(
+    durable: Callable[..., PsServers], is_durable: bool
+) -> None:
+    servers = durable(1)
+    part = PushPart(0, np.array([1]), -np.ones((1, 1), np.float32), np.ones(1, np.uint32), np.ones(1, np.float32))
+    payload = encode_push(7, 1, 0, 0, [part], half=False)
+    request = messages.ConnectRequest(tables=[COUNTER.to_json()], shards=1)
+    link = ServerLink(servers.addresses[0])
+
+    def push() -> None:
+        instance = link.call("Connect", request, 30).instance
+        link.call("FusedPush", messages.FusedRequest(payload=payload, instance=instance), 30)
+
+    push()
+    if is_durable:
+        link.call("FlushDeltas", messages.FlushDeltasRequest(), 30)
+    crash(servers, 0)
+    push()
+    assert servers.servers[0].tables["t"].lookup([1]).tolist() == [[1.0]]
+    link.close()
+
+
+# --- from a checkpoint and the log ---
+
+
+def test_a_snapshot_names_its_place_in_the_logs_and_what_came_later_is_replayed(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable()
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        for step in range(3):
+            learn(store, step)
+            store.flush_deltas()
+        store.snapshot(tmp_path / "s")
+        (saved,) = read_manifest(tmp_path / "s")
+        assert [shard.log and shard.log["sequence"] for shard in saved.shards] == [3, 3]
+        assert store.compact_deltas(tmp_path / "s") == 4
+        learn(store, 3)
+        assert store.flush_deltas() == (4, 4)
+        assert [segment.sequence for segment in DeltaReader(tmp_path / "log" / "ps_1").segments()] == [3, 4]
+        for _ in range(2):
+            crash(servers, 1, recover_from=tmp_path / "s")
+            assert servers.servers[1].tables.rows == 20, "before anybody connects"
+            assert rows(store) == learnt(0, 1, 2, 3)
+
+
+def test_a_snapshot_whose_log_has_gone_on_for_nobody_is_recovered_alone(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.snapshot(tmp_path / "s")
+        crash(servers, 0, recover_from=tmp_path / "s")
+        assert rows(store) == learnt(0)
+
+
+@pytest.mark.parametrize("was_saved_by", ["local tables", "three servers"])
+def test_a_log_begun_on_a_snapshot_that_knows_no_log_belongs_to_it(
+    durable: Callable[..., PsServers], serve: Callable[..., PsServers], tmp_path: Path, was_saved_by: str
+) -> None:
+    if was_saved_by == "local tables":
+        local = MultiTable([TABLE])
+        learn(local, 0)
+        local.save(tmp_path / "s")
+    else:
+        three = serve(3, delta_log=tmp_path / "log", delta_interval_s=NEVER)
+        with RemoteStore(three.addresses, [TABLE]) as store:
+            learn(store, 0)
+            store.snapshot(tmp_path / "s")
+            learn(store, 5)
+        for server in three.servers:
+            server.stop(0)
+    servers = durable(recover_from=tmp_path / "s")
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        assert rows(store) == learnt(0), "segments of other servers are not replayed"
+        learn(store, 1)
+        store.flush_deltas()
+        crash(servers, 0, recover_from=tmp_path / "s")
+        assert rows(store) == learnt(0, 1)
+
+
+def test_the_log_of_a_run_that_the_snapshot_knows_nothing_of_is_not_replayed(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 5)
+    servers.servers[0].stop(0)
+    local = MultiTable([TABLE])
+    learn(local, 0)
+    local.save(tmp_path / "s")
+    servers = durable(1, recover_from=tmp_path / "s")
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        assert rows(store) == learnt(0)
+
+
+def test_a_changed_model_gets_the_rows_of_the_snapshot_and_a_new_log_which_is_recovered(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.snapshot(tmp_path / "s")
+        learn(store, 1)
+    more = TableSpec("u", [SliceSpec(1, optimizer=Sgd(1.0))])
+    servers.restart(0, ServerConfig(recover_from=tmp_path / "s", delta_log=tmp_path / "log", delta_interval_s=NEVER))
+    with RemoteStore(servers.addresses, [TABLE, more]) as store:
+        assert rows(store) == learnt(0), "the log was of other tables"
+        learn(store, 2)
+        store.push({"u": IDS}, {"u": -np.ones((len(IDS), 1), np.float32)})
+        store.flush_deltas()
+        crash(servers, 0, recover_from=tmp_path / "s")
+        assert rows(store) == learnt(0, 2), "the log waits for the tables of its model"
+        assert (store.pull({"u": IDS})["u"] == 1).all()
+
+
+# --- replacing what is there ---
+
+
+def test_after_the_restore_of_an_older_snapshot_a_crash_brings_back_what_was_restored(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable()
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.snapshot(tmp_path / "older")
+        learn(store, 1)
+        store.snapshot(tmp_path / "newest")
+        store.restore(tmp_path / "older")
+        for index in range(2):
+            crash(servers, index, recover_from=tmp_path / "newest")
+        assert rows(store) == learnt(0)
+        learn(store, 2)
+        store.flush_deltas()
+        for index in range(2):
+            crash(servers, index, recover_from=tmp_path / "newest")
+        assert rows(store) == learnt(0, 2)
+
+
+def test_rewinding_takes_back_what_was_learnt_and_what_the_log_brought_back(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        assert not store.has_learnt()
+        learn(store, 0)
+        assert store.has_learnt()
+        store.flush_deltas()
+        store.snapshot(tmp_path / "s")
+        learn(store, 1)
+        store.flush_deltas()
+        crash(servers, 0, recover_from=tmp_path / "s")
+        assert rows(store) == learnt(0, 1)
+        assert not store.has_learnt(), "recovering is not learning"
+        store.rewind()
+        assert rows(store) == learnt(0)
+        crash(servers, 0, recover_from=tmp_path / "s")
+        assert rows(store) == learnt(0)
+    servers = durable(2, delta_log=tmp_path / "other")
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.rewind()
+        assert [server.tables.rows for server in servers.servers] == [0, 0]
+
+
+# --- what is wrong with a log ---
+
+
+def test_a_damaged_log_is_an_error_that_says_what_to_do(durable: Callable[..., PsServers], tmp_path: Path) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.snapshot(tmp_path / "s")
+        learn(store, 1)
+        store.flush_deltas()
+    servers.servers[0].stop(0)
+    folder = tmp_path / "log" / "ps_0"
+    segment = max(folder.glob("seg-*.delta"))
+    content = bytearray(segment.read_bytes())
+    content[-5] ^= 1
+    segment.write_bytes(content)
+    config = ServerConfig(recover_from=tmp_path / "s", delta_log=folder)
+    with pytest.raises(DeltaLogBroken, match=r"checksum.*or move '.*ps_0' away to go on from the checkpoint alone"):
+        ParameterServer(config).start()
+    segment.unlink()
+    server = ParameterServer(config)
+    server.start()
+    server.stop(0)
+
+
+def test_a_log_whose_beginning_is_gone_is_not_taken_for_everything(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        for step in range(2):
+            learn(store, step)
+            store.flush_deltas()
+        min((tmp_path / "log" / "ps_0").glob("seg-*.delta")).unlink()
+        crash(servers, 0)
+        for _ in range(2):
+            with pytest.raises(DeltaLogBroken, match="has a gap"):
+                store.pull({"t": IDS})
+
+
+def test_two_servers_do_not_share_a_log(durable: Callable[..., PsServers], tmp_path: Path) -> None:
+    servers = durable(2)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+        folder = tmp_path / "log" / "ps_1"
+        local = MultiTable([TABLE])
+        local.save(tmp_path / "s")
+        stranger = ParameterServer(ServerConfig(recover_from=tmp_path / "s", delta_log=folder))
+        with pytest.raises(ConfigError, match="another process writes to the delta log"):
+            stranger.start()
+        for server in servers.servers:
+            server.stop(0)
+        with pytest.raises(ConfigError, match="is the durable log of shard 1, this is shard 0; give each server"):
+            ParameterServer(ServerConfig(index=0, shards=2, recover_from=tmp_path / "s", delta_log=folder)).start()
+        assert DeltaReader(folder).newest() == 1, "and it is left alone"
+
+
+def test_a_full_disk_is_told_everywhere_and_loses_nothing(
+    durable: Callable[..., PsServers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers = durable(1, metrics_port=0)
+    (server,) = servers.servers
+
+    def metric(name: str) -> str:
+        with urllib.request.urlopen(f"http://{server.metrics_address}/metrics", timeout=30) as answer:
+            lines = answer.read().decode().splitlines()
+        return str(next(line for line in lines if line.startswith(f"monolith_ps_delta_{name} ")).split()[1])
+
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+        with monkeypatch.context() as full:
+
+            def fail(*_: Any) -> None:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+            full.setattr(DeltaWriter, "_append", fail)
+            learn(store, 1)
+            server._write_log()
+            with pytest.raises(ArtifactError, match="No space left on device; free some space"):
+                store.flush_deltas()
+            with pytest.raises(ArtifactError, match="cannot be written"):
+                store.snapshot(tmp_path / "s")
+            assert server.health.of().status == "DEGRADED"
+            assert "No space left on device" in server.health.of().message
+            assert int(metric("failures_total")) >= 3
+            assert metric("sequence") == "1"
+            learn(store, 2)
+        assert store.flush_deltas() == (2,)
+        assert server.health.of().status == "HEALTHY"
+        assert metric("sequence") == "2"
+        crash(servers, 0)
+        assert rows(store) == learnt(0, 1, 2)

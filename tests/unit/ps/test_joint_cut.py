@@ -1,0 +1,187 @@
+"""One cut over several servers: never half of a push, and never a server that stands still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith.core.clock import SystemClock
+from monolith.core.errors import ConfigError, RpcTimeout, ShardUnavailable
+from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
+from monolith.ps import RemoteStore, messages
+from monolith.ps.checkpoint import RemoteCut
+from monolith.ps.fused import PushPart, encode_push
+from monolith.ps.joint_cut import JointCut
+from monolith.ps.link import ServerLink
+from monolith.testing.ps_servers import PsServers
+
+COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
+PAIR = np.array([0, 1])
+"""One id on either server."""
+
+
+class Cluster:
+    """Two servers, reached one by one."""
+
+    def __init__(self, servers: PsServers, stack: ExitStack) -> None:
+        self.servers = servers
+        self.links = [ServerLink(address) for address in servers.addresses]
+        for link in self.links:
+            stack.callback(link.close)
+        request = messages.ConnectRequest(tables=[COUNTER.to_json()], shards=2)
+        self.instances = {i: link.call("Connect", request, 30).instance for i, link in enumerate(self.links)}
+
+    def push(self, server: int, sequence: int, timeout_s: float = 60.0) -> None:
+        """The part of a push that one server gets."""
+        one = np.ones(1, np.float32)
+        part = PushPart(0, PAIR[server : server + 1], -one[:, None], np.ones(1, np.uint32), one)
+        payload = encode_push(5, sequence, 0, 0, [part], half=False)
+        request = messages.FusedRequest(payload=payload, instance=self.instances[server])
+        self.links[server].call("FusedPush", request, timeout_s)
+
+    def hold(self, server: int, hold: int) -> None:
+        self.links[server].call("Hold", messages.HoldRequest(instance=self.instances[server], hold=hold), 30)
+
+    def cut(self, server: int, hold: int) -> Any:
+        return self.links[server].call("Cut", messages.CutRequest(instance=self.instances[server], hold=hold), 30)
+
+    def counters(self, cuts: dict[int, int], path: Path) -> list[float]:
+        """What is in a cut."""
+        RemoteCut(self.links, cuts, {"t": COUNTER}, 60).write(path)
+        return [float(value) for value in MultiTable.load(path).lookup({"t": PAIR})["t"].ravel()]
+
+
+@pytest.fixture
+def two(serve: Callable[..., PsServers]) -> Iterator[Callable[..., Cluster]]:
+    with ExitStack() as stack:
+        yield lambda **settings: Cluster(serve(2, **settings), stack)
+
+
+def joint(cluster: Cluster, **settings: Any) -> JointCut:
+    return JointCut(cluster.links, SystemClock(), **settings)
+
+
+def test_a_push_that_one_server_has_applied_is_waited_for_at_the_other_and_a_new_one_is_not_let_in(
+    two: Callable[..., Cluster], tmp_path: Path
+) -> None:
+    cluster = two()
+    cluster.push(0, 1)
+    held = threading.Event()
+    shards = [server.tables.shard for server in cluster.servers.servers]
+
+    class Noticed:
+        """Tells when the servers are held."""
+
+        def __init__(self, link: ServerLink) -> None:
+            self._link = link
+
+        def begin(self, verb: str, request: Any, timeout_s: float | None) -> Any:
+            if verb == "Cut":
+                held.set()
+            return self._link.begin(verb, request, timeout_s)
+
+        def finish(self, verb: str, call: Any) -> Any:
+            return self._link.finish(verb, call)
+
+    links: Any = [Noticed(link) for link in cluster.links]
+    with ThreadPoolExecutor(3) as pool:
+        cutting = pool.submit(JointCut(links, SystemClock(), settle_s=60).take, cluster.instances, 60)
+        assert held.wait(60)
+        newer = pool.submit(cluster.push, 1, 2)  # to server 1, which is not cut before push 1 is there
+        with pytest.raises(RpcTimeout):
+            cluster.push(1, 3, timeout_s=0.2)
+        assert not newer.done()
+        assert not cutting.done()
+        cluster.push(1, 1)
+        cuts = cutting.result(60)
+        newer.result(60)
+    assert cluster.counters(cuts, tmp_path / "s") == [1, 1]
+    assert shards[1].stats()["push"]["count"] >= 2
+
+
+def test_a_push_that_never_comes_is_given_up_and_not_waited_for_again(
+    two: Callable[..., Cluster], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = two()
+    cluster.push(0, 1)
+    cut = joint(cluster, settle_s=0.01, patience_s=0.0)
+    assert cluster.counters(cut.take(cluster.instances, 30), tmp_path / "s") == [1, 0]
+    assert "will not reach all servers" in caplog.text
+    caplog.clear()
+    cluster.push(0, 2)
+    cluster.push(1, 2)
+    assert cluster.counters(cut.take(cluster.instances, 30), tmp_path / "s") == [2, 1]
+    assert not caplog.text
+
+
+def test_a_hold_ends_by_itself(two: Callable[..., Cluster]) -> None:
+    cluster = two(hold_lease_s=0.05)
+    cluster.hold(0, 1)
+    cluster.push(0, 1)  # waits for the lease, not for ever
+    with pytest.raises(ShardUnavailable, match="let pushes through before it was cut"):
+        cluster.cut(0, 1)
+    cluster.cut(0, 0)
+
+
+def test_a_hold_ends_with_its_release_and_with_another_hold(two: Callable[..., Cluster]) -> None:
+    cluster = two(hold_lease_s=600)
+    with pytest.raises(ConfigError, match="hold is 0"):
+        cluster.hold(0, 0)
+    cluster.hold(0, 1)
+    with pytest.raises(RpcTimeout):
+        cluster.push(0, 1, timeout_s=0.1)
+    cluster.hold(0, 2)
+    with pytest.raises(ShardUnavailable, match="let pushes through"):
+        cluster.cut(0, 1)
+    with pytest.raises(RpcTimeout):
+        cluster.push(0, 1, timeout_s=0.1)
+    cluster.links[0].call("Release", messages.ReleaseRequest(hold=1), 30)  # over long since: nothing happens
+    with pytest.raises(RpcTimeout):
+        cluster.push(0, 1, timeout_s=0.1)
+    cluster.links[0].call("Release", messages.ReleaseRequest(hold=2), 30)
+    cluster.push(0, 1)
+
+
+def test_when_one_server_is_away_the_others_go_on_at_once(two: Callable[..., Cluster]) -> None:
+    cluster = two(hold_lease_s=600)
+    cluster.servers.servers[1].stop(0)
+    with pytest.raises(ShardUnavailable):
+        joint(cluster).take(cluster.instances, 30)
+    cluster.push(0, 1)
+
+
+@pytest.mark.parametrize("transport", ["grpc", "data_plane"])
+def test_no_cut_has_half_of_a_push(serve: Callable[..., PsServers], tmp_path: Path, transport: Any) -> None:
+    servers = serve(2, delta_log=tmp_path / "log", delta_interval_s=0.05)
+    ended = threading.Event()
+    stores = [RemoteStore(servers.addresses, [COUNTER], transport=transport) for _ in range(3)]
+
+    def push(store: RemoteStore) -> int:
+        count = 0
+        while not ended.is_set():
+            store.push({"t": PAIR}, {"t": -np.ones((2, 1), np.float32)})
+            count += 1
+        return count
+
+    found = []
+    with ThreadPoolExecutor(2) as pool:
+        pushing = [pool.submit(push, store) for store in stores[1:]]
+        try:
+            for _ in range(12):
+                stores[0].snapshot(tmp_path / "s")
+                found.append(MultiTable.load(tmp_path / "s").lookup({"t": PAIR})["t"].ravel().tolist())
+        finally:
+            ended.set()
+        pushes = sum(one.result(60) for one in pushing)
+    assert [pair for pair in found if pair[0] != pair[1]] == []
+    assert found[-1] > found[0], "pushes went on in between"
+    assert stores[0].pull({"t": PAIR})["t"].ravel().tolist() == [pushes, pushes]
+    for store in stores:
+        store.close()
