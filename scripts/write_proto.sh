@@ -14,7 +14,8 @@ scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
 mapfile -t files < <(find . -name '*.proto' -printf '%P\n' | LC_ALL=C sort)
-"$python" -m grpc_tools.protoc -I . --descriptor_set_out="$scratch/set" --pyi_out="$out" "${files[@]}"
+"$python" -m grpc_tools.protoc -I . --include_imports --descriptor_set_out="$scratch/set" \
+  --pyi_out="$out" "${files[@]}"
 
 {
   echo '"""The descriptors of every message under proto/. Generated: `make proto` rebuilds it."""'
@@ -34,4 +35,4 @@ mapfile -t files < <(find . -name '*.proto' -printf '%P\n' | LC_ALL=C sort)
 find "$out" -name '*_pb2.pyi' -print0 | xargs -0 sed -i -E \
   -e '1i # mypy: disable-error-code="type-arg"' \
   -e 's/^import ([a-z_]+_pb2) as/from monolith._proto import \1 as/' \
-  -e 's/^from tensorflow\.(.*) import/from monolith._proto.tensorflow.\1 import/'
+  -e 's/^from (tensorflow|tensorflow_serving)(\.| import)/from monolith._proto.\1\2/'

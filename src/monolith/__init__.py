@@ -10,7 +10,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding, features, layers, models
+    from monolith import data, embedding, features, layers, models, serving
     from monolith.core import fid
     from monolith.data import Batch
     from monolith.embedding import (
@@ -61,6 +61,7 @@ __all__ = [
     "fid",
     "layers",
     "models",
+    "serving",
     # data
     "Batch",
     # models and training
@@ -115,6 +116,7 @@ _MODULES = {
     "fid": "monolith.core.fid",
     "layers": "monolith.layers",
     "models": "monolith.models",
+    "serving": "monolith.serving",
 }
 _HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {
     "Batch": "monolith.data",

@@ -33,7 +33,9 @@ class GetBlockStatusResponse(_message.Message):
     UNBLOCKED_INDICES_FIELD_NUMBER: _ClassVar[int]
     blocked_indices: _containers.RepeatedScalarFieldContainer[int]
     unblocked_indices: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, blocked_indices: _Optional[_Iterable[int]] = ..., unblocked_indices: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(
+        self, blocked_indices: _Optional[_Iterable[int]] = ..., unblocked_indices: _Optional[_Iterable[int]] = ...
+    ) -> None: ...
 
 class SaveCheckpointRequest(_message.Message):
     __slots__ = ()

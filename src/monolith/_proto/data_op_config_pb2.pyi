@@ -15,7 +15,12 @@ class TaskLabelConf(_message.Message):
     pos_actions: _containers.RepeatedScalarFieldContainer[int]
     neg_actions: _containers.RepeatedScalarFieldContainer[int]
     sample_rate: float
-    def __init__(self, pos_actions: _Optional[_Iterable[int]] = ..., neg_actions: _Optional[_Iterable[int]] = ..., sample_rate: _Optional[float] = ...) -> None: ...
+    def __init__(
+        self,
+        pos_actions: _Optional[_Iterable[int]] = ...,
+        neg_actions: _Optional[_Iterable[int]] = ...,
+        sample_rate: _Optional[float] = ...,
+    ) -> None: ...
 
 class LabelConf(_message.Message):
     __slots__ = ("conf",)
@@ -32,6 +37,7 @@ class TFRecordFeatureDescription(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+
     SPARSE_FEATURES_FIELD_NUMBER: _ClassVar[int]
     DENSE_FEATURES_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
@@ -40,4 +46,10 @@ class TFRecordFeatureDescription(_message.Message):
     dense_features: _containers.RepeatedScalarFieldContainer[str]
     label: str
     instance_weight: str
-    def __init__(self, sparse_features: _Optional[_Mapping[str, int]] = ..., dense_features: _Optional[_Iterable[str]] = ..., label: _Optional[str] = ..., instance_weight: _Optional[str] = ...) -> None: ...
+    def __init__(
+        self,
+        sparse_features: _Optional[_Mapping[str, int]] = ...,
+        dense_features: _Optional[_Iterable[str]] = ...,
+        label: _Optional[str] = ...,
+        instance_weight: _Optional[str] = ...,
+    ) -> None: ...

@@ -26,6 +26,7 @@ class OutType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     STACK: _ClassVar[OutType]
     ADDN: _ClassVar[OutType]
     NONE: _ClassVar[OutType]
+
 INDIVIDUAL: FeatureListType
 SHARED: FeatureListType
 SUM: PoolingType
@@ -97,7 +98,24 @@ class BytesLists(_message.Message):
     def __init__(self, list: _Optional[_Iterable[_Union[BytesList, _Mapping]]] = ...) -> None: ...
 
 class Feature(_message.Message):
-    __slots__ = ("fid_v1_list", "fid_v2_list", "float_list", "double_list", "int64_list", "bytes_list", "fid_v2_lists", "float_lists", "double_lists", "int64_lists", "bytes_lists", "int64_value", "float_value", "double_value", "bytes_value", "fid_v1_lists")
+    __slots__ = (
+        "fid_v1_list",
+        "fid_v2_list",
+        "float_list",
+        "double_list",
+        "int64_list",
+        "bytes_list",
+        "fid_v2_lists",
+        "float_lists",
+        "double_lists",
+        "int64_lists",
+        "bytes_lists",
+        "int64_value",
+        "float_value",
+        "double_value",
+        "bytes_value",
+        "fid_v1_lists",
+    )
     FID_V1_LIST_FIELD_NUMBER: _ClassVar[int]
     FID_V2_LIST_FIELD_NUMBER: _ClassVar[int]
     FLOAT_LIST_FIELD_NUMBER: _ClassVar[int]
@@ -130,7 +148,25 @@ class Feature(_message.Message):
     double_value: float
     bytes_value: bytes
     fid_v1_lists: FidLists
-    def __init__(self, fid_v1_list: _Optional[_Union[FidList, _Mapping]] = ..., fid_v2_list: _Optional[_Union[FidList, _Mapping]] = ..., float_list: _Optional[_Union[FloatList, _Mapping]] = ..., double_list: _Optional[_Union[DoubleList, _Mapping]] = ..., int64_list: _Optional[_Union[Int64List, _Mapping]] = ..., bytes_list: _Optional[_Union[BytesList, _Mapping]] = ..., fid_v2_lists: _Optional[_Union[FidLists, _Mapping]] = ..., float_lists: _Optional[_Union[FloatLists, _Mapping]] = ..., double_lists: _Optional[_Union[DoubleLists, _Mapping]] = ..., int64_lists: _Optional[_Union[Int64Lists, _Mapping]] = ..., bytes_lists: _Optional[_Union[BytesLists, _Mapping]] = ..., int64_value: _Optional[int] = ..., float_value: _Optional[float] = ..., double_value: _Optional[float] = ..., bytes_value: _Optional[bytes] = ..., fid_v1_lists: _Optional[_Union[FidLists, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        fid_v1_list: _Optional[_Union[FidList, _Mapping]] = ...,
+        fid_v2_list: _Optional[_Union[FidList, _Mapping]] = ...,
+        float_list: _Optional[_Union[FloatList, _Mapping]] = ...,
+        double_list: _Optional[_Union[DoubleList, _Mapping]] = ...,
+        int64_list: _Optional[_Union[Int64List, _Mapping]] = ...,
+        bytes_list: _Optional[_Union[BytesList, _Mapping]] = ...,
+        fid_v2_lists: _Optional[_Union[FidLists, _Mapping]] = ...,
+        float_lists: _Optional[_Union[FloatLists, _Mapping]] = ...,
+        double_lists: _Optional[_Union[DoubleLists, _Mapping]] = ...,
+        int64_lists: _Optional[_Union[Int64Lists, _Mapping]] = ...,
+        bytes_lists: _Optional[_Union[BytesLists, _Mapping]] = ...,
+        int64_value: _Optional[int] = ...,
+        float_value: _Optional[float] = ...,
+        double_value: _Optional[float] = ...,
+        bytes_value: _Optional[bytes] = ...,
+        fid_v1_lists: _Optional[_Union[FidLists, _Mapping]] = ...,
+    ) -> None: ...
 
 class FeatureMap(_message.Message):
     __slots__ = ("feature_map",)
@@ -141,6 +177,7 @@ class FeatureMap(_message.Message):
         key: str
         value: Feature
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Feature, _Mapping]] = ...) -> None: ...
+
     FEATURE_MAP_FIELD_NUMBER: _ClassVar[int]
     feature_map: _containers.MessageMap[str, Feature]
     def __init__(self, feature_map: _Optional[_Mapping[str, Feature]] = ...) -> None: ...
@@ -161,7 +198,13 @@ class NamedFeatureList(_message.Message):
     feature: _containers.RepeatedCompositeFieldContainer[Feature]
     type: FeatureListType
     id: int
-    def __init__(self, name: _Optional[str] = ..., feature: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ..., type: _Optional[_Union[FeatureListType, str]] = ..., id: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        feature: _Optional[_Iterable[_Union[Feature, _Mapping]]] = ...,
+        type: _Optional[_Union[FeatureListType, str]] = ...,
+        id: _Optional[int] = ...,
+    ) -> None: ...
 
 class NamedRawFeatureList(_message.Message):
     __slots__ = ("name", "raw_feature", "type", "id")
@@ -173,7 +216,13 @@ class NamedRawFeatureList(_message.Message):
     raw_feature: _containers.RepeatedCompositeFieldContainer[RawFeature]
     type: FeatureListType
     id: int
-    def __init__(self, name: _Optional[str] = ..., raw_feature: _Optional[_Iterable[_Union[RawFeature, _Mapping]]] = ..., type: _Optional[_Union[FeatureListType, str]] = ..., id: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        raw_feature: _Optional[_Iterable[_Union[RawFeature, _Mapping]]] = ...,
+        type: _Optional[_Union[FeatureListType, str]] = ...,
+        id: _Optional[int] = ...,
+    ) -> None: ...
 
 class ExampleBatch(_message.Message):
     __slots__ = ("named_feature_list", "named_raw_feature_list", "batch_size", "data_source_key")
@@ -185,7 +234,13 @@ class ExampleBatch(_message.Message):
     named_raw_feature_list: _containers.RepeatedCompositeFieldContainer[NamedRawFeatureList]
     batch_size: int
     data_source_key: int
-    def __init__(self, named_feature_list: _Optional[_Iterable[_Union[NamedFeatureList, _Mapping]]] = ..., named_raw_feature_list: _Optional[_Iterable[_Union[NamedRawFeatureList, _Mapping]]] = ..., batch_size: _Optional[int] = ..., data_source_key: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        named_feature_list: _Optional[_Iterable[_Union[NamedFeatureList, _Mapping]]] = ...,
+        named_raw_feature_list: _Optional[_Iterable[_Union[NamedRawFeatureList, _Mapping]]] = ...,
+        batch_size: _Optional[int] = ...,
+        data_source_key: _Optional[int] = ...,
+    ) -> None: ...
 
 class NamedFeature(_message.Message):
     __slots__ = ("name", "feature", "id", "sorted_id")
@@ -197,7 +252,13 @@ class NamedFeature(_message.Message):
     feature: Feature
     id: int
     sorted_id: int
-    def __init__(self, name: _Optional[str] = ..., feature: _Optional[_Union[Feature, _Mapping]] = ..., id: _Optional[int] = ..., sorted_id: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        feature: _Optional[_Union[Feature, _Mapping]] = ...,
+        id: _Optional[int] = ...,
+        sorted_id: _Optional[int] = ...,
+    ) -> None: ...
 
 class NamedRawFeature(_message.Message):
     __slots__ = ("name", "raw_feature", "id")
@@ -207,7 +268,12 @@ class NamedRawFeature(_message.Message):
     name: str
     raw_feature: RawFeature
     id: int
-    def __init__(self, name: _Optional[str] = ..., raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ..., id: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        raw_feature: _Optional[_Union[RawFeature, _Mapping]] = ...,
+        id: _Optional[int] = ...,
+    ) -> None: ...
 
 class Example(_message.Message):
     __slots__ = ("named_feature", "named_raw_feature", "line_id", "label", "instance_weight", "data_source_key")
@@ -223,7 +289,15 @@ class Example(_message.Message):
     label: _containers.RepeatedScalarFieldContainer[float]
     instance_weight: float
     data_source_key: int
-    def __init__(self, named_feature: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ..., named_raw_feature: _Optional[_Iterable[_Union[NamedRawFeature, _Mapping]]] = ..., line_id: _Optional[_Union[_line_id_pb2.LineId, _Mapping]] = ..., label: _Optional[_Iterable[float]] = ..., instance_weight: _Optional[float] = ..., data_source_key: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        named_feature: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ...,
+        named_raw_feature: _Optional[_Iterable[_Union[NamedRawFeature, _Mapping]]] = ...,
+        line_id: _Optional[_Union[_line_id_pb2.LineId, _Mapping]] = ...,
+        label: _Optional[_Iterable[float]] = ...,
+        instance_weight: _Optional[float] = ...,
+        data_source_key: _Optional[int] = ...,
+    ) -> None: ...
 
 class ExampleBatchRowMajor(_message.Message):
     __slots__ = ("shared_feature", "shared_raw_feature", "example")
@@ -233,7 +307,12 @@ class ExampleBatchRowMajor(_message.Message):
     shared_feature: _containers.RepeatedCompositeFieldContainer[NamedFeature]
     shared_raw_feature: _containers.RepeatedCompositeFieldContainer[NamedRawFeature]
     example: _containers.RepeatedCompositeFieldContainer[Example]
-    def __init__(self, shared_feature: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ..., shared_raw_feature: _Optional[_Iterable[_Union[NamedRawFeature, _Mapping]]] = ..., example: _Optional[_Iterable[_Union[Example, _Mapping]]] = ...) -> None: ...
+    def __init__(
+        self,
+        shared_feature: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ...,
+        shared_raw_feature: _Optional[_Iterable[_Union[NamedRawFeature, _Mapping]]] = ...,
+        example: _Optional[_Iterable[_Union[Example, _Mapping]]] = ...,
+    ) -> None: ...
 
 class FeatureData(_message.Message):
     __slots__ = ("gid", "fids", "feature_columns", "origin_cnt", "sample_cnt")
@@ -247,7 +326,14 @@ class FeatureData(_message.Message):
     feature_columns: _containers.RepeatedCompositeFieldContainer[NamedFeature]
     origin_cnt: int
     sample_cnt: int
-    def __init__(self, gid: _Optional[int] = ..., fids: _Optional[_Iterable[int]] = ..., feature_columns: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ..., origin_cnt: _Optional[int] = ..., sample_cnt: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        gid: _Optional[int] = ...,
+        fids: _Optional[_Iterable[int]] = ...,
+        feature_columns: _Optional[_Iterable[_Union[NamedFeature, _Mapping]]] = ...,
+        origin_cnt: _Optional[int] = ...,
+        sample_cnt: _Optional[int] = ...,
+    ) -> None: ...
 
 class ChannelCache(_message.Message):
     __slots__ = ("channel_id", "feature_datas")
@@ -255,7 +341,9 @@ class ChannelCache(_message.Message):
     FEATURE_DATAS_FIELD_NUMBER: _ClassVar[int]
     channel_id: int
     feature_datas: _containers.RepeatedCompositeFieldContainer[FeatureData]
-    def __init__(self, channel_id: _Optional[int] = ..., feature_datas: _Optional[_Iterable[_Union[FeatureData, _Mapping]]] = ...) -> None: ...
+    def __init__(
+        self, channel_id: _Optional[int] = ..., feature_datas: _Optional[_Iterable[_Union[FeatureData, _Mapping]]] = ...
+    ) -> None: ...
 
 class FilterValues(_message.Message):
     __slots__ = ("float_list", "int64_list", "bytes_list")
@@ -265,7 +353,12 @@ class FilterValues(_message.Message):
     float_list: FloatList
     int64_list: Int64List
     bytes_list: BytesList
-    def __init__(self, float_list: _Optional[_Union[FloatList, _Mapping]] = ..., int64_list: _Optional[_Union[Int64List, _Mapping]] = ..., bytes_list: _Optional[_Union[BytesList, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        float_list: _Optional[_Union[FloatList, _Mapping]] = ...,
+        int64_list: _Optional[_Union[Int64List, _Mapping]] = ...,
+        bytes_list: _Optional[_Union[BytesList, _Mapping]] = ...,
+    ) -> None: ...
 
 class SliceConfig(_message.Message):
     __slots__ = ("feature_name", "start", "end", "feature_idx", "slice_idx", "pooling_type", "max_sequence_length")
@@ -283,7 +376,16 @@ class SliceConfig(_message.Message):
     slice_idx: int
     pooling_type: PoolingType
     max_sequence_length: int
-    def __init__(self, feature_name: _Optional[str] = ..., start: _Optional[int] = ..., end: _Optional[int] = ..., feature_idx: _Optional[int] = ..., slice_idx: _Optional[int] = ..., pooling_type: _Optional[_Union[PoolingType, str]] = ..., max_sequence_length: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        feature_name: _Optional[str] = ...,
+        start: _Optional[int] = ...,
+        end: _Optional[int] = ...,
+        feature_idx: _Optional[int] = ...,
+        slice_idx: _Optional[int] = ...,
+        pooling_type: _Optional[_Union[PoolingType, str]] = ...,
+        max_sequence_length: _Optional[int] = ...,
+    ) -> None: ...
 
 class TensorShape(_message.Message):
     __slots__ = ("dims",)
@@ -299,7 +401,12 @@ class OutConfig(_message.Message):
     slice_configs: _containers.RepeatedCompositeFieldContainer[SliceConfig]
     out_type: OutType
     shape: _containers.RepeatedCompositeFieldContainer[TensorShape]
-    def __init__(self, slice_configs: _Optional[_Iterable[_Union[SliceConfig, _Mapping]]] = ..., out_type: _Optional[_Union[OutType, str]] = ..., shape: _Optional[_Iterable[_Union[TensorShape, _Mapping]]] = ...) -> None: ...
+    def __init__(
+        self,
+        slice_configs: _Optional[_Iterable[_Union[SliceConfig, _Mapping]]] = ...,
+        out_type: _Optional[_Union[OutType, str]] = ...,
+        shape: _Optional[_Iterable[_Union[TensorShape, _Mapping]]] = ...,
+    ) -> None: ...
 
 class FeatureConfig(_message.Message):
     __slots__ = ("table", "pooling_type", "slice_dims", "max_sequence_length")
@@ -311,7 +418,13 @@ class FeatureConfig(_message.Message):
     pooling_type: PoolingType
     slice_dims: _containers.RepeatedScalarFieldContainer[int]
     max_sequence_length: int
-    def __init__(self, table: _Optional[str] = ..., pooling_type: _Optional[_Union[PoolingType, str]] = ..., slice_dims: _Optional[_Iterable[int]] = ..., max_sequence_length: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        table: _Optional[str] = ...,
+        pooling_type: _Optional[_Union[PoolingType, str]] = ...,
+        slice_dims: _Optional[_Iterable[int]] = ...,
+        max_sequence_length: _Optional[int] = ...,
+    ) -> None: ...
 
 class FeatureConfigs(_message.Message):
     __slots__ = ("feature_configs", "out_configs")
@@ -321,7 +434,10 @@ class FeatureConfigs(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: FeatureConfig
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FeatureConfig, _Mapping]] = ...) -> None: ...
+        def __init__(
+            self, key: _Optional[str] = ..., value: _Optional[_Union[FeatureConfig, _Mapping]] = ...
+        ) -> None: ...
+
     class OutConfigsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -329,8 +445,13 @@ class FeatureConfigs(_message.Message):
         key: str
         value: OutConfig
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[OutConfig, _Mapping]] = ...) -> None: ...
+
     FEATURE_CONFIGS_FIELD_NUMBER: _ClassVar[int]
     OUT_CONFIGS_FIELD_NUMBER: _ClassVar[int]
     feature_configs: _containers.MessageMap[str, FeatureConfig]
     out_configs: _containers.MessageMap[str, OutConfig]
-    def __init__(self, feature_configs: _Optional[_Mapping[str, FeatureConfig]] = ..., out_configs: _Optional[_Mapping[str, OutConfig]] = ...) -> None: ...
+    def __init__(
+        self,
+        feature_configs: _Optional[_Mapping[str, FeatureConfig]] = ...,
+        out_configs: _Optional[_Mapping[str, OutConfig]] = ...,
+    ) -> None: ...

@@ -32,7 +32,17 @@ class BytesList(_message.Message):
     def __init__(self, value: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Feature(_message.Message):
-    __slots__ = ("name", "fid", "float_value", "int64_value", "bytes_value", "fid_list", "float_list", "int64_list", "bytes_list")
+    __slots__ = (
+        "name",
+        "fid",
+        "float_value",
+        "int64_value",
+        "bytes_value",
+        "fid_list",
+        "float_list",
+        "int64_list",
+        "bytes_list",
+    )
     NAME_FIELD_NUMBER: _ClassVar[int]
     FID_FIELD_NUMBER: _ClassVar[int]
     FLOAT_VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -51,4 +61,15 @@ class Feature(_message.Message):
     float_list: _containers.RepeatedCompositeFieldContainer[FloatList]
     int64_list: _containers.RepeatedCompositeFieldContainer[Int64List]
     bytes_list: _containers.RepeatedCompositeFieldContainer[BytesList]
-    def __init__(self, name: _Optional[str] = ..., fid: _Optional[_Iterable[int]] = ..., float_value: _Optional[_Iterable[float]] = ..., int64_value: _Optional[_Iterable[int]] = ..., bytes_value: _Optional[_Iterable[bytes]] = ..., fid_list: _Optional[_Iterable[_Union[Fixed64List, _Mapping]]] = ..., float_list: _Optional[_Iterable[_Union[FloatList, _Mapping]]] = ..., int64_list: _Optional[_Iterable[_Union[Int64List, _Mapping]]] = ..., bytes_list: _Optional[_Iterable[_Union[BytesList, _Mapping]]] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        fid: _Optional[_Iterable[int]] = ...,
+        float_value: _Optional[_Iterable[float]] = ...,
+        int64_value: _Optional[_Iterable[int]] = ...,
+        bytes_value: _Optional[_Iterable[bytes]] = ...,
+        fid_list: _Optional[_Iterable[_Union[Fixed64List, _Mapping]]] = ...,
+        float_list: _Optional[_Iterable[_Union[FloatList, _Mapping]]] = ...,
+        int64_list: _Optional[_Iterable[_Union[Int64List, _Mapping]]] = ...,
+        bytes_list: _Optional[_Iterable[_Union[BytesList, _Mapping]]] = ...,
+    ) -> None: ...

@@ -16,7 +16,22 @@ class MapStringFloatEntry(_message.Message):
     def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
 
 class LineId(_message.Message):
-    __slots__ = ("uid", "req_time", "item_id", "actions", "chnid", "pre_actions", "sample_rate", "special_strategies", "device_type", "cid", "user_id", "is_draw", "rank", "data_source_name")
+    __slots__ = (
+        "uid",
+        "req_time",
+        "item_id",
+        "actions",
+        "chnid",
+        "pre_actions",
+        "sample_rate",
+        "special_strategies",
+        "device_type",
+        "cid",
+        "user_id",
+        "is_draw",
+        "rank",
+        "data_source_name",
+    )
     UID_FIELD_NUMBER: _ClassVar[int]
     REQ_TIME_FIELD_NUMBER: _ClassVar[int]
     ITEM_ID_FIELD_NUMBER: _ClassVar[int]
@@ -45,4 +60,20 @@ class LineId(_message.Message):
     is_draw: bool
     rank: int
     data_source_name: str
-    def __init__(self, uid: _Optional[int] = ..., req_time: _Optional[int] = ..., item_id: _Optional[int] = ..., actions: _Optional[_Iterable[int]] = ..., chnid: _Optional[int] = ..., pre_actions: _Optional[_Iterable[int]] = ..., sample_rate: _Optional[float] = ..., special_strategies: _Optional[_Iterable[int]] = ..., device_type: _Optional[str] = ..., cid: _Optional[str] = ..., user_id: _Optional[str] = ..., is_draw: _Optional[bool] = ..., rank: _Optional[int] = ..., data_source_name: _Optional[str] = ...) -> None: ...
+    def __init__(
+        self,
+        uid: _Optional[int] = ...,
+        req_time: _Optional[int] = ...,
+        item_id: _Optional[int] = ...,
+        actions: _Optional[_Iterable[int]] = ...,
+        chnid: _Optional[int] = ...,
+        pre_actions: _Optional[_Iterable[int]] = ...,
+        sample_rate: _Optional[float] = ...,
+        special_strategies: _Optional[_Iterable[int]] = ...,
+        device_type: _Optional[str] = ...,
+        cid: _Optional[str] = ...,
+        user_id: _Optional[str] = ...,
+        is_draw: _Optional[bool] = ...,
+        rank: _Optional[int] = ...,
+        data_source_name: _Optional[str] = ...,
+    ) -> None: ...

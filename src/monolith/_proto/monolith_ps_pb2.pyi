@@ -30,7 +30,15 @@ class ConnectResponse(_message.Message):
     data_plane: _containers.RepeatedScalarFieldContainer[str]
     data_plane_token: bytes
     rows: int
-    def __init__(self, instance: _Optional[int] = ..., index: _Optional[int] = ..., shards: _Optional[int] = ..., data_plane: _Optional[_Iterable[str]] = ..., data_plane_token: _Optional[bytes] = ..., rows: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        instance: _Optional[int] = ...,
+        index: _Optional[int] = ...,
+        shards: _Optional[int] = ...,
+        data_plane: _Optional[_Iterable[str]] = ...,
+        data_plane_token: _Optional[bytes] = ...,
+        rows: _Optional[int] = ...,
+    ) -> None: ...
 
 class FusedRequest(_message.Message):
     __slots__ = ("payload", "half", "timeout_ms", "instance")
@@ -42,7 +50,13 @@ class FusedRequest(_message.Message):
     half: bool
     timeout_ms: int
     instance: int
-    def __init__(self, payload: _Optional[bytes] = ..., half: _Optional[bool] = ..., timeout_ms: _Optional[int] = ..., instance: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        payload: _Optional[bytes] = ...,
+        half: _Optional[bool] = ...,
+        timeout_ms: _Optional[int] = ...,
+        instance: _Optional[int] = ...,
+    ) -> None: ...
 
 class FusedResponse(_message.Message):
     __slots__ = ("payload",)
@@ -92,7 +106,13 @@ class CutRequest(_message.Message):
     hold: int
     awaited: _containers.RepeatedCompositeFieldContainer[PushName]
     timeout_ms: int
-    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ..., awaited: _Optional[_Iterable[_Union[PushName, _Mapping]]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        instance: _Optional[int] = ...,
+        hold: _Optional[int] = ...,
+        awaited: _Optional[_Iterable[_Union[PushName, _Mapping]]] = ...,
+        timeout_ms: _Optional[int] = ...,
+    ) -> None: ...
 
 class CutResponse(_message.Message):
     __slots__ = ("cut",)
@@ -118,7 +138,9 @@ class SaveRequest(_message.Message):
     cut: int
     path: str
     generation: int
-    def __init__(self, cut: _Optional[int] = ..., path: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self, cut: _Optional[int] = ..., path: _Optional[str] = ..., generation: _Optional[int] = ...
+    ) -> None: ...
 
 class SaveResponse(_message.Message):
     __slots__ = ("tables",)
@@ -140,7 +162,12 @@ class RestoreResponse(_message.Message):
     restored: _containers.RepeatedScalarFieldContainer[str]
     skipped: _containers.RepeatedScalarFieldContainer[str]
     missing: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, restored: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(
+        self,
+        restored: _Optional[_Iterable[str]] = ...,
+        skipped: _Optional[_Iterable[str]] = ...,
+        missing: _Optional[_Iterable[str]] = ...,
+    ) -> None: ...
 
 class FlushDeltasRequest(_message.Message):
     __slots__ = ()

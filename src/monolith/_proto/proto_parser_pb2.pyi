@@ -18,7 +18,18 @@ class LabelTag(_message.Message):
     def __init__(self, key: _Optional[int] = ..., val: _Optional[float] = ...) -> None: ...
 
 class Instance(_message.Message):
-    __slots__ = ("fid", "value", "label", "instance_weight", "line_id", "dense", "label_tag", "next_fid", "feature", "data_source_key")
+    __slots__ = (
+        "fid",
+        "value",
+        "label",
+        "instance_weight",
+        "line_id",
+        "dense",
+        "label_tag",
+        "next_fid",
+        "feature",
+        "data_source_key",
+    )
     FID_FIELD_NUMBER: _ClassVar[int]
     VALUE_FIELD_NUMBER: _ClassVar[int]
     LABEL_FIELD_NUMBER: _ClassVar[int]
@@ -39,7 +50,19 @@ class Instance(_message.Message):
     next_fid: _containers.RepeatedScalarFieldContainer[int]
     feature: _containers.RepeatedCompositeFieldContainer[_feature_pb2.Feature]
     data_source_key: int
-    def __init__(self, fid: _Optional[_Iterable[int]] = ..., value: _Optional[_Iterable[float]] = ..., label: _Optional[_Iterable[float]] = ..., instance_weight: _Optional[float] = ..., line_id: _Optional[_Union[_line_id_pb2.LineId, _Mapping]] = ..., dense: _Optional[_Iterable[float]] = ..., label_tag: _Optional[_Iterable[_Union[LabelTag, _Mapping]]] = ..., next_fid: _Optional[_Iterable[int]] = ..., feature: _Optional[_Iterable[_Union[_feature_pb2.Feature, _Mapping]]] = ..., data_source_key: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        fid: _Optional[_Iterable[int]] = ...,
+        value: _Optional[_Iterable[float]] = ...,
+        label: _Optional[_Iterable[float]] = ...,
+        instance_weight: _Optional[float] = ...,
+        line_id: _Optional[_Union[_line_id_pb2.LineId, _Mapping]] = ...,
+        dense: _Optional[_Iterable[float]] = ...,
+        label_tag: _Optional[_Iterable[_Union[LabelTag, _Mapping]]] = ...,
+        next_fid: _Optional[_Iterable[int]] = ...,
+        feature: _Optional[_Iterable[_Union[_feature_pb2.Feature, _Mapping]]] = ...,
+        data_source_key: _Optional[int] = ...,
+    ) -> None: ...
 
 class InstanceWrapper(_message.Message):
     __slots__ = ("instance", "data_source")
@@ -63,4 +86,12 @@ class Request(_message.Message):
     req_time: int
     instances: _containers.RepeatedCompositeFieldContainer[Instance]
     user: str
-    def __init__(self, req_id: _Optional[str] = ..., ut: _Optional[int] = ..., uid: _Optional[int] = ..., req_time: _Optional[int] = ..., instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ..., user: _Optional[str] = ...) -> None: ...
+    def __init__(
+        self,
+        req_id: _Optional[str] = ...,
+        ut: _Optional[int] = ...,
+        uid: _Optional[int] = ...,
+        req_time: _Optional[int] = ...,
+        instances: _Optional[_Iterable[_Union[Instance, _Mapping]]] = ...,
+        user: _Optional[str] = ...,
+    ) -> None: ...

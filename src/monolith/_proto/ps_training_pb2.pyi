@@ -20,7 +20,14 @@ class LookupRequest(_message.Message):
     dim_size: int
     create_if_missing: bool
     timeout_ms: int
-    def __init__(self, table_name: _Optional[str] = ..., fids: _Optional[_Iterable[int]] = ..., dim_size: _Optional[int] = ..., create_if_missing: _Optional[bool] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        table_name: _Optional[str] = ...,
+        fids: _Optional[_Iterable[int]] = ...,
+        dim_size: _Optional[int] = ...,
+        create_if_missing: _Optional[bool] = ...,
+        timeout_ms: _Optional[int] = ...,
+    ) -> None: ...
 
 class LookupResponse(_message.Message):
     __slots__ = ("status_code", "error_message", "embeddings", "found", "num_found", "num_initialized")
@@ -36,7 +43,15 @@ class LookupResponse(_message.Message):
     found: _containers.RepeatedScalarFieldContainer[bool]
     num_found: int
     num_initialized: int
-    def __init__(self, status_code: _Optional[int] = ..., error_message: _Optional[str] = ..., embeddings: _Optional[_Iterable[float]] = ..., found: _Optional[_Iterable[bool]] = ..., num_found: _Optional[int] = ..., num_initialized: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        status_code: _Optional[int] = ...,
+        error_message: _Optional[str] = ...,
+        embeddings: _Optional[_Iterable[float]] = ...,
+        found: _Optional[_Iterable[bool]] = ...,
+        num_found: _Optional[int] = ...,
+        num_initialized: _Optional[int] = ...,
+    ) -> None: ...
 
 class ApplyGradientsRequest(_message.Message):
     __slots__ = ("table_name", "fids", "gradients", "dim_size", "learning_rate", "global_step", "timeout_ms")
@@ -54,7 +69,16 @@ class ApplyGradientsRequest(_message.Message):
     learning_rate: float
     global_step: int
     timeout_ms: int
-    def __init__(self, table_name: _Optional[str] = ..., fids: _Optional[_Iterable[int]] = ..., gradients: _Optional[_Iterable[float]] = ..., dim_size: _Optional[int] = ..., learning_rate: _Optional[float] = ..., global_step: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        table_name: _Optional[str] = ...,
+        fids: _Optional[_Iterable[int]] = ...,
+        gradients: _Optional[_Iterable[float]] = ...,
+        dim_size: _Optional[int] = ...,
+        learning_rate: _Optional[float] = ...,
+        global_step: _Optional[int] = ...,
+        timeout_ms: _Optional[int] = ...,
+    ) -> None: ...
 
 class ApplyGradientsResponse(_message.Message):
     __slots__ = ("status_code", "error_message", "num_updated", "num_not_found")
@@ -66,7 +90,13 @@ class ApplyGradientsResponse(_message.Message):
     error_message: str
     num_updated: int
     num_not_found: int
-    def __init__(self, status_code: _Optional[int] = ..., error_message: _Optional[str] = ..., num_updated: _Optional[int] = ..., num_not_found: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        status_code: _Optional[int] = ...,
+        error_message: _Optional[str] = ...,
+        num_updated: _Optional[int] = ...,
+        num_not_found: _Optional[int] = ...,
+    ) -> None: ...
 
 class BarrierRequest(_message.Message):
     __slots__ = ("barrier_id", "worker_id", "num_workers", "timeout_ms")
@@ -78,7 +108,13 @@ class BarrierRequest(_message.Message):
     worker_id: int
     num_workers: int
     timeout_ms: int
-    def __init__(self, barrier_id: _Optional[str] = ..., worker_id: _Optional[int] = ..., num_workers: _Optional[int] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        barrier_id: _Optional[str] = ...,
+        worker_id: _Optional[int] = ...,
+        num_workers: _Optional[int] = ...,
+        timeout_ms: _Optional[int] = ...,
+    ) -> None: ...
 
 class BarrierResponse(_message.Message):
     __slots__ = ("status_code", "error_message", "num_arrived")
@@ -88,7 +124,9 @@ class BarrierResponse(_message.Message):
     status_code: int
     error_message: str
     num_arrived: int
-    def __init__(self, status_code: _Optional[int] = ..., error_message: _Optional[str] = ..., num_arrived: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self, status_code: _Optional[int] = ..., error_message: _Optional[str] = ..., num_arrived: _Optional[int] = ...
+    ) -> None: ...
 
 class HealthCheckRequest(_message.Message):
     __slots__ = ("component",)
@@ -104,6 +142,7 @@ class HealthCheckResponse(_message.Message):
         HEALTHY: _ClassVar[HealthCheckResponse.Status]
         UNHEALTHY: _ClassVar[HealthCheckResponse.Status]
         DEGRADED: _ClassVar[HealthCheckResponse.Status]
+
     UNKNOWN: HealthCheckResponse.Status
     HEALTHY: HealthCheckResponse.Status
     UNHEALTHY: HealthCheckResponse.Status
@@ -114,7 +153,12 @@ class HealthCheckResponse(_message.Message):
     status: HealthCheckResponse.Status
     message: str
     uptime_seconds: int
-    def __init__(self, status: _Optional[_Union[HealthCheckResponse.Status, str]] = ..., message: _Optional[str] = ..., uptime_seconds: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        status: _Optional[_Union[HealthCheckResponse.Status, str]] = ...,
+        message: _Optional[str] = ...,
+        uptime_seconds: _Optional[int] = ...,
+    ) -> None: ...
 
 class GetStatsRequest(_message.Message):
     __slots__ = ("include_table_stats",)
@@ -132,10 +176,26 @@ class TableStats(_message.Message):
     num_embeddings: int
     dim_size: int
     memory_bytes: int
-    def __init__(self, name: _Optional[str] = ..., num_embeddings: _Optional[int] = ..., dim_size: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        name: _Optional[str] = ...,
+        num_embeddings: _Optional[int] = ...,
+        dim_size: _Optional[int] = ...,
+        memory_bytes: _Optional[int] = ...,
+    ) -> None: ...
 
 class GetStatsResponse(_message.Message):
-    __slots__ = ("shard_id", "total_embeddings", "memory_bytes", "table_stats", "lookup_count", "apply_gradients_count", "avg_lookup_latency_us", "avg_apply_latency_us", "delta_sequence")
+    __slots__ = (
+        "shard_id",
+        "total_embeddings",
+        "memory_bytes",
+        "table_stats",
+        "lookup_count",
+        "apply_gradients_count",
+        "avg_lookup_latency_us",
+        "avg_apply_latency_us",
+        "delta_sequence",
+    )
     SHARD_ID_FIELD_NUMBER: _ClassVar[int]
     TOTAL_EMBEDDINGS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -154,7 +214,18 @@ class GetStatsResponse(_message.Message):
     avg_lookup_latency_us: int
     avg_apply_latency_us: int
     delta_sequence: int
-    def __init__(self, shard_id: _Optional[int] = ..., total_embeddings: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., table_stats: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ..., lookup_count: _Optional[int] = ..., apply_gradients_count: _Optional[int] = ..., avg_lookup_latency_us: _Optional[int] = ..., avg_apply_latency_us: _Optional[int] = ..., delta_sequence: _Optional[int] = ...) -> None: ...
+    def __init__(
+        self,
+        shard_id: _Optional[int] = ...,
+        total_embeddings: _Optional[int] = ...,
+        memory_bytes: _Optional[int] = ...,
+        table_stats: _Optional[_Iterable[_Union[TableStats, _Mapping]]] = ...,
+        lookup_count: _Optional[int] = ...,
+        apply_gradients_count: _Optional[int] = ...,
+        avg_lookup_latency_us: _Optional[int] = ...,
+        avg_apply_latency_us: _Optional[int] = ...,
+        delta_sequence: _Optional[int] = ...,
+    ) -> None: ...
 
 class BatchLookupRequest(_message.Message):
     __slots__ = ("requests",)

@@ -15,7 +15,12 @@ class FilterByFidConfig(_message.Message):
     has_fids: _containers.RepeatedScalarFieldContainer[int]
     filter_fids: _containers.RepeatedScalarFieldContainer[int]
     select_fids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, has_fids: _Optional[_Iterable[int]] = ..., filter_fids: _Optional[_Iterable[int]] = ..., select_fids: _Optional[_Iterable[int]] = ...) -> None: ...
+    def __init__(
+        self,
+        has_fids: _Optional[_Iterable[int]] = ...,
+        filter_fids: _Optional[_Iterable[int]] = ...,
+        select_fids: _Optional[_Iterable[int]] = ...,
+    ) -> None: ...
 
 class FilterByActionConfig(_message.Message):
     __slots__ = ("has_actions",)
@@ -39,14 +44,25 @@ class AddLabelConfig(_message.Message):
         pos_actions: _containers.RepeatedScalarFieldContainer[int]
         neg_actions: _containers.RepeatedScalarFieldContainer[int]
         sample_rate: float
-        def __init__(self, pos_actions: _Optional[_Iterable[int]] = ..., neg_actions: _Optional[_Iterable[int]] = ..., sample_rate: _Optional[float] = ...) -> None: ...
+        def __init__(
+            self,
+            pos_actions: _Optional[_Iterable[int]] = ...,
+            neg_actions: _Optional[_Iterable[int]] = ...,
+            sample_rate: _Optional[float] = ...,
+        ) -> None: ...
+
     TASK_LABEL_CONFIGS_FIELD_NUMBER: _ClassVar[int]
     NEGATIVE_VALUE_FIELD_NUMBER: _ClassVar[int]
     NEW_SAMPLE_RATE_FIELD_NUMBER: _ClassVar[int]
     task_label_configs: _containers.RepeatedCompositeFieldContainer[AddLabelConfig.TaskLabelConfig]
     negative_value: float
     new_sample_rate: float
-    def __init__(self, task_label_configs: _Optional[_Iterable[_Union[AddLabelConfig.TaskLabelConfig, _Mapping]]] = ..., negative_value: _Optional[float] = ..., new_sample_rate: _Optional[float] = ...) -> None: ...
+    def __init__(
+        self,
+        task_label_configs: _Optional[_Iterable[_Union[AddLabelConfig.TaskLabelConfig, _Mapping]]] = ...,
+        negative_value: _Optional[float] = ...,
+        new_sample_rate: _Optional[float] = ...,
+    ) -> None: ...
 
 class FilterByValueConfig(_message.Message):
     __slots__ = ("field_name", "op", "float_operand", "int_operand", "string_operand", "keep_empty", "operand_filepath")
@@ -64,7 +80,16 @@ class FilterByValueConfig(_message.Message):
     string_operand: _containers.RepeatedScalarFieldContainer[str]
     keep_empty: bool
     operand_filepath: str
-    def __init__(self, field_name: _Optional[str] = ..., op: _Optional[str] = ..., float_operand: _Optional[_Iterable[float]] = ..., int_operand: _Optional[_Iterable[int]] = ..., string_operand: _Optional[_Iterable[str]] = ..., keep_empty: _Optional[bool] = ..., operand_filepath: _Optional[str] = ...) -> None: ...
+    def __init__(
+        self,
+        field_name: _Optional[str] = ...,
+        op: _Optional[str] = ...,
+        float_operand: _Optional[_Iterable[float]] = ...,
+        int_operand: _Optional[_Iterable[int]] = ...,
+        string_operand: _Optional[_Iterable[str]] = ...,
+        keep_empty: _Optional[bool] = ...,
+        operand_filepath: _Optional[str] = ...,
+    ) -> None: ...
 
 class BasicTransformConfig(_message.Message):
     __slots__ = ("filter_by_fid", "filter_by_action", "filter_by_label", "add_label", "filter_by_value")
@@ -78,7 +103,14 @@ class BasicTransformConfig(_message.Message):
     filter_by_label: FilterByLabelConfig
     add_label: AddLabelConfig
     filter_by_value: FilterByValueConfig
-    def __init__(self, filter_by_fid: _Optional[_Union[FilterByFidConfig, _Mapping]] = ..., filter_by_action: _Optional[_Union[FilterByActionConfig, _Mapping]] = ..., filter_by_label: _Optional[_Union[FilterByLabelConfig, _Mapping]] = ..., add_label: _Optional[_Union[AddLabelConfig, _Mapping]] = ..., filter_by_value: _Optional[_Union[FilterByValueConfig, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        filter_by_fid: _Optional[_Union[FilterByFidConfig, _Mapping]] = ...,
+        filter_by_action: _Optional[_Union[FilterByActionConfig, _Mapping]] = ...,
+        filter_by_label: _Optional[_Union[FilterByLabelConfig, _Mapping]] = ...,
+        add_label: _Optional[_Union[AddLabelConfig, _Mapping]] = ...,
+        filter_by_value: _Optional[_Union[FilterByValueConfig, _Mapping]] = ...,
+    ) -> None: ...
 
 class LogicalOrTransformConfig(_message.Message):
     __slots__ = ("x", "y")
@@ -86,7 +118,11 @@ class LogicalOrTransformConfig(_message.Message):
     Y_FIELD_NUMBER: _ClassVar[int]
     x: BasicTransformConfig
     y: BasicTransformConfig
-    def __init__(self, x: _Optional[_Union[BasicTransformConfig, _Mapping]] = ..., y: _Optional[_Union[BasicTransformConfig, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        x: _Optional[_Union[BasicTransformConfig, _Mapping]] = ...,
+        y: _Optional[_Union[BasicTransformConfig, _Mapping]] = ...,
+    ) -> None: ...
 
 class TransformConfig(_message.Message):
     __slots__ = ("configs",)
@@ -96,7 +132,14 @@ class TransformConfig(_message.Message):
         LOGICAL_OR_CONFIG_FIELD_NUMBER: _ClassVar[int]
         basic_config: BasicTransformConfig
         logical_or_config: LogicalOrTransformConfig
-        def __init__(self, basic_config: _Optional[_Union[BasicTransformConfig, _Mapping]] = ..., logical_or_config: _Optional[_Union[LogicalOrTransformConfig, _Mapping]] = ...) -> None: ...
+        def __init__(
+            self,
+            basic_config: _Optional[_Union[BasicTransformConfig, _Mapping]] = ...,
+            logical_or_config: _Optional[_Union[LogicalOrTransformConfig, _Mapping]] = ...,
+        ) -> None: ...
+
     CONFIGS_FIELD_NUMBER: _ClassVar[int]
     configs: _containers.RepeatedCompositeFieldContainer[TransformConfig.OneTransformConfig]
-    def __init__(self, configs: _Optional[_Iterable[_Union[TransformConfig.OneTransformConfig, _Mapping]]] = ...) -> None: ...
+    def __init__(
+        self, configs: _Optional[_Iterable[_Union[TransformConfig.OneTransformConfig, _Mapping]]] = ...
+    ) -> None: ...

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from monolith import _native
 from monolith.core.durable_files import seal, unseal, write_synced
@@ -116,9 +116,16 @@ def _decoded(body: dict[str, Any]) -> CheckpointManifest:
     return CheckpointManifest(**body, files=files)
 
 
+class _Manifest(Protocol):
+    """What names files: the manifest of a checkpoint, or of an export."""
+
+    @property
+    def files(self) -> Sequence[FileRecord]: ...
+
+
 def verify_files(
     folder: str | os.PathLike[str],
-    manifest: CheckpointManifest,
+    manifest: _Manifest,
     *,
     size_only: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
@@ -126,7 +133,7 @@ def verify_files(
     """Check the size of every file, then every checksum.
 
     Args:
-        folder: The checkpoint.
+        folder: The checkpoint, or the export.
         manifest: What it should hold.
         size_only: Names of files whose bytes someone else checks.
         progress: Called with the name of the file that comes next, the bytes checked and the bytes in all.

@@ -20,7 +20,7 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_NAMES = ("bench", "control", "convert", "demo", "evaluate", "inspect", "launch", "predict", "ps", "train")
+_NAMES = ("bench", "control", "convert", "demo", "evaluate", "inspect", "launch", "predict", "ps", "serve", "train")
 _COMMANDS = {name: f"monolith.cli.{name}" for name in _NAMES}
 
 

@@ -28,6 +28,15 @@ __all__ = [
     "PS_REPEATED_PUSHES_TOTAL",
     "PS_UP",
     "RETRY_FAILURES_TOTAL",
+    "SERVING_BATCHES_TOTAL",
+    "SERVING_BATCH_WAIT_SECONDS_TOTAL",
+    "SERVING_LOGGED_REQUESTS_TOTAL",
+    "SERVING_QUEUED_ROWS",
+    "SERVING_REQUESTS_TOTAL",
+    "SERVING_REQUEST_SECONDS",
+    "SERVING_ROWS_TOTAL",
+    "SERVING_UP",
+    "SERVING_VERSION_STATE",
     "TABLE_BYTES",
     "TABLE_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
@@ -213,6 +222,55 @@ PS_DELTA_FAILURES_TOTAL = Metric(
     name="monolith_ps_delta_failures_total",
     kind="counter",
     help="Segments of the delta log that could not be written; their changes come with the next one.",
+)
+SERVING_UP = Metric(
+    name="monolith_serving_up",
+    kind="gauge",
+    help="1 while every configured model has a version that answers, 0 before that and while the server stops.",
+)
+SERVING_REQUEST_SECONDS = Metric(
+    name="monolith_serving_request_seconds",
+    kind="histogram",
+    help="From a request's arrival to its answer.",
+    labels=("model", "api"),
+)
+SERVING_REQUESTS_TOTAL = Metric(
+    name="monolith_serving_requests_total",
+    kind="counter",
+    help="Requests that were answered, by gRPC's status code; api is grpc or rest.",
+    labels=("model", "api", "code"),
+)
+SERVING_ROWS_TOTAL = Metric(
+    name="monolith_serving_rows_total",
+    kind="counter",
+    help="Rows that models have scored.",
+)
+SERVING_BATCHES_TOTAL = Metric(
+    name="monolith_serving_batches_total",
+    kind="counter",
+    help="Calls of models, each with the requests that were computed together.",
+)
+SERVING_BATCH_WAIT_SECONDS_TOTAL = Metric(
+    name="monolith_serving_batch_wait_seconds_total",
+    kind="counter",
+    help="Time that the first request of each batch has waited.",
+)
+SERVING_QUEUED_ROWS = Metric(
+    name="monolith_serving_queued_rows",
+    kind="gauge",
+    help="Rows of requests that wait for a model's thread.",
+)
+SERVING_VERSION_STATE = Metric(
+    name="monolith_serving_version_state",
+    kind="gauge",
+    help="State of a version: 10 start, 20 loading, 30 available, 40 unloading, 50 ended.",
+    labels=("model", "version"),
+)
+SERVING_LOGGED_REQUESTS_TOTAL = Metric(
+    name="monolith_serving_logged_requests_total",
+    kind="counter",
+    help="Sampled requests, by whether they were written or dropped because the log was behind.",
+    labels=("outcome",),
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",

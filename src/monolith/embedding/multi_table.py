@@ -312,12 +312,25 @@ class MultiTable:
             missing=tuple(name for name, entry in found.items() if entry is None),
         )
 
+    def to_serving(self, *, skip_zero_rows: bool = False, full_precision: bool = False) -> MultiTable:
+        """Return copies for serving; see ``Table.to_serving``."""
+        tables = MultiTable(())
+        for name, table in self._tables.items():
+            tables._tables[name] = table.to_serving(skip_zero_rows=skip_zero_rows, full_precision=full_precision)
+        tables._table_of_feature = dict(self._table_of_feature)
+        return tables
+
     @classmethod
-    def load(cls, path: str | PathLike[str]) -> MultiTable:
-        """Make all tables of a snapshot, with the specs that were saved."""
+    def load(cls, path: str | PathLike[str], *, shard: tuple[int, int] = (0, 1)) -> MultiTable:
+        """Make all tables of a snapshot, with the specs that were saved.
+
+        Args:
+            path: The snapshot's folder.
+            shard: (index, count): take only ids with ``uint64(id) % count == index``.
+        """
         tables = cls(())
         for entry in sorted(snapshot.read_manifest(path), key=lambda entry: entry.name):
-            tables._tables[entry.name] = Table._load_saved(entry)
+            tables._tables[entry.name] = Table._load_saved(entry, shard=shard)
             tables._table_of_feature[entry.name] = entry.name
         return tables
 

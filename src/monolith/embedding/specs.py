@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from monolith.core.errors import ConfigError
 from monolith.embedding._part import check_bool, check_keys, check_whole, decode_part, encode_part, fields_of
 from monolith.embedding.admission import FILTERS, AdmissionFilter, NoFilter
-from monolith.embedding.compressors import COMPRESSORS, Compressor, Fp32
+from monolith.embedding.compressors import COMPRESSORS, Compressor, Fp16, Fp32
 from monolith.embedding.initializers import INITIALIZERS, Initializer, Zeros
 from monolith.embedding.learning_rates import (
     LEARNING_RATES,
@@ -219,6 +219,22 @@ class TableSpec:
     def learning_rates_at(self, step: int) -> NDArray[np.float32]:
         """Return the rate of every slice at ``step``. Shapes: (slices,)."""
         return np.array([piece.rate(step) for piece in self.slices], dtype=np.float32)
+
+    def for_serving(self, full_precision: bool = False) -> TableSpec:
+        """Return the spec without what only training needs: rates, admission.
+
+        Args:
+            full_precision: Whether half precision becomes full; coarser forms stay, because training has seen them.
+        """
+        slices = [
+            replace(
+                piece,
+                learning_rate=None,
+                compressor=Fp32() if full_precision and isinstance(piece.compressor, Fp16) else piece.compressor,
+            )
+            for piece in self.slices
+        ]
+        return replace(self, slices=slices, admission=NoFilter(), slot_thresholds={})
 
     def config_key(self) -> str:
         """Return a text that is equal for two tables exactly when they differ in nothing but their names."""

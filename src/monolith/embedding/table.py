@@ -252,14 +252,16 @@ class Table:
         """Make an empty table of the kind that was saved."""
         return cls._serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else cls(spec)
 
-    def to_serving(self, *, skip_zero_rows: bool = False) -> Table:
+    def to_serving(self, *, skip_zero_rows: bool = False, full_precision: bool = False) -> Table:
         """Return a copy for serving: values compressed slice by slice, no optimizer state.
 
-        With ``skip_zero_rows`` rows that are all zero are left out, now and whenever they are assigned later.
+        Args:
+            skip_zero_rows: Leave out rows that are all zero, now and whenever they are assigned later.
+            full_precision: Store slices declared as half precision with 4 bytes a number.
         """
         if self.is_serving:
             raise ConfigError(f"table {self.spec.name!r} is a serving table already")
-        serving = self._serving(self.spec, skip_zero_rows=skip_zero_rows)
+        serving = self._serving(self.spec.for_serving(full_precision), skip_zero_rows=skip_zero_rows)
         self._native.copy_to(serving._native)
         return serving
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, NoReturn
 
 from monolith.core import errors
 from monolith.core.errors import ClusterError, ConfigError, MonolithError, RpcTimeout, ShardUnavailable
@@ -21,7 +21,18 @@ try:
 except ImportError as exc:
     raise ConfigError("parameter servers need gRPC: pip install 'monolith[train]'") from exc
 
-__all__ = ["CallError", "Handler", "bind", "make_server", "method_handlers", "on_cancel", "open_channel", "translated"]
+__all__ = [
+    "CallError",
+    "Handler",
+    "abort",
+    "bind",
+    "bytes_handlers",
+    "make_server",
+    "method_handlers",
+    "on_cancel",
+    "open_channel",
+    "translated",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +49,7 @@ _CODES: tuple[tuple[type[MonolithError], grpc.StatusCode], ...] = (
     (errors.RpcTimeout, grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.ShardUnavailable, grpc.StatusCode.UNAVAILABLE),
 )
+_BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 # Servers are within the cluster, where a proxy of the environment would not find them. A peer that is gone without a
 # word is noticed after some 20 s, also while no call is under way.
 _COMMON = (
@@ -131,12 +143,18 @@ def make_server(
     services: Mapping[str, Mapping[str, Any]],
     security: Security,
     max_message_bytes: int,
+    max_calls: int | None = None,
+    options: Sequence[tuple[str, Any]] = (),
 ) -> grpc.Server:
-    """Return a server that answers ``services``, and only callers that know the token."""
+    """Return a server that answers ``services``, and only callers that know the token.
+
+    Past ``max_calls`` at the same time, waiting ones included, it refuses with RESOURCE_EXHAUSTED. ``options`` are
+    further ones of gRPC.
+    """
     interceptors: list[grpc.ServerInterceptor[Any, Any]] = [_TokenGuard(security.token)] if security.token else []
     # A port that another process has is an error, not shared with it.
-    options = [*_options(max_message_bytes), ("grpc.so_reuseport", 0)]
-    server = grpc.server(workers, interceptors=interceptors, options=options)
+    every = [*_options(max_message_bytes), ("grpc.so_reuseport", 0), *options]
+    server = grpc.server(workers, interceptors=interceptors, options=every, maximum_concurrent_rpcs=max_calls)
     for name, handlers in services.items():
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, dict(handlers)),))
     return server
@@ -196,6 +214,17 @@ def method_handlers(
         )
         for verb, answer in handlers.items()
     }
+
+
+def bytes_handlers(handlers: Mapping[str, Callable[[bytes, Any], bytes]]) -> dict[str, Any]:
+    """Return gRPC's handlers of methods that read and write their messages themselves."""
+    return {verb: grpc.unary_unary_rpc_method_handler(answer) for verb, answer in handlers.items()}
+
+
+def abort(context: grpc.ServicerContext, code: int, text: str) -> NoReturn:
+    """End a call with a status, given by its number."""
+    context.abort(_BY_NUMBER[int(code)], text)
+    raise AssertionError  # abort has raised
 
 
 def _guarded(verb: str, answer: Handler) -> Handler:

@@ -19,4 +19,8 @@ class SequenceExample(_message.Message):
     FEATURE_LISTS_FIELD_NUMBER: _ClassVar[int]
     context: _feature_pb2.Features
     feature_lists: _feature_pb2.FeatureLists
-    def __init__(self, context: _Optional[_Union[_feature_pb2.Features, _Mapping]] = ..., feature_lists: _Optional[_Union[_feature_pb2.FeatureLists, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        context: _Optional[_Union[_feature_pb2.Features, _Mapping]] = ...,
+        feature_lists: _Optional[_Union[_feature_pb2.FeatureLists, _Mapping]] = ...,
+    ) -> None: ...

@@ -33,7 +33,12 @@ class Feature(_message.Message):
     bytes_list: BytesList
     float_list: FloatList
     int64_list: Int64List
-    def __init__(self, bytes_list: _Optional[_Union[BytesList, _Mapping]] = ..., float_list: _Optional[_Union[FloatList, _Mapping]] = ..., int64_list: _Optional[_Union[Int64List, _Mapping]] = ...) -> None: ...
+    def __init__(
+        self,
+        bytes_list: _Optional[_Union[BytesList, _Mapping]] = ...,
+        float_list: _Optional[_Union[FloatList, _Mapping]] = ...,
+        int64_list: _Optional[_Union[Int64List, _Mapping]] = ...,
+    ) -> None: ...
 
 class Features(_message.Message):
     __slots__ = ("feature",)
@@ -44,6 +49,7 @@ class Features(_message.Message):
         key: str
         value: Feature
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Feature, _Mapping]] = ...) -> None: ...
+
     FEATURE_FIELD_NUMBER: _ClassVar[int]
     feature: _containers.MessageMap[str, Feature]
     def __init__(self, feature: _Optional[_Mapping[str, Feature]] = ...) -> None: ...
@@ -62,7 +68,10 @@ class FeatureLists(_message.Message):
         VALUE_FIELD_NUMBER: _ClassVar[int]
         key: str
         value: FeatureList
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[FeatureList, _Mapping]] = ...) -> None: ...
+        def __init__(
+            self, key: _Optional[str] = ..., value: _Optional[_Union[FeatureList, _Mapping]] = ...
+        ) -> None: ...
+
     FEATURE_LIST_FIELD_NUMBER: _ClassVar[int]
     feature_list: _containers.MessageMap[str, FeatureList]
     def __init__(self, feature_list: _Optional[_Mapping[str, FeatureList]] = ...) -> None: ...

@@ -1,0 +1,228 @@
+"""``monolith serve``: runs one model server until it is told to end. Parses arguments; the server does the rest."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.core
+
+from monolith.cli._tf_serving_flags import translated
+from monolith.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monolith.ps.security import Security
+    from monolith.serving import BatchSettings, ModelConfig, ModelServer
+
+__all__ = ["register"]
+
+logger = logging.getLogger(__name__)
+
+_EPILOG = (
+    "Example: monolith serve runs/clicks/exported_models --name clicks    Many models: monolith serve "
+    "--model-config-file models.conf --config-poll-s 10    The flags of tensorflow_model_server are understood too, "
+    "with - and with _."
+)
+_PORT = "0 = any, -1 = not served."
+
+
+class _Command(typer.core.TyperCommand):
+    """Understands the flags of tensorflow_model_server."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ours, ignored = translated(args)
+        for flag in ignored:
+            logger.warning("a flag of tensorflow_model_server has no meaning here and is ignored flag=%s", flag)
+        return super().parse_args(ctx, ours)
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``serve`` to the program."""
+    app.command("serve", cls=_Command, epilog=_EPILOG)(serve)
+
+
+def serve(
+    base_path: Annotated[
+        Path | None, typer.Argument(help="Folder of a model's versions; or --model-config-file.")
+    ] = None,
+    name: Annotated[str, typer.Option(help="What clients call the model.")] = "default",
+    model_base_path: Annotated[Path | None, typer.Option(help="The same as BASE_PATH.")] = None,
+    model_config_file: Annotated[
+        Path | None, typer.Option(help="Models as a ModelServerConfig of TensorFlow Serving, as text.")
+    ] = None,
+    config_poll_s: Annotated[float, typer.Option(min=0, help="Seconds between looks at that file; 0 = once.")] = 0.0,
+    version_poll_s: Annotated[float, typer.Option(min=0, help="Seconds between looks for versions; 0 = once.")] = 1.0,
+    host: Annotated[str, typer.Option(help="Interface to listen on; the default is this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=-1, max=65535, help=f"Port of gRPC; {_PORT}")] = 8500,
+    rest_port: Annotated[int, typer.Option(min=-1, max=65535, help=f"Port of REST and metrics; {_PORT}")] = 8501,
+    batching: Annotated[bool, typer.Option(help="Compute requests that wait together.")] = True,
+    batching_parameters_file: Annotated[
+        Path | None, typer.Option(help="BatchingParameters of TensorFlow Serving, as text.")
+    ] = None,
+    max_batch_rows: Annotated[int, typer.Option(min=1, help="Rows computed in one call.")] = 4096,
+    batch_wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait for more requests.")] = 0.0,
+    model_threads: Annotated[int, typer.Option(min=1, help="Calls of models at the same time.")] = 2,
+    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of the dense part of one call.")] = 1,
+    max_queued_rows: Annotated[
+        int, typer.Option(min=1, help="Rows that may wait; then requests are refused.")
+    ] = 200_000,
+    max_calls: Annotated[int, typer.Option(min=1, help="Calls of gRPC, and connections of REST, at a time.")] = 1024,
+    grpc_threads: Annotated[int, typer.Option(min=1, help="Calls of gRPC answered at the same time.")] = 64,
+    grpc_channel_arguments: Annotated[str, typer.Option(help="Of gRPC: name=value,...")] = "",
+    max_message_mb: Annotated[int, typer.Option(min=1, max=2047, help="Largest request or answer.")] = 64,
+    request_timeout_s: Annotated[float, typer.Option(help="Longest time for a request.")] = 30.0,
+    drain_s: Annotated[float, typer.Option(min=0, help="How long requests may go on after SIGTERM.")] = 10.0,
+    load_threads: Annotated[int, typer.Option(min=1, help="Versions loaded at the same time.")] = 2,
+    load_retries: Annotated[int, typer.Option(min=0, help="How often a failed load is tried again.")] = 5,
+    load_retry_interval_s: Annotated[float, typer.Option(min=0, help="Pause before that.")] = 60.0,
+    warm_up: Annotated[bool, typer.Option(help="Replay a version's warm-up requests before it is served.")] = True,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="Authority of the clients' certificates (PEM).")] = None,
+    ssl_config_file: Annotated[Path | None, typer.Option(help="SSLConfig of TensorFlow Serving, as text.")] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that callers must know.")] = None,
+    monitoring_config_file: Annotated[
+        Path | None, typer.Option(help="MonitoringConfig of TensorFlow Serving, as text: the path of the metrics.")
+    ] = None,
+    request_log: Annotated[str, typer.Option(help="Begin of the names of files with sampled requests.")] = "",
+    request_log_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the requests in them.")] = 0.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
+) -> None:
+    """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
+    from monolith.serving import BatchSettings, ModelServer, ServingConfig
+    from monolith.serving.servable import Servable
+
+    token = "" if token_file is None else token_file.read_text().strip()
+    settings = BatchSettings(
+        max_rows=max_batch_rows,
+        wait_s=batch_wait_ms / 1e3,
+        threads=model_threads,
+        max_queued_rows=max_queued_rows,
+    )
+    with (
+        _stop_signals() as ended,
+        _security(tls_cert, tls_key, tls_client_ca, ssl_config_file, token) as security,
+        ModelServer(
+            ServingConfig(
+                models=_models(base_path or model_base_path, name, model_config_file),
+                model_config_file=model_config_file,
+                model_config_poll_s=config_poll_s,
+                version_poll_s=version_poll_s,
+                host=host,
+                port=None if port < 0 else port,
+                rest_port=None if rest_port < 0 else rest_port,
+                security=security,
+                batching=_batching(settings, batching, batching_parameters_file),
+                max_message_bytes=max_message_mb << 20,
+                max_calls=max_calls,
+                grpc_threads=grpc_threads,
+                grpc_options=_channel_arguments(grpc_channel_arguments),
+                request_timeout_s=request_timeout_s,
+                drain_s=drain_s,
+                load_threads=load_threads,
+                load_retries=load_retries,
+                load_retry_interval_s=load_retry_interval_s,
+                warm_up=warm_up,
+                metrics_path=_metrics_path(monitoring_config_file),
+                request_log_rate=request_log_rate,
+                request_log_prefix=request_log,
+            ),
+            lambda folder: Servable.load(folder, threads=threads_per_call),
+        ) as server,
+    ):
+        _show(server, as_json)
+        ended.wait()
+
+
+def _models(base_path: Path | None, name: str, config_file: Path | None) -> list[ModelConfig]:
+    from monolith.serving import ModelConfig
+
+    if (base_path is None) == (config_file is None):
+        raise ConfigError("give either the folder of a model's versions or --model-config-file")
+    return [] if base_path is None else [ModelConfig(name=name, base_path=base_path)]
+
+
+def _batching(settings: BatchSettings, is_on: bool, file: Path | None) -> BatchSettings:
+    from dataclasses import replace
+
+    from monolith.serving.batching import parse_batching_parameters
+
+    if not is_on:
+        return replace(settings, max_rows=1, wait_s=0.0)
+    return settings if file is None else parse_batching_parameters(file.read_text(), str(file), settings)
+
+
+def _channel_arguments(text: str) -> list[tuple[str, str | int]]:
+    found: list[tuple[str, str | int]] = []
+    for part in filter(None, text.split(",")):
+        key, equals, value = part.partition("=")
+        if not key or not equals:
+            raise ConfigError(f"--grpc-channel-arguments has {part!r}; write name=value,name=value")
+        found.append((key, int(value) if value.lstrip("-").isdigit() else value))
+    return found
+
+
+def _metrics_path(file: Path | None) -> str:
+    from monolith.serving import messages
+
+    default = "/monitoring/prometheus/metrics"
+    if file is None:
+        return default
+    found = messages.MonitoringConfig()
+    messages.parse_text(file.read_text(), found, str(file))
+    return found.prometheus_config.path or default
+
+
+@contextmanager
+def _security(
+    cert: Path | None, key: Path | None, client_ca: Path | None, ssl_config: Path | None, token: str
+) -> Iterator[Security]:
+    from monolith.ps.security import Security
+    from monolith.serving import messages
+
+    if ssl_config is None:
+        yield Security(cert_file=cert, key_file=key, ca_file=client_ca, token=token)
+        return
+    if cert is not None or key is not None or client_ca is not None:
+        raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
+    found = messages.SSLConfig()
+    messages.parse_text(ssl_config.read_text(), found, str(ssl_config))
+    with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
+        texts = {"cert_file": found.server_cert, "key_file": found.server_key}
+        if found.client_verify:
+            texts["ca_file"] = found.custom_ca
+        files = {field: Path(folder) / field for field in texts}
+        for field, path in files.items():
+            path.write_text(texts[field])
+        yield Security(token=token, **files)  # type: ignore[arg-type]
+
+
+def _show(server: ModelServer, as_json: bool) -> None:
+    shown = {"address": server.address, "rest_address": server.rest_address, "pid": os.getpid()}
+    if as_json:
+        typer.echo(json.dumps(shown))
+        return
+    names = ", ".join(server.models.names()) or "no models yet"
+    where = [f"gRPC on {server.address}"] if server.address else []
+    where += [f"REST on http://{server.rest_address}"] if server.rest_address else []
+    typer.echo(f"serves {names}: {', '.join(where)}")
+
+
+@contextmanager
+def _stop_signals() -> Iterator[threading.Event]:
+    ended = threading.Event()
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

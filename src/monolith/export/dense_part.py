@@ -1,0 +1,153 @@
+"""The dense part of a model as files: traced, converted, quantized on request, and checked against torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.artifacts.export_manifest import DenseProgram, TensorInfo
+from monolith.core.errors import ConfigError
+from monolith.export.onnx_program import OnnxProgram, convert
+from monolith.export.options import ExportOptions
+from monolith.export.program_session import ProgramSession
+from monolith.export.sample_inputs import SAMPLE_SIZES, sample_inputs
+from monolith.export.tracing import TracedModel, input_names, trace
+from monolith.features import Model
+
+__all__ = ["DensePart"]
+
+Arrays = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sample:
+    inputs: Arrays
+    outputs: Arrays
+    """What torch says."""
+
+
+class DensePart:
+    """The dense part of a model as it is now, ready to be written. Takes the model's weights when it is made.
+
+    Raises:
+        ConfigError: ``forward`` cannot be exported, or onnx is missing.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.name = type(model).__name__
+        traced = TracedModel(model)
+        names = input_names(model.declaration)
+        was_training = model.training
+        model.eval()
+        try:
+            with torch.no_grad():
+                device = next((each.device for each in model.parameters()), torch.device("cpu"))
+                samples = sample_inputs(model.declaration)
+                tensors = [[torch.from_numpy(each[name]).to(device) for name in names] for each in samples]
+                self.torch_program = trace(traced, tensors[0])
+                said = [traced(each) for each in tensors]
+        finally:
+            model.train(was_training)
+        self.heads = tuple(traced.names.heads)
+        outputs = traced.names.outputs
+        self._samples = [
+            _Sample(inputs, {name: value.cpu().numpy() for name, value in zip(outputs, values, strict=True)})
+            for inputs, values in zip(samples, said, strict=True)
+        ]
+        self._onnx = convert(self.torch_program, names, outputs, list(model.state_dict()))
+        self.inputs, self.outputs = self._onnx.inputs, self._onnx.outputs
+
+    def write(self, program: Path, weights: Path, options: ExportOptions) -> DenseProgram:
+        """Write program and weights, and check them.
+
+        Raises:
+            ConfigError: The program's outputs differ from torch's by more than the tolerance.
+        """
+        described = self._described(self._onnx)
+        self._onnx.write(program, weights)
+        full_bytes = _bytes(program, weights)
+        exact = self._outputs(program, described)
+        error = _difference([sample.outputs for sample in self._samples], exact)
+        if not error <= options.tolerance:
+            raise ConfigError(
+                f"the exported program of {self.name} differs from torch by {error:.3g} on sample batches, more than "
+                f"the tolerance of {options.tolerance:g}; if that is as it should be, raise the tolerance"
+            )
+        described = replace(
+            described,
+            bytes=full_bytes,
+            full_bytes=full_bytes,
+            max_abs_error=error,
+            checked_rows=sum(SAMPLE_SIZES),
+        )
+        if options.quantize_bits is None:
+            return described
+        return self._write_quantized(program, weights, options.quantize_bits, described, exact)
+
+    def _write_quantized(
+        self, program: Path, weights: Path, bits: int, described: DenseProgram, exact: Sequence[Arrays]
+    ) -> DenseProgram:
+        furthest = self._onnx.quantize(bits)
+        self._onnx.write(program, weights)
+        described = replace(described, quantize_bits=bits, quantized=self._onnx.quantized, weight_error=furthest)
+        return replace(
+            described,
+            bytes=_bytes(program, weights),
+            quantization_error=_difference(exact, self._outputs(program, described)),
+        )
+
+    def write_single(self, path: Path, options: ExportOptions) -> DenseProgram:
+        """Write the program as one ONNX file with its weights inside; see ``write``, which it calls first."""
+        described = self.write(path.with_suffix(".program"), path.with_suffix(".weights"), options)
+        path.write_bytes(self._onnx.to_bytes())
+        for suffix in (".program", ".weights"):
+            path.with_suffix(suffix).unlink()
+        return replace(described, bytes=path.stat().st_size)
+
+    def write_torch(self, path: Path) -> None:
+        """Write the ``torch.export`` package."""
+        torch.export.save(self.torch_program, path)
+
+    def _described(self, onnx: OnnxProgram) -> DenseProgram:
+        return DenseProgram(
+            inputs=onnx.inputs,
+            outputs=onnx.outputs,
+            weights={
+                name: TensorInfo(dtype=str(array.dtype), shape=tuple(array.shape))
+                for name, array in onnx.weights.items()
+            },
+        )
+
+    def _outputs(self, program: Path, described: DenseProgram) -> list[Arrays]:
+        session = ProgramSession(program, described)
+        return [session.run(sample.inputs, list(described.outputs)) for sample in self._samples]
+
+
+def _difference(wanted: Sequence[Arrays], found: Sequence[Arrays]) -> float:
+    """The largest difference of an output: absolute up to 1, relative above."""
+    largest = 0.0
+    for one, other in zip(wanted, found, strict=True):
+        for name, value in one.items():
+            if value.shape != other[name].shape:
+                raise ConfigError(
+                    f"output {name!r} has shape {other[name].shape} as exported, torch's has {value.shape}"
+                )
+            if not value.size:
+                continue
+            with np.errstate(invalid="ignore"):
+                gap = np.abs(value.astype(np.float64) - other[name]) / np.maximum(1, np.abs(value))
+            both = np.isnan(value) & np.isnan(other[name]) | (value == other[name])
+            gap = np.where(both, 0, np.where(np.isnan(gap), np.inf, gap))
+            largest = max(largest, float(gap.max()))
+    return largest
+
+
+def _bytes(*paths: Path) -> int:
+    return sum(path.stat().st_size for path in paths)

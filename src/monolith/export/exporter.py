@@ -1,0 +1,261 @@
+"""``export_model``: a model and its tables become a version that a server can load, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import monolith
+from monolith.artifacts.export_folder import ExportFolder
+from monolith.artifacts.export_manifest import (
+    PROGRAM,
+    TABLES,
+    TORCH_PROGRAM,
+    WARMUP,
+    WEIGHTS,
+    DenseProgram,
+    ExportManifest,
+    ServedTable,
+)
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.durable_files import sync_folder
+from monolith.core.errors import ConfigError, VersionConflict
+from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.export.dense_part import DensePart
+from monolith.export.options import ExportOptions
+from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
+from monolith.export.warmup import copy_warmup, write_warmup
+from monolith.features import Declaration, Model
+
+__all__ = ["export_model", "export_onnx"]
+
+logger = logging.getLogger(__name__)
+
+
+def export_model(
+    model: Model,
+    store: EmbeddingStore,
+    base: str | os.PathLike[str],
+    *,
+    name: str,
+    step: int,
+    version: int | None = None,
+    options: ExportOptions | None = None,
+    warmup: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    keep_steps: Collection[int] | None = None,
+    clock: Clock | None = None,
+) -> Path:
+    """Write a version of a model below ``base``.
+
+    Args:
+        model: The model; its weights are taken as they are.
+        store: Its rows.
+        base: Folder of the model's exports; versions, or sub-models with versions, lie in it.
+        name: What the model is called.
+        step: The step it was trained to.
+        version: Number of the version; None = unix seconds.
+        options: What is written.
+        warmup: File of ``PredictionLog`` TFRecords that a server sends itself before it is ready; None = made up.
+        overwrite: Replace a version that is there.
+        keep_steps: Steps of the checkpoints that are there: earlier exports of other steps are removed; None keeps all.
+        clock: Where the version comes from.
+
+    Returns:
+        The folder of the version; of a distributed export, that of ``entry``.
+
+    Raises:
+        ConfigError: The model cannot be exported.
+        VersionConflict: The version is there already.
+    """
+    chosen = options or ExportOptions()
+    now_s = (clock or SystemClock()).now_s()
+    work = _Export(model, store, name, step, chosen, None if warmup is None else Path(warmup), now_s)
+    paths = ExportFolder(base).add(
+        version, work.sub_models, work.write, now_s=now_s, overwrite=overwrite, keep_steps=keep_steps
+    )
+    path = paths[work.sub_models[0]]
+    logger.info("exported name=%s step=%d path=%s", name, step, path)
+    return path
+
+
+def export_onnx(
+    model: Model, path: str | os.PathLike[str], *, options: ExportOptions | None = None, overwrite: bool = False
+) -> DenseProgram:
+    """Write the dense part alone, as one ONNX file with its weights inside.
+
+    Raises:
+        ConfigError: The model cannot be exported.
+        VersionConflict: The file is there already.
+    """
+    target = Path(path)
+    if target.is_dir():
+        raise ConfigError(f"'{target}' is a folder; give a file, such as '{target / 'model.onnx'}'")
+    if target.exists() and not overwrite:
+        raise VersionConflict(f"'{target}' is there already; give another name, or overwrite=True (--overwrite)")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = DensePart(model)
+    with tempfile.TemporaryDirectory(prefix=".temp-onnx-", dir=target.parent) as folder:
+        made = Path(folder) / "model.onnx"
+        described = part.write_single(made, options or ExportOptions())
+        made.replace(target)
+    sync_folder(target.parent)
+    return described
+
+
+class _Export:
+    """One export under way."""
+
+    def __init__(
+        self,
+        model: Model,
+        store: EmbeddingStore,
+        name: str,
+        step: int,
+        options: ExportOptions,
+        warmup: Path | None,
+        now_s: float,
+    ) -> None:
+        if not name:
+            raise ConfigError("the model has no name; give one")
+        self._model, self._store, self._warmup, self._options = model, store, warmup, options
+        self._declaration = _for_serving(model.declaration)
+        self._header = ExportManifest(
+            name=name,
+            version=0,
+            sub_model="standalone",
+            global_step=step,
+            exported_at_s=now_s,
+            package_version=monolith.__version__,
+            signatures={},
+        )
+
+    @property
+    def sub_models(self) -> list[str]:
+        """Names of the folders; the one to be asked first."""
+        options = self._options
+        if options.layout == "standalone":
+            return [""]
+        parts = [] if options.is_dense_only else [f"ps_{index}" for index in range(options.shards)]
+        return ["entry", *(["dense_0"] if options.has_remote_dense else []), *parts]
+
+    def write(self, staging: Path, version: int) -> dict[str, ExportManifest]:
+        """Write all sub-models."""
+        self._header = replace(self._header, version=version)
+        part = DensePart(self._model)
+        if self._options.layout == "standalone":
+            program = self._write_dense(staging, part)
+            tables = self._write_tables(staging)
+            return {"": self._front(staging, part, program, tables, has_tables=True)}
+        home = "dense_0" if self._options.has_remote_dense else "entry"
+        program = self._write_dense(staging / home, part)
+        known = _described(MultiTable(self._model.declaration.table_specs()), self._options.full_precision)
+        found = {"entry": self._front(staging / "entry", part, program, known, has_tables=False)}
+        if self._options.has_remote_dense:
+            found["entry"] = replace(found["entry"], dense=None)
+            found["dense_0"] = replace(
+                self._header,
+                sub_model="dense",
+                shard=(0, 1),
+                signatures=dense_signatures(program.inputs, program.outputs),
+                dense=program,
+                has_torch_program=self._options.with_torch_program,
+            )
+        if not self._options.is_dense_only:
+            found |= self._write_shards(staging)
+        return found
+
+    def _front(
+        self, folder: Path, part: DensePart, program: DenseProgram, tables: tuple[ServedTable, ...], has_tables: bool
+    ) -> ExportManifest:
+        """The sub-model that takes records: warm-up requests and manifest."""
+        scores = score_signatures(part.heads, part.outputs)
+        warmup = folder / WARMUP
+        warmup.parent.mkdir()
+        if self._warmup is None:
+            write_warmup(warmup, self._declaration, list(scores), self._header.name)
+        else:
+            copy_warmup(self._warmup, warmup, list(scores))
+        options = self._options
+        return replace(
+            self._header,
+            sub_model="standalone" if has_tables else "entry",
+            shard=None if has_tables else (0, options.shards),
+            signatures={**scores, **(table_signatures(tables) if has_tables else {})},
+            declaration=json.loads(self._declaration.to_json()),
+            heads=part.heads,
+            tables=tables,
+            has_tables=has_tables,
+            dense=program,
+            has_torch_program=options.with_torch_program and not options.has_remote_dense,
+        )
+
+    def _write_dense(self, folder: Path, part: DensePart) -> DenseProgram:
+        (folder / PROGRAM).parent.mkdir()
+        program = part.write(folder / PROGRAM, folder / WEIGHTS, self._options)
+        if self._options.with_torch_program:
+            part.write_torch(folder / TORCH_PROGRAM)
+        return program
+
+    def _serving_tables(self) -> MultiTable:
+        """The tables in their served form; rows that are elsewhere come over a snapshot."""
+        form = {"skip_zero_rows": self._options.skip_zero_rows, "full_precision": self._options.full_precision}
+        if isinstance(self._store, MultiTable):
+            return self._store.to_serving(**form)
+        with tempfile.TemporaryDirectory(prefix="monolith-export-") as folder:
+            self._store.snapshot(folder)
+            tables = MultiTable(spec.for_serving() for spec in self._store.specs.values())
+            tables.restore(folder)
+        return tables.to_serving(**form)
+
+    def _write_tables(self, folder: Path) -> tuple[ServedTable, ...]:
+        tables = self._serving_tables()
+        tables.save(folder / TABLES)
+        return _described(tables)
+
+    def _write_shards(self, staging: Path) -> dict[str, ExportManifest]:
+        count = self._options.shards
+        whole = staging / "whole"
+        self._serving_tables().save(whole)
+        found = {}
+        for index in range(count):
+            part = MultiTable.load(whole, shard=(index, count))
+            part.save(staging / f"ps_{index}" / TABLES)
+            tables = _described(part)
+            found[f"ps_{index}"] = replace(
+                self._header,
+                sub_model="ps",
+                shard=(index, count),
+                signatures=table_signatures(tables),
+                tables=tables,
+                has_tables=True,
+            )
+        shutil.rmtree(whole)
+        return found
+
+
+def _described(tables: MultiTable, full_precision: bool = False) -> tuple[ServedTable, ...]:
+    found = []
+    for name in tables:
+        spec = tables[name].spec.for_serving(full_precision)
+        compressors = tuple((piece.dim, piece.compressor.kind) for piece in spec.slices)
+        found.append(ServedTable(name=name, dim=spec.dim, rows=len(tables[name]), compressors=compressors))
+    return tuple(found)
+
+
+def _for_serving(declaration: Declaration) -> Declaration:
+    """The declaration without learning rates: some of them are functions, which no file can hold."""
+    return replace(
+        declaration,
+        slices={
+            table: {name: replace(piece, learning_rate=None) for name, piece in pieces.items()}
+            for table, pieces in declaration.slices.items()
+        },
+        feature_list=None,
+    )

@@ -1,0 +1,296 @@
+"""From a traced program to an ONNX file with its weights beside it. The only module that imports onnx.
+
+What the exporter of torch leaves behind is tidied up: names of the machine that it ran on, inputs that nobody reads,
+operators that onnxruntime cannot fold.
+"""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.artifacts.export_manifest import TensorInfo
+from monolith.artifacts.export_tensors import SCALE_SUFFIX, is_quantizable, quantized, restored, write_tensors
+from monolith.core.durable_files import write_synced
+from monolith.core.errors import ConfigError
+
+__all__ = ["OnnxProgram", "convert"]
+
+_PREFIX = "model."
+_DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float64", 3: "int8", 8: "string"}
+
+
+def convert(
+    program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], weights: Sequence[str]
+) -> OnnxProgram:
+    """Turn a traced program into ONNX.
+
+    Args:
+        program: What was traced.
+        inputs: Names of its inputs, in order.
+        outputs: Names of its outputs, in order.
+        weights: Names of the model's weights.
+
+    Raises:
+        ConfigError: onnx is not installed, or cannot express an operator; the text names it.
+    """
+    _onnx()
+    try:
+        with _quiet():
+            made = torch.onnx.export(
+                program,
+                dynamo=True,
+                optimize=False,
+                verbose=False,
+                input_names=list(inputs),
+                output_names=list(outputs),
+            )
+    except Exception as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(
+            f"the dense part cannot be written as ONNX: {text[:600]}; use operators that ONNX has"
+        ) from error
+    assert made is not None
+    return OnnxProgram(made.model_proto, weights)
+
+
+class OnnxProgram:
+    """A dense program in memory, tidied, its weights apart from it."""
+
+    def __init__(self, proto: Any, weights: Sequence[str]) -> None:
+        onnx = _onnx()
+        self._proto = proto
+        _forget_origins(proto)
+        _rename(proto.graph, {_PREFIX + name: name for name in weights})
+        _resolve_casts(proto)
+        _measure_real_inputs(proto.graph)
+        _drop_unused(proto.graph)
+        _name_batch(proto.graph)
+        own = set(weights)
+        self.weights: dict[str, NDArray[Any]] = {
+            each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer if each.name in own
+        }
+        """The model's weights, by the names that a checkpoint gives them."""
+        self.quantized: tuple[str, ...] = ()
+
+    @property
+    def inputs(self) -> dict[str, TensorInfo]:
+        """Inputs that are read."""
+        return {each.name: _info(each) for each in self._proto.graph.input}
+
+    @property
+    def outputs(self) -> dict[str, TensorInfo]:
+        """Outputs."""
+        return {each.name: _info(each) for each in self._proto.graph.output}
+
+    def quantize(self, bits: int) -> float:
+        """Store matrices with fewer bits; return how far the furthest weight is from what it was."""
+        furthest = 0.0
+        stored: dict[str, NDArray[Any]] = {}
+        chosen = [name for name, array in self.weights.items() if is_quantizable(array)]
+        for name, array in self.weights.items():
+            if name not in chosen:
+                stored[name] = array
+                continue
+            parts = quantized(name, array, bits)
+            stored |= parts
+            furthest = max(furthest, float(np.abs(restored(name, parts) - array).max()))
+        _decode_in_graph(self._proto.graph, {name: self.weights[name] for name in chosen}, stored, bits)
+        self.weights, self.quantized = stored, tuple(chosen)
+        return furthest
+
+    def write(self, program: Path, weights: Path) -> None:
+        """Write the program and its weights, in one folder, and wait until the disk has them."""
+        places = write_tensors(weights, self.weights)
+        onnx = _onnx()
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self._proto)
+        for tensor in proto.graph.initializer:
+            if tensor.name not in places:
+                continue
+            place = places[tensor.name]
+            for content in ("raw_data", "float_data", "int64_data", "int32_data"):
+                tensor.ClearField(content)
+            tensor.data_location = onnx.TensorProto.EXTERNAL
+            for key, value in (("location", weights.name), ("offset", place.offset), ("length", place.bytes)):
+                tensor.external_data.add(key=key, value=str(value))
+        write_synced(program, proto.SerializeToString(deterministic=True))
+
+    def to_bytes(self) -> bytes:
+        """Return the program with its weights inside."""
+        _onnx().checker.check_model(self._proto)
+        content: bytes = self._proto.SerializeToString(deterministic=True)
+        return content
+
+
+# --- tidying ----------------------------------------------------------------------------------------------------------
+
+
+def _forget_origins(proto: Any) -> None:
+    """Remove what says where and by whom the program was made: stack traces, paths, docstrings."""
+    proto.ClearField("doc_string")
+    del proto.metadata_props[:]
+    graphs = [proto.graph, *proto.functions]
+    for graph in graphs:
+        graph.ClearField("doc_string")
+        del graph.metadata_props[:]
+        for node in graph.node:
+            node.ClearField("doc_string")
+            del node.metadata_props[:]
+        for group in ("input", "output", "value_info", "initializer"):
+            for each in getattr(graph, group, ()):
+                if hasattr(each, "metadata_props"):
+                    del each.metadata_props[:]
+
+
+def _rename(graph: Any, names: Mapping[str, str]) -> None:
+    for each in (*graph.initializer, *graph.value_info):
+        each.name = names.get(each.name, each.name)
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+
+
+def _resolve_casts(proto: Any) -> None:
+    """Put Cast where CastLike is: onnxruntime has no kernel of it, and would compute on weights in every call."""
+    onnx = _onnx()
+    if not any(node.op_type == "CastLike" for node in proto.graph.node):
+        return
+    inferred = onnx.shape_inference.infer_shapes(proto)
+    types = {each.name: each.data_type for each in proto.graph.initializer}
+    for group in (inferred.graph.input, inferred.graph.output, inferred.graph.value_info):
+        types |= {each.name: each.type.tensor_type.elem_type for each in group}
+    for node in proto.graph.node:
+        if node.op_type == "CastLike" and types.get(node.input[1], 0):
+            wanted = types[node.input[1]]
+            node.op_type = "Cast"
+            del node.input[1:]
+            del node.attribute[:]
+            node.attribute.append(onnx.helper.make_attribute("to", wanted))
+
+
+def _measure_real_inputs(graph: Any) -> None:
+    """Where only the size of the batch is wanted, take it from an input that a model reads anyway."""
+    real = next((each.name for each in graph.input if "/" in each.name), None)
+    columns = {each.name for each in graph.input if "/" not in each.name}
+    for node in graph.node:
+        bounds = {attribute.name: attribute.i for attribute in node.attribute}
+        is_size = node.op_type == "Shape" and bounds.get("start", 0) == 0 and bounds.get("end") == 1
+        if real is not None and is_size and node.input[0] in columns:
+            node.input[0] = real
+
+
+def _drop_unused(graph: Any) -> None:
+    """Remove nodes that lead to no output, then inputs and initializers that nobody reads."""
+    needed = {each.name for each in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if any(name in needed for name in node.output):
+            kept.append(node)
+            needed.update(name for name in node.input if name)
+            needed.update(_read_inside(node))
+    kept.reverse()
+    _replace(graph.node, kept)
+    _replace(graph.input, [each for each in graph.input if each.name in needed])
+    _replace(graph.initializer, [each for each in graph.initializer if each.name in needed])
+    produced = {name for node in graph.node for name in node.output}
+    _replace(graph.value_info, [each for each in graph.value_info if each.name in produced])
+
+
+def _read_inside(node: Any) -> Iterator[str]:
+    """Names that the bodies of loops and branches read from outside."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield from inner.input
+                yield from _read_inside(inner)
+
+
+def _replace(field: Any, items: Sequence[Any]) -> None:
+    copies = [type(each)() for each in items]
+    for copy, each in zip(copies, items, strict=True):
+        copy.CopyFrom(each)
+    del field[:]
+    field.extend(copies)
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the first, free dimension of inputs ``batch``, and everything of the same size with it."""
+    free = {
+        each.type.tensor_type.shape.dim[0].dim_param
+        for each in graph.input
+        if each.type.tensor_type.shape.dim and each.type.tensor_type.shape.dim[0].dim_param
+    }
+    for each in (*graph.input, *graph.output, *graph.value_info):
+        for dim in each.type.tensor_type.shape.dim:
+            if dim.dim_param in free:
+                dim.dim_param = "batch"
+
+
+def _decode_in_graph(
+    graph: Any, full: Mapping[str, NDArray[Any]], stored: Mapping[str, NDArray[Any]], bits: int
+) -> None:
+    """Give every stored matrix a node that makes floats of it, under the name that its readers know."""
+    onnx = _onnx()
+    decoders, tensors = [], []
+    for tensor in graph.initializer:
+        if tensor.name not in full:
+            tensors.append(tensor)
+            continue
+        name = tensor.name
+        decoded = f"{name}.decoded"
+        tensors.append(onnx.numpy_helper.from_array(stored[name], name))
+        if bits == 8:
+            scale = name + SCALE_SUFFIX
+            tensors.append(onnx.numpy_helper.from_array(stored[scale], scale))
+            axis = stored[name].ndim - 1
+            decoders.append(onnx.helper.make_node("DequantizeLinear", [name, scale], [decoded], axis=axis))
+        else:
+            decoders.append(onnx.helper.make_node("Cast", [name], [decoded], to=onnx.TensorProto.FLOAT))
+    _replace(graph.initializer, tensors)
+    renamed = {name: f"{name}.decoded" for name in full}
+    for node in graph.node:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    _replace(graph.node, [*decoders, *graph.node])
+    _replace(graph.value_info, [each for each in graph.value_info if each.name not in full])
+
+
+def _info(value: Any) -> TensorInfo:
+    tensor = value.type.tensor_type
+    shape = tuple(-1 if dim.dim_param or not dim.HasField("dim_value") else dim.dim_value for dim in tensor.shape.dim)
+    return TensorInfo(dtype=_DTYPES[tensor.elem_type], shape=shape)
+
+
+# --- third parties ----------------------------------------------------------------------------------------------------
+
+
+def _onnx() -> Any:
+    try:
+        import onnx
+        import onnx.numpy_helper
+        import onnx.shape_inference
+        import onnxscript  # noqa: F401  (what torch's exporter is written in)
+    except ImportError as error:
+        raise ConfigError(f"exporting needs onnx and onnxscript ({error}): pip install 'monolith[export]'") from error
+    return onnx
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep back what torch's exporter says to its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,78 @@
+"""Warm-up requests of an export: copied from a file of recorded ones, or made up from the declared features."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from monolith.artifacts.export_manifest import RECORD_INPUTS
+from monolith.artifacts.export_warmup import WarmupRequest, decode_warmup, encode_warmup
+from monolith.core import fid
+from monolith.core.errors import ConfigError, RecordCorrupt
+from monolith.data.records.messages import Example
+from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
+from monolith.features import Declaration
+
+__all__ = ["copy_warmup", "write_warmup"]
+
+_REQUESTS = 15
+_ROWS = 64
+_SHARE_OF_MISSING = 0.5
+_MOST_IDS = 4
+
+
+def copy_warmup(source: Path, target: Path, signatures: Sequence[str]) -> None:
+    """Copy recorded requests, after a look at every one of them.
+
+    Raises:
+        ConfigError: The file is not there, or a request asks for what the model has not.
+        RecordCorrupt: It holds something else.
+    """
+    if not source.is_file():
+        raise ConfigError(f"the warm-up file '{source}' is not there; give one, or none to have requests made up")
+    for number, record in enumerate(read_tfrecords(source)):
+        try:
+            request = decode_warmup(record)
+        except RecordCorrupt as error:
+            raise RecordCorrupt(f"'{source}', record {number}: {error}") from error
+        if request.signature not in signatures or request.input not in RECORD_INPUTS:
+            raise ConfigError(
+                f"'{source}', record {number} asks signature {request.signature!r} with input {request.input!r}; the "
+                f"model has {', '.join(signatures)} with {', '.join(RECORD_INPUTS)}"
+            )
+    shutil.copyfile(source, target)
+
+
+def write_warmup(path: Path, declaration: Declaration, signatures: Sequence[str], model: str) -> None:
+    """Make up requests with random ids of every feature's slot; the same for the same arguments."""
+    random = np.random.default_rng(0)
+    with TfRecordWriter(path) as writer:
+        for number in range(_REQUESTS):
+            records = tuple(_example(declaration, random) for _ in range(_ROWS))
+            signature = signatures[number % len(signatures)]
+            request = WarmupRequest(model=model, signature=signature, input="examples", records=records)
+            writer.write(encode_warmup(request))
+
+
+def _example(declaration: Declaration, random: np.random.Generator) -> bytes:
+    example = Example()
+    for feature in declaration.features.values():
+        if random.random() < _SHARE_OF_MISSING:
+            continue
+        named = example.named_feature.add(name=feature.column or feature.name)
+        count = int(random.integers(1, _MOST_IDS + 1))
+        values = random.integers(0, 1 << 48, count)
+        named.feature.fid_v2_list.value.extend(fid.make_v2(feature.slot or 0, int(value)) for value in values)
+    for number in declaration.dense.values():
+        named = example.named_feature.add(name=number.column or number.name)
+        if number.dtype == "bytes":
+            named.feature.bytes_list.value.extend([b""] * number.width)
+        elif number.dtype == "int64":
+            named.feature.int64_list.value.extend(random.integers(0, 1000, number.width).tolist())
+        else:
+            named.feature.float_list.value.extend(random.standard_normal(number.width).tolist())
+    content: bytes = example.SerializeToString()
+    return content

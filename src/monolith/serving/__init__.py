@@ -1,0 +1,36 @@
+"""Serving: exported models loaded, put behind TensorFlow Serving's API, and asked. No torch: a server starts without.
+
+Names are imported when they are first used, so that a client loads no more than it needs.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from monolith.serving.batching import BatchSettings
+    from monolith.serving.client import Client
+    from monolith.serving.config import ServingConfig
+    from monolith.serving.model_config import ModelConfig, VersionPolicy
+    from monolith.serving.servable import Servable
+    from monolith.serving.server import ModelServer
+
+__all__ = ["BatchSettings", "Client", "ModelConfig", "ModelServer", "Servable", "ServingConfig", "VersionPolicy"]
+
+_HOMES = {
+    "BatchSettings": "batching",
+    "Client": "client",
+    "ModelConfig": "model_config",
+    "ModelServer": "server",
+    "Servable": "servable",
+    "ServingConfig": "config",
+    "VersionPolicy": "model_config",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``name`` on first use."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

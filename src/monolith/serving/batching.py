@@ -1,0 +1,285 @@
+"""Requests that wait for a model's threads, and are answered together where they can be.
+
+While all threads are busy, requests gather; a thread that becomes free takes the oldest and every other that can be
+answered in the same call, up to a number of rows. So nobody waits for company while a thread is idle, unless a latency
+budget says that a batch may wait for more. The queue has bounds, past which requests are refused at once; a request
+whose time is up, or whose caller has gone, is not computed. What a call computes is not known here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RecordCorrupt, RpcTimeout
+from monolith.serving import messages
+
+__all__ = ["BatchQueue", "BatchSettings", "Job", "Work", "parse_batching_parameters"]
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchSettings:
+    """How requests are gathered."""
+
+    max_rows: int = 4096
+    """Rows that are computed in one call; a single request may have more. 1 = every request alone."""
+    wait_s: float = 0.0
+    """The latency budget: how long the first request of a batch may wait for others while a thread is free."""
+    threads: int = 2
+    """Calls that are computed at the same time."""
+    max_queued_rows: int = 200_000
+    """Rows that may wait; further requests are refused."""
+    max_queued_bytes: int = 256 << 20
+    """Bytes of requests that may wait."""
+
+    def __post_init__(self) -> None:
+        for name in ("max_rows", "threads", "max_queued_rows", "max_queued_bytes"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"BatchSettings.{name} is {getattr(self, name)}; give at least 1")
+        if not 0 <= self.wait_s <= 10:
+            raise ConfigError(f"BatchSettings.wait_s is {self.wait_s}; give 0 to 10 seconds")
+
+
+def parse_batching_parameters(text: str, source: str, default: BatchSettings | None = None) -> BatchSettings:
+    """Return the settings of a batching parameters file of TensorFlow Serving; what it does not say is as in default.
+
+    Raises:
+        ConfigError: It is no such text, or has a value that cannot be.
+    """
+    default = default or BatchSettings()
+    found = messages.BatchingParameters()
+    try:
+        messages.parse_text(text, found, source)
+    except RecordCorrupt as exc:
+        raise ConfigError(f"{exc}; write it as max_batch_size {{ value: 128 }}") from exc
+
+    def of(name: str, otherwise: int) -> int:
+        return int(getattr(found, name).value) if found.HasField(name) else otherwise
+
+    rows = of("max_batch_size", default.max_rows)
+    batches = of("max_enqueued_batches", 0)
+    return BatchSettings(
+        max_rows=rows,
+        wait_s=of("batch_timeout_micros", int(default.wait_s * 1e6)) / 1e6,
+        threads=of("num_batch_threads", default.threads),
+        max_queued_rows=rows * batches if batches else default.max_queued_rows,
+        max_queued_bytes=default.max_queued_bytes,
+    )
+
+
+class Work(Protocol):
+    """What a request asks for."""
+
+    @property
+    def key(self) -> Hashable:
+        """Works with equal keys can be done together; None = only alone."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+
+    @property
+    def nbytes(self) -> int:
+        """How much memory it holds."""
+
+    def do(self, works: Sequence[Any]) -> Sequence[Any]:
+        """Return the answers of these works of one key; an answer that is an exception is that request's failure."""
+
+
+class Job:
+    """One request in the queue. ``done`` is called once, by another thread, when there is an answer or an error."""
+
+    __slots__ = ("answer", "deadline_s", "done", "error", "is_wanted", "queued_s", "work")
+
+    def __init__(
+        self,
+        work: Work,
+        done: Callable[[Job], None],
+        deadline_s: float | None = None,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        self.work = work
+        self.done = done
+        self.deadline_s = deadline_s
+        """When the answer is no longer wanted, on the queue's clock."""
+        self.is_wanted = is_wanted
+        """Says whether the caller is still there; asked before it is computed."""
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.queued_s = 0.0
+
+    def is_late(self, now_s: float) -> bool:
+        """Say whether nobody waits for it any more."""
+        if self.deadline_s is not None and self.deadline_s <= now_s:
+            return True
+        return self.is_wanted is not None and not self.is_wanted()
+
+
+class BatchQueue:
+    """Does works in threads of its own, some of them together.
+
+    Args:
+        settings: Its bounds.
+        clock: Measures deadlines and waiting.
+        on_batch: Told of each batch: requests, rows, and how long the first of them waited.
+    """
+
+    def __init__(
+        self,
+        settings: BatchSettings,
+        clock: Clock | None = None,
+        on_batch: Callable[[int, int, float], None] | None = None,
+    ) -> None:
+        self.settings = settings
+        self._clock = clock or SystemClock()
+        self._on_batch = on_batch
+        self._jobs: deque[Job] = deque()
+        self._rows = 0
+        self._bytes = 0
+        self._under_way = 0
+        self._is_closed = False
+        self._changed = threading.Condition(threading.Lock())
+        self._idle = threading.Condition(self._changed._lock)  # type: ignore[attr-defined]
+        self._threads = [
+            threading.Thread(target=self._serve, name=f"model-{index}", daemon=True)
+            for index in range(settings.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def submit(self, job: Job) -> None:
+        """Put a request in the queue.
+
+        Raises:
+            Overloaded: The queue is full.
+            ModelNotReady: The server stops.
+        """
+        work = job.work
+        rows, nbytes = max(1, work.rows), work.nbytes
+        with self._changed:
+            if self._is_closed:
+                raise ModelNotReady("the server is stopping; ask another replica")
+            is_full = (
+                self._rows + rows > self.settings.max_queued_rows
+                or self._bytes + nbytes > self.settings.max_queued_bytes
+            )
+            # An empty queue takes any single request: its size was bounded where it arrived.
+            if is_full and self._jobs:
+                raise Overloaded(
+                    f"the queue is full ({self._rows} rows and {self._bytes} bytes wait); come back later, or ask "
+                    "another replica"
+                )
+            job.queued_s = self._clock.monotonic_s()
+            self._jobs.append(job)
+            self._rows += rows
+            self._bytes += nbytes
+            self._changed.notify()
+
+    @property
+    def queued(self) -> tuple[int, int]:
+        """Requests and rows that wait."""
+        return len(self._jobs), self._rows
+
+    def drain(self, timeout_s: float) -> bool:
+        """Refuse new requests and wait for those that are here; False when time ran out first."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            return self._idle.wait_for(lambda: not self._jobs and not self._under_way, timeout_s)
+
+    def close(self, timeout_s: float = 0.0) -> None:
+        """Drain, fail what is left, and end the threads."""
+        self.drain(timeout_s)
+        with self._changed:
+            left = list(self._jobs)
+            self._jobs.clear()
+            self._rows = self._bytes = 0
+        for job in left:
+            self._end(job, None, ModelNotReady("the server is stopping; ask another replica"))
+        for thread in self._threads:
+            thread.join(timeout_s + 5.0)
+
+    # --- inside ---
+
+    def _serve(self) -> None:
+        while True:
+            with self._changed:
+                while not self._jobs:
+                    if self._is_closed:
+                        return
+                    self._changed.wait()
+                jobs = self._take()
+                self._under_way += 1
+            try:
+                self._answer(jobs)
+            finally:
+                with self._changed:
+                    self._under_way -= 1
+                    if not self._jobs and not self._under_way:
+                        self._idle.notify_all()
+
+    def _take(self) -> list[Job]:
+        first = self._jobs[0]
+        key, wait_s = first.work.key, self.settings.wait_s
+        if wait_s > 0 and key is not None and not self._is_closed:
+            until_s = first.queued_s + wait_s
+            while self._jobs and self._jobs[0] is first and self._rows < self.settings.max_rows:
+                left_s = until_s - self._clock.monotonic_s()
+                if left_s <= 0 or self._is_closed:
+                    break
+                self._changed.wait(left_s)
+            if not self._jobs:  # another thread took them meanwhile
+                return []
+            first = self._jobs[0]
+            key = first.work.key
+        taken = [self._jobs.popleft()]
+        rows = first.work.rows
+        if key is not None and self._jobs:
+            rest: deque[Job] = deque()
+            for job in self._jobs:
+                if job.work.key == key and rows + job.work.rows <= self.settings.max_rows:
+                    rows += job.work.rows
+                    taken.append(job)
+                else:
+                    rest.append(job)
+            self._jobs = rest
+        for job in taken:
+            self._rows -= max(1, job.work.rows)
+            self._bytes -= job.work.nbytes
+        return taken
+
+    def _answer(self, taken: list[Job]) -> None:
+        now_s = self._clock.monotonic_s()
+        jobs = []
+        for job in taken:
+            if job.is_late(now_s):
+                self._end(job, None, RpcTimeout("the deadline passed while the request waited; ask with more time"))
+            else:
+                jobs.append(job)
+        if not jobs:
+            return
+        if self._on_batch is not None:
+            self._on_batch(len(jobs), sum(job.work.rows for job in jobs), now_s - jobs[0].queued_s)
+        try:
+            answers = jobs[0].work.do([job.work for job in jobs])
+        except Exception as error:
+            answers = [error] * len(jobs)
+        for job, answer in zip(jobs, answers, strict=True):
+            if isinstance(answer, BaseException):
+                self._end(job, None, answer)
+            else:
+                self._end(job, answer, None)
+
+    def _end(self, job: Job, answer: Any, error: BaseException | None) -> None:
+        job.answer, job.error = answer, error
+        try:
+            job.done(job)
+        except Exception:  # a caller that has gone must not end this thread
+            logger.exception("an answer could not be handed over")

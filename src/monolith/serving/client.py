@@ -1,0 +1,354 @@
+"""``Client``: asks a model server, ours or TensorFlow Serving, over gRPC or REST.
+
+>>> Client("127.0.0.1:8500").transport
+'grpc'
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+from urllib.error import HTTPError, URLError
+from urllib.parse import quote, urlsplit
+from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from monolith.core.errors import (
+    ConfigError,
+    InvalidRequest,
+    ModelNotFound,
+    ModelNotReady,
+    MonolithError,
+    Overloaded,
+    RpcTimeout,
+    ServingError,
+    ShardUnavailable,
+)
+from monolith.ps.security import Security
+from monolith.serving import messages
+from monolith.serving.status import Code
+from monolith.serving.tensors import encode_tensor, read_tensor
+
+__all__ = ["Client", "Records", "Version"]
+
+Records: TypeAlias = Literal["instances", "examples", "example_batch", "tf_examples"]
+"""Which message serialized records are."""
+
+_ERRORS: dict[Code, type[MonolithError]] = {
+    Code.INVALID_ARGUMENT: InvalidRequest,
+    Code.NOT_FOUND: ModelNotFound,
+    Code.RESOURCE_EXHAUSTED: Overloaded,
+    Code.DEADLINE_EXCEEDED: RpcTimeout,
+    Code.UNAVAILABLE: ModelNotReady,
+}
+_BY_STATUS = {
+    400: Code.INVALID_ARGUMENT,
+    401: Code.UNAUTHENTICATED,
+    404: Code.NOT_FOUND,
+    503: Code.UNAVAILABLE,
+    504: Code.DEADLINE_EXCEEDED,
+}
+
+
+class Version:
+    """The state of one version."""
+
+    __slots__ = ("error", "state", "version")
+
+    def __init__(self, version: int, state: str, error: str) -> None:
+        self.version = version
+        self.state = state
+        """START, LOADING, AVAILABLE, UNLOADING or END."""
+        self.error = error
+        """Why it ended; empty when all is well."""
+
+    def __repr__(self) -> str:
+        return f"Version({self.version}, {self.state!r}, {self.error!r})"
+
+
+class Client:
+    """Asks one server. Safe to use from several threads; close it, or use it as a context manager.
+
+    Args:
+        address: ``host:port`` for gRPC, ``http://host:port`` or ``https://host:port`` for REST.
+        model: The model that is asked unless a call names another.
+        timeout_s: Longest time for a call.
+        security: TLS and token.
+        max_message_bytes: Largest message of gRPC.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        model: str = "",
+        timeout_s: float = 30.0,
+        security: Security | None = None,
+        max_message_bytes: int = 64 << 20,
+    ) -> None:
+        if not timeout_s > 0:
+            raise ConfigError(f"timeout_s is {timeout_s}; give a number above 0")
+        self.address = address
+        self._model = model
+        self._timeout_s = timeout_s
+        security = security or Security()
+        self._link: _Rest | _Grpc = (
+            _Rest(address, security) if "://" in address else _Grpc(address, security, max_message_bytes)
+        )
+
+    @property
+    def transport(self) -> Literal["grpc", "rest"]:
+        """How it asks."""
+        return self._link.name
+
+    def predict(
+        self,
+        inputs: Mapping[str, ArrayLike],
+        *,
+        model: str = "",
+        version: int | None = None,
+        label: str = "",
+        signature: str = "",
+        outputs: Sequence[str] = (),
+        timeout_s: float | None = None,
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs for inputs given by name: features, ids of tables, or records as bytes.
+
+        Raises:
+            InvalidRequest: The inputs do not fit the model.
+            ModelNotFound: There is no such model or version.
+            Overloaded: The server refuses more; come back later.
+            ModelNotReady: The model is not loaded yet, or nobody answers.
+            RpcTimeout: The time was not enough.
+        """
+        arrays = {name: _array(value) for name, value in inputs.items()}
+        spec = _spec(model or self._model, version, label, signature)
+        return self._link.predict(spec, arrays, outputs, timeout_s or self._timeout_s)
+
+    def score(
+        self, records: bytes | Sequence[bytes], kind: Records = "examples", **choice: Any
+    ) -> dict[str, NDArray[Any]]:
+        """Return the outputs for serialized records; ``choice`` is as in ``predict``."""
+        lot = [records] if isinstance(records, bytes) else list(records)
+        return self.predict({kind: _array(lot)}, **choice)
+
+    def status(self, model: str = "", version: int | None = None, label: str = "") -> list[Version]:
+        """Return the state of every version of a model, or of the one that is named; newest first."""
+        return self._link.status(_spec(model or self._model, version, label, ""), self._timeout_s)
+
+    def metadata(self, model: str = "", version: int | None = None, label: str = "") -> dict[str, Any]:
+        """Return the signatures: name to ``{"inputs": {name: (dtype, shape)}, "outputs": ...}``."""
+        return self._link.metadata(_spec(model or self._model, version, label, ""), self._timeout_s)
+
+    def reload(self, config: str, timeout_s: float | None = None) -> None:
+        """Have the server serve the models of a ModelServerConfig, given as protobuf text; over gRPC only."""
+        request = messages.ReloadConfigRequest()
+        messages.parse_text(config, request.config, "config")
+        self._link.reload(request, timeout_s or self._timeout_s)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._link.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _spec(model: str, version: int | None, label: str, signature: str) -> messages.ModelSpec:
+    if not model:
+        raise ConfigError("no model is named; give model= to the client or to the call")
+    if version is not None and label:
+        raise ConfigError(f"version is {version} and label is {label!r}; give one of them")
+    spec = messages.ModelSpec(name=model, signature_name=signature)
+    if version is not None:
+        spec.version.value = version
+    elif label:
+        spec.version_label = label
+    return spec
+
+
+def _array(value: ArrayLike) -> NDArray[Any]:
+    if isinstance(value, bytes):
+        value = [value]
+    if isinstance(value, list) and value and all(isinstance(each, bytes) for each in value):
+        array = np.empty(len(value), object)  # numpy's own byte strings lose zeros at their end
+        array[:] = value
+        return array
+    return np.asarray(value)
+
+
+def _error(code: Code, text: str, where: str) -> MonolithError:
+    return _ERRORS.get(code, ServingError)(f"{text} ({code.name} from {where})")
+
+
+class _Grpc:
+    name: Literal["grpc"] = "grpc"
+
+    def __init__(self, address: str, security: Security, max_message_bytes: int) -> None:
+        from monolith.ps import _grpc
+
+        self._address = address
+        self._errors = _grpc.CallError
+        self._channel = _grpc.open_channel(address, security, max_message_bytes)
+        services = (
+            (messages.PREDICTION_SERVICE, messages.PREDICTION_METHODS),
+            (messages.MODEL_SERVICE, messages.MODEL_METHODS),
+        )
+        self._calls = {
+            verb: self._channel.unary_unary(
+                f"/{service}/{verb}",
+                request_serializer=pair[0].SerializeToString,
+                response_deserializer=pair[1].FromString,
+            )
+            for service, methods in services
+            for verb, pair in methods.items()
+        }
+
+    def predict(
+        self, spec: messages.ModelSpec, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], timeout_s: float
+    ) -> dict[str, NDArray[Any]]:
+        request = messages.PredictRequest(model_spec=spec, output_filter=outputs)
+        for name, array in arrays.items():
+            request.inputs[name].MergeFromString(encode_tensor(array))
+        answer = self._call("Predict", request, timeout_s)
+        return {name: read_tensor(tensor, name) for name, tensor in answer.outputs.items()}
+
+    def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
+        answer = self._call("GetModelStatus", messages.GetModelStatusRequest(model_spec=spec), timeout_s)
+        names = messages.ModelVersionStatus.State
+        return [
+            Version(each.version, names.Name(each.state), each.status.error_message)
+            for each in answer.model_version_status
+        ]
+
+    def metadata(self, spec: messages.ModelSpec, timeout_s: float) -> dict[str, Any]:
+        request = messages.GetModelMetadataRequest(model_spec=spec, metadata_field=["signature_def"])
+        packed = self._call("GetModelMetadata", request, timeout_s).metadata["signature_def"].value
+        found = messages.SignatureDefMap.FromString(packed).signature_def
+        return {
+            name: {"inputs": _infos(signature.inputs), "outputs": _infos(signature.outputs)}
+            for name, signature in found.items()
+        }
+
+    def reload(self, request: messages.ReloadConfigRequest, timeout_s: float) -> None:
+        status = self._call("HandleReloadConfigRequest", request, timeout_s).status
+        if status.error_code:
+            raise _error(Code(status.error_code), status.error_message, self._address)
+
+    def _call(self, verb: str, request: Any, timeout_s: float) -> Any:
+        try:
+            return self._calls[verb](request, timeout=timeout_s)
+        except self._errors as exc:
+            code: Any = exc
+            raise _error(Code(code.code().value[0]), code.details() or "", self._address) from exc
+
+    def close(self) -> None:
+        self._channel.close()
+
+
+def _infos(tensors: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    from monolith.serving.tensors import dtype_name
+
+    return {
+        name: (dtype_name(info.dtype), tuple(dim.size for dim in info.tensor_shape.dim))
+        for name, info in tensors.items()
+    }
+
+
+class _Rest:
+    name: Literal["rest"] = "rest"
+
+    def __init__(self, address: str, security: Security) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise ConfigError(f"address is {address!r}; give host:port, http://host:port or https://host:port")
+        self._address = address.rstrip("/")
+        self._headers = {"Authorization": f"Bearer {security.token}"} if security.token else {}
+        context = ssl.create_default_context(cafile=security.ca_file) if parts.scheme == "https" else None
+        if context is not None and security.is_mutual:
+            context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
+        # A proxy of the environment would not find servers within the cluster.
+        handlers: list[Any] = [ProxyHandler({})]
+        if context is not None:
+            handlers.append(HTTPSHandler(context=context))
+        self._opener = build_opener(*handlers)
+
+    def predict(
+        self, spec: messages.ModelSpec, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], timeout_s: float
+    ) -> dict[str, NDArray[Any]]:
+        body: dict[str, Any] = {"inputs": {name: _plain(array.tolist()) for name, array in arrays.items()}}
+        if spec.signature_name:
+            body["signature_name"] = spec.signature_name
+        found = self._ask(spec, ":predict", timeout_s, json.dumps(body).encode())["outputs"]
+        if not isinstance(found, dict):  # a single output has no name here
+            names = list(self.metadata(spec, timeout_s)[spec.signature_name or "serving_default"]["outputs"])
+            found = {names[0]: found}
+        arrays = {name: np.asarray(value) for name, value in found.items()}
+        shown = {
+            name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()
+        }
+        return {name: shown[name] for name in outputs} if outputs else shown
+
+    def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
+        found = self._ask(spec, "", timeout_s)["model_version_status"]
+        return [Version(int(each["version"]), each["state"], each["status"]["error_message"]) for each in found]
+
+    def metadata(self, spec: messages.ModelSpec, timeout_s: float) -> dict[str, Any]:
+        found = self._ask(spec, "/metadata", timeout_s)["metadata"]["signature_def"]["signature_def"]
+
+        def infos(tensors: Mapping[str, Any]) -> dict[str, tuple[str, tuple[int, ...]]]:
+            return {
+                name: (info["dtype"], tuple(int(dim["size"]) for dim in info["tensor_shape"]["dim"]))
+                for name, info in tensors.items()
+            }
+
+        return {
+            name: {"inputs": infos(signature["inputs"]), "outputs": infos(signature["outputs"])}
+            for name, signature in found.items()
+        }
+
+    def reload(self, request: messages.ReloadConfigRequest, timeout_s: float) -> None:
+        raise ConfigError(f"models cannot be reloaded over REST; give the gRPC port of {self._address} as host:port")
+
+    def _ask(self, spec: messages.ModelSpec, verb: str, timeout_s: float, body: bytes | None = None) -> Any:
+        choice = f"/versions/{spec.version.value}" if spec.HasField("version") else ""
+        choice = f"/labels/{quote(spec.version_label, safe='')}" if spec.version_label else choice
+        url = f"{self._address}/v1/models/{quote(spec.name, safe='')}{choice}{verb}"
+        request = Request(url, body, {**self._headers, "Content-Type": "application/json"})
+        try:
+            with self._opener.open(request, timeout=timeout_s) as answer:
+                return json.loads(answer.read())
+        except HTTPError as exc:
+            with exc:
+                raise _error(_BY_STATUS.get(exc.code, Code.UNKNOWN), _text(exc.read()), self._address) from exc
+        except TimeoutError as exc:
+            raise RpcTimeout(f"{self._address} did not answer within {timeout_s} s") from exc
+        except (URLError, OSError) as exc:
+            raise ShardUnavailable(f"{self._address}: nobody answers ({getattr(exc, 'reason', exc)})") from exc
+
+    def close(self) -> None:
+        self._opener.close()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _text(body: bytes) -> str:
+    try:
+        return str(json.loads(body)["error"])
+    except (ValueError, KeyError, TypeError):
+        return body.decode(errors="replace")[:200]

@@ -1,0 +1,212 @@
+"""From the inputs of a request to work that a model's thread can do: what gRPC and REST have in common.
+
+An input with one of the names of ``RECORD_INPUTS`` holds serialized records; requests of that kind for one version and
+signature are computed together. Any other input is a feature, or belongs to a signature that reads or sets rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
+from monolith.core.errors import InvalidRequest, MonolithError
+from monolith.data.sources.base import RecordKind
+from monolith.serving.hosted_version import HostedVersion
+from monolith.serving.loaded_model import Outputs
+from monolith.serving.row_counts import row_count
+
+__all__ = ["PredictWork", "make_work"]
+
+logger = logging.getLogger(__name__)
+
+
+class PredictWork:
+    """One request for one version.
+
+    Args:
+        hosted: The version; who makes this holds it until the work is done.
+        key: Equal where works can be done together; None = alone.
+        rows: How many rows it asks for.
+        nbytes: How much memory the inputs hold.
+        alone: Computes this request by itself.
+        records: The records, of a work that can be done with others.
+        together: Computes the records of several works.
+    """
+
+    __slots__ = ("_alone", "_together", "hosted", "key", "nbytes", "records", "rows")
+
+    def __init__(
+        self,
+        hosted: HostedVersion,
+        *,
+        key: Hashable,
+        rows: int,
+        nbytes: int,
+        alone: Callable[[], Outputs],
+        records: Sequence[bytes] = (),
+        together: Callable[[Sequence[bytes]], Outputs] | None = None,
+    ) -> None:
+        self.hosted = hosted
+        self.key = key
+        self.rows = rows
+        self.nbytes = nbytes
+        self.records = records
+        self._alone = alone
+        self._together = together
+
+    def do(self, works: Sequence[PredictWork]) -> Sequence[Outputs | Exception]:
+        """Return the outputs of each of the works, or what went wrong with it."""
+        if len(works) == 1 or self._together is None:
+            return [work._answer() for work in works]
+        try:
+            outputs = self._together([record for work in works for record in work.records])
+        except Exception:  # one of them is bad, and which one is found by asking them one by one
+            return [work._answer() for work in works]
+        rows = sum(work.rows for work in works)
+        if any(not array.ndim or len(array) != rows for array in outputs.values()):
+            return [work._answer() for work in works]
+        answers: list[Outputs | Exception] = []
+        begin = 0
+        for work in works:
+            end = begin + work.rows
+            answers.append({name: array[begin:end] for name, array in outputs.items()})
+            begin = end
+        return answers
+
+    def _answer(self) -> Outputs | Exception:
+        try:
+            return self._alone()
+        except MonolithError as error:
+            return error
+        except Exception as error:
+            logger.exception("a model failed model=%s version=%d", self.hosted.name, self.hosted.version)
+            return error
+
+
+def make_work(
+    hosted: HostedVersion, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str] = ()
+) -> PredictWork:
+    """Return the work of a request.
+
+    Args:
+        hosted: The version that is asked.
+        signature: Which of its signatures; empty = the default one.
+        inputs: Arrays by name. A feature may also be a list with one list of values per row.
+        wanted: The outputs asked for; none = all.
+
+    Raises:
+        InvalidRequest: Signature, inputs or outputs are not the model's.
+        RecordCorrupt: A record is no message.
+    """
+    signature = signature or SERVING_DEFAULT
+    declared = hosted.model.signatures.get(signature)
+    if declared is None:
+        known = ", ".join(sorted(hosted.model.signatures))
+        raise InvalidRequest(f"model {hosted.name!r} has no signature {signature!r}; there are {known}")
+    for index, name in enumerate(wanted):
+        if name not in declared.outputs:
+            raise InvalidRequest(
+                f"signature {signature!r} has no output {name!r}; there are {_names(declared.outputs)}"
+            )
+        if name in wanted[:index]:
+            raise InvalidRequest(f"output {name!r} is asked for twice; name it once")
+    if not inputs:
+        raise InvalidRequest(f"the request has no inputs; signature {signature!r} takes {_names(declared.inputs)}")
+    if declared.kind != "score":
+        return _call_work(hosted, signature, inputs, wanted)
+    named = [name for name in inputs if name in RECORD_INPUTS]
+    if not named:
+        return _features_work(hosted, signature, inputs, wanted)
+    if len(inputs) > 1:
+        others = ", ".join(sorted(map(repr, inputs)))
+        raise InvalidRequest(f"{named[0]!r} holds whole records; give nothing beside it ({others} came)")
+    return _records_work(hosted, signature, named[0], inputs[named[0]], wanted)
+
+
+def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, wanted: Sequence[str]) -> PredictWork:
+    records = value.ravel().tolist() if isinstance(value, np.ndarray) else _flat(value)
+    if not records:
+        raise InvalidRequest(f"input {name!r} has no records; give at least one")
+    for record in records:
+        if type(record) is not bytes:
+            raise InvalidRequest(
+                f"input {name!r} holds a {type(record).__name__}; give serialized records as strings of bytes "
+                '(in JSON, {"b64": ...})'
+            )
+    kind = cast(RecordKind, RECORD_INPUTS[name])
+    model, outputs = hosted.model, list(wanted) or None
+    return PredictWork(
+        hosted,
+        key=(hosted, signature, kind, tuple(wanted)),
+        rows=row_count(records, kind),
+        nbytes=sum(map(len, records)),
+        alone=lambda: model.predict(records, kind, signature, outputs),
+        records=records,
+        together=lambda every: model.predict(every, kind, signature, outputs),
+    )
+
+
+def _features_work(
+    hosted: HostedVersion, signature: str, features: Mapping[str, Any], wanted: Sequence[str]
+) -> PredictWork:
+    columns = {name: _column(value, name) for name, value in features.items()}
+    counts = {name: len(values) for name, values in columns.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidRequest(f"the features have different numbers of rows ({counts}); give the same of each")
+    return PredictWork(
+        hosted,
+        key=None,
+        rows=next(iter(counts.values())),
+        nbytes=sum(_nbytes(value) for value in columns.values()),
+        alone=lambda: hosted.model.predict_features(columns, signature, list(wanted) or None),
+    )
+
+
+def _call_work(hosted: HostedVersion, signature: str, inputs: Mapping[str, Any], wanted: Sequence[str]) -> PredictWork:
+    arrays = {name: _as_array(value, name) for name, value in inputs.items()}
+
+    def alone() -> Outputs:
+        found = hosted.model.call(signature, arrays)
+        if absent := [name for name in wanted if name not in found]:
+            raise InvalidRequest(f"output {absent[0]!r} needs inputs that the request does not have")
+        return {name: found[name] for name in wanted} if wanted else found
+
+    return PredictWork(
+        hosted,
+        key=None,
+        rows=max((len(array) for array in arrays.values() if array.ndim), default=0),
+        nbytes=sum(array.nbytes for array in arrays.values()),
+        alone=alone,
+    )
+
+
+def _as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise InvalidRequest(f"input {name!r} is no array ({error}); give rows of equal length") from error
+
+
+def _flat(value: Any) -> list[Any]:
+    return [each for inner in value for each in _flat(inner)] if isinstance(value, list | tuple) else [value]
+
+
+def _column(value: Any, name: str) -> list[Any]:
+    found = value.tolist() if isinstance(value, np.ndarray) else value
+    if isinstance(found, list):
+        return found
+    raise InvalidRequest(f"feature {name!r} is a single value; give a list with one entry per row")
+
+
+def _nbytes(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_nbytes, value))
+    return len(value) if isinstance(value, bytes | str) else 16
+
+
+def _names(declared: Mapping[str, Any]) -> str:
+    return ", ".join(sorted(declared))

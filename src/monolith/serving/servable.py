@@ -1,0 +1,390 @@
+"""``Servable``: an export in memory, ready to be asked. Thread safe, and changed by ``apply`` and ``assign`` only.
+
+Records go through the parser, the declaration and the layout kernel that training uses, then through the dense program.
+Nothing here knows of requests over a network, of versions beside this one, or of torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from monolith.artifacts.checkpoint_manifest import verify_files
+from monolith.artifacts.export_manifest import (
+    PROGRAM,
+    RECORD_INPUTS,
+    SERVING_DEFAULT,
+    TABLES,
+    WARMUP,
+    ExportManifest,
+    Signature,
+    read_export_manifest,
+)
+from monolith.artifacts.export_warmup import decode_warmup
+from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
+from monolith.data import Batch
+from monolith.data.records.tfrecord import read_tfrecords
+from monolith.data.sources.base import RecordKind
+from monolith.embedding import MultiTable
+from monolith.embedding.store import Ids, Rows
+from monolith.export.program_session import ProgramSession
+from monolith.features import Declaration, Embedder
+from monolith.serving.servable_features import records_of_features
+from monolith.serving.servable_gate import Gate
+from monolith.serving.servable_parsers import Parsers
+from monolith.serving.servable_tables import TableCalls
+
+__all__ = ["DenseRunner", "RowSource", "Servable"]
+
+Arrays = dict[str, NDArray[Any]]
+
+
+class RowSource(Protocol):
+    """Where an entry's rows come from when they are not in its folder."""
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id of every table named; the ids of a table are unique."""
+        ...
+
+
+class DenseRunner(Protocol):
+    """What computes the dense part when it is not in the folder."""
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Compute the named outputs."""
+        ...
+
+
+class Servable:
+    """One version of a model, or of a sub-model. Make it with ``load``.
+
+    Attributes:
+        folder: Where it was loaded from.
+        manifest: What it is.
+        tables: Its rows; None where they are elsewhere. Change them through ``apply`` only.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: ExportManifest,
+        tables: MultiTable | None,
+        rows: RowSource | None,
+        dense: DenseRunner | None,
+    ) -> None:
+        self.folder = folder
+        self.manifest = manifest
+        self.tables = tables
+        self._gate = Gate()
+        self._dense = dense
+        self._is_closed = False
+        self._embedder: Embedder | None = None
+        self._calls = None if tables is None else TableCalls(tables)
+        source = tables if rows is None else rows
+        if manifest.declaration is not None and source is not None:
+            declaration = Declaration.from_json(json.dumps(manifest.declaration))
+            self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
+            self._parsers = Parsers(declaration.schema())
+            self._tensors = declaration.tensors()
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        *,
+        threads: int = 1,
+        mmap: bool = True,
+        verify: Literal["sizes", "checksums"] = "sizes",
+        rows: RowSource | None = None,
+        dense: DenseRunner | None = None,
+    ) -> Servable:
+        """Load an export.
+
+        Args:
+            folder: The folder of one version.
+            threads: Threads that the dense part of one call may use.
+            mmap: Map tables into memory where their files allow it, instead of reading them.
+            verify: What is checked of every file first; those of tables are checked as they are read.
+            rows: Where an ``entry`` gets rows.
+            dense: What computes the dense part of an ``entry`` that has none.
+
+        Raises:
+            ArtifactError: There is no export in the folder, or it is not what was written; the text says what is wrong.
+            ConfigError: An ``entry`` was given nobody to ask.
+        """
+        path = Path(folder)
+        manifest = read_export_manifest(path)
+        tables_of = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
+        every = {file.name for file in manifest.files}
+        verify_files(path, manifest, size_only=tables_of if verify == "checksums" else every)
+        tables = _load_tables(path, manifest, mmap) if manifest.has_tables else None
+        if manifest.dense is not None and dense is None:
+            dense = ProgramSession(path / PROGRAM, manifest.dense, threads=threads)
+        if manifest.declaration is not None:
+            _check_parts(path, tables, rows, dense)
+        return cls(path, manifest, tables, rows, dense)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.manifest.name
+
+    @property
+    def version(self) -> int:
+        """The version's number."""
+        return self.manifest.version
+
+    @property
+    def signatures(self) -> Mapping[str, Signature]:
+        """What it can be asked."""
+        return self.manifest.signatures
+
+    # --- scoring ------------------------------------------------------------------------------------------------------
+
+    def predict(
+        self,
+        records: Sequence[bytes | bytearray | memoryview],
+        kind: RecordKind,
+        signature: str = SERVING_DEFAULT,
+        outputs: Sequence[str] | None = None,
+    ) -> Arrays:
+        """Score serialized records.
+
+        Args:
+            records: The messages; the rows of all of them count, in order.
+            kind: Which message they are.
+            signature: What is asked.
+            outputs: Names of the signature's outputs to compute; None = all.
+
+        Returns:
+            Output name to array with one row per example.
+
+        Raises:
+            InvalidRequest: The records cannot be read or do not fit the model, or there is no such signature.
+        """
+        wanted = self._wanted(signature, outputs)
+        try:
+            batch = self._parsers.parse(records, kind)
+            return self._score(batch, wanted)
+        except (DataError, ConfigError) as error:
+            raise InvalidRequest(str(error)) from error
+
+    def predict_features(
+        self,
+        features: Mapping[str, Any] | Sequence[Mapping[str, Any]],
+        signature: str = SERVING_DEFAULT,
+        outputs: Sequence[str] | None = None,
+    ) -> Arrays:
+        """Score examples whose features are given by name, as JSON has them.
+
+        Args:
+            features: A mapping of feature name to a list with one value per example; or a list of mappings, one per
+                example. The value of a sparse feature is a plain value or a list of them, which become ids as those of
+                records do, or ``{"fids": [...]}``; that of a dense feature is a number or a list of them.
+            signature: What is asked.
+            outputs: Names of the signature's outputs to compute; None = all.
+
+        Raises:
+            InvalidRequest: A feature is unknown, or its value is none.
+        """
+        self._wanted(signature, outputs)
+        assert self._embedder is not None
+        return self.predict(records_of_features(self._embedder.declaration, features), "example", signature, outputs)
+
+    def predict_batch(
+        self, batch: Batch, signature: str = SERVING_DEFAULT, outputs: Sequence[str] | None = None
+    ) -> Arrays:
+        """Score a batch that was read with the model's schema."""
+        return self._score(batch, self._wanted(signature, outputs))
+
+    def _wanted(self, signature: str, outputs: Sequence[str] | None) -> list[str]:
+        self._check_open()
+        found = self._signature(signature)
+        if found.kind != "score" or self._embedder is None:
+            raise InvalidRequest(
+                f"signature {signature!r} of {self.name!r} does not take records; use {_scoring(self.signatures)}"
+            )
+        if outputs is None:
+            return list(found.outputs)
+        for name in outputs:
+            if name not in found.outputs:
+                known = ", ".join(found.outputs)
+                raise InvalidRequest(f"signature {signature!r} of {self.name!r} has no output {name!r}; it has {known}")
+        return list(outputs)
+
+    def _signature(self, name: str) -> Signature:
+        found = self.signatures.get(name)
+        if found is None:
+            known = ", ".join(self.signatures)
+            raise InvalidRequest(f"model {self.name!r} has no signature {name!r}; it has {known}")
+        return found
+
+    def _score(self, batch: Batch, outputs: Sequence[str]) -> Arrays:
+        embedder = self._embedder
+        assert embedder is not None
+        if not batch.size:
+            return {name: self._nothing(name) for name in outputs}
+        plan = embedder.plan(batch)
+        ids = {name: plan.ids(place) for place, name in enumerate(embedder.declaration.tables)}
+        with self._gate.shared():  # rows and weights of one cut
+            found = embedder.store.pull(ids)
+            dense = self._dense
+        assert dense is not None
+        flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
+        if flat:
+            plan.pool([found[name] for name in embedder.declaration.tables], flat)
+        return dense.run(self._inputs(batch, flat), outputs)
+
+    def _inputs(self, batch: Batch, flat: Sequence[Rows]) -> Arrays:
+        inputs: Arrays = {
+            f"layout/{tensor.name}": rows.reshape(-1, *tensor.shape)
+            for tensor, rows in zip(self._tensors, flat, strict=True)
+        }
+        assert self._embedder is not None
+        for feature in self._embedder.declaration.dense.values():
+            if feature.dtype != "bytes":
+                inputs[f"dense/{feature.name}"] = batch.dense[feature.name]
+        for name in ("label", "label_mask", "weight", "sample_rate", "event_time_s", "uid"):
+            inputs[name] = getattr(batch, name)
+        return inputs
+
+    def _nothing(self, output: str) -> NDArray[Any]:
+        info = next(each.outputs[output] for each in self.signatures.values() if output in each.outputs)
+        return np.empty((0, *(max(0, size) for size in info.shape[1:])), info.dtype)
+
+    # --- rows ---------------------------------------------------------------------------------------------------------
+
+    def lookup(self, table: str, ids: ArrayLike) -> Rows:
+        """Return the row of every id of a table; zeros, or first values, where there is none."""
+        with self._gate.shared():
+            return self._table_calls().lookup(table, ids)
+
+    def assign(self, table: str, ids: ArrayLike, rows: ArrayLike) -> None:
+        """Set rows of a table; the next prediction sees them."""
+        with self._gate.exclusive():
+            self._table_calls().assign(table, ids, rows)
+
+    def call(self, signature: str, inputs: Mapping[str, ArrayLike]) -> Arrays:
+        """Call a signature that takes tensors: lookup, raw_lookup, raw_assign, hashtable_assign or the dense call.
+
+        Raises:
+            InvalidRequest: An input is missing, unknown, or of another type or shape.
+        """
+        self._check_open()
+        found = self._signature(signature)
+        if found.kind == "score":
+            raise InvalidRequest(f"signature {signature!r} of {self.name!r} takes records; call predict")
+        if found.kind == "dense":
+            return self._call_dense(found, inputs)
+        is_change = found.kind in ("raw_assign", "hashtable_assign")
+        with self._gate.exclusive() if is_change else self._gate.shared():
+            return self._table_calls().call(signature, found, inputs)
+
+    def _call_dense(self, signature: Signature, inputs: Mapping[str, ArrayLike]) -> Arrays:
+        given: Arrays = {}
+        for name, info in signature.inputs.items():
+            if name not in inputs:
+                raise InvalidRequest(f"input {name!r} is missing; the call takes {', '.join(signature.inputs)}")
+            given[name] = np.ascontiguousarray(inputs[name], info.dtype)
+            if len(given[name].shape) != len(info.shape) or given[name].shape[1:] != info.shape[1:]:
+                raise InvalidRequest(f"input {name!r} has shape {given[name].shape}; it must be {info.shape}")
+        if len({len(value) for value in given.values()}) > 1:
+            raise InvalidRequest("the inputs have different numbers of rows")
+        assert self._dense is not None
+        return self._dense.run(given, list(signature.outputs))
+
+    def _table_calls(self) -> TableCalls:
+        self._check_open()
+        if self._calls is None:
+            raise InvalidRequest(f"sub-model {self.manifest.sub_model!r} of {self.name!r} holds no tables; ask its ps")
+        return self._calls
+
+    # --- change and end -----------------------------------------------------------------------------------------------
+
+    def apply(
+        self,
+        update: Callable[[MultiTable], None] | None = None,
+        *,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+    ) -> None:
+        """Move to another cut: change rows and dense weights, in one step as predictions see it.
+
+        Args:
+            update: Changes the tables; no prediction reads rows meanwhile.
+            weights: Dense weights that changed, named as in a checkpoint.
+
+        Raises:
+            ConfigError: There is nothing here of what is to change.
+        """
+        self._check_open()
+        session: ProgramSession | None = None
+        if weights:
+            if not isinstance(self._dense, ProgramSession):
+                raise ConfigError(
+                    f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
+                )
+            session = self._dense.with_weights(weights)
+        if update is not None and self.tables is None:
+            raise ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables to change")
+        with self._gate.exclusive():
+            if update is not None and self.tables is not None:
+                update(self.tables)
+            if session is not None:
+                self._dense = session
+
+    def warm_up(self) -> int:
+        """Answer the warm-up requests that the export carries, and return how many there were.
+
+        Raises:
+            ServingError: One of them cannot be answered: the version is not fit to be served.
+        """
+        if not self.manifest.warmup:
+            return 0
+        count = 0
+        for log in read_tfrecords(self.folder / WARMUP):
+            request = decode_warmup(log)
+            kind: Any = RECORD_INPUTS[request.input]
+            self.predict(list(request.records), kind, request.signature, request.output_filter or None)
+            count += 1
+        return count
+
+    def close(self) -> None:
+        """Let go of tables and program; calls under way end well, later ones are refused."""
+        with self._gate.exclusive():
+            self._is_closed = True
+            self.tables = self._calls = self._embedder = self._dense = None
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
+
+
+def _load_tables(folder: Path, manifest: ExportManifest, mmap: bool) -> MultiTable:
+    try:
+        tables = MultiTable.load(folder / TABLES)
+    except SnapshotCorrupt as error:
+        raise ManifestInvalid(str(error)) from error
+    if list(tables) != [table.name for table in manifest.tables]:
+        raise ManifestInvalid(
+            f"'{folder / TABLES}' holds the tables {', '.join(tables)}; the manifest says "
+            f"{', '.join(table.name for table in manifest.tables)}"
+        )
+    return tables
+
+
+def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: DenseRunner | None) -> None:
+    if tables is None and rows is None:
+        raise ConfigError(f"'{folder}' is an entry, whose rows are in ps sub-models; give it who to ask: rows=")
+    if dense is None:
+        raise ConfigError(f"'{folder}' is an entry, whose dense part is in dense_0; give it who to ask: dense=")
+
+
+def _scoring(signatures: Mapping[str, Signature]) -> str:
+    names = [name for name, each in signatures.items() if each.kind == "score"]
+    return ", ".join(names) or "the entry of the model"

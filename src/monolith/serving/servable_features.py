@@ -1,0 +1,123 @@
+"""Examples given by feature name, as JSON has them, as records: what becomes of them is what becomes of any record."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from monolith.core.errors import InvalidRequest
+from monolith.data import DenseFeature
+from monolith.data.records.messages import Example
+from monolith.features import Declaration, EmbeddingFeature
+
+__all__ = ["records_of_features"]
+
+_FIDS = "fids"
+
+
+def records_of_features(
+    declaration: Declaration, features: Mapping[str, Any] | Sequence[Mapping[str, Any]]
+) -> list[bytes]:
+    """Return a serialized Example per example; see ``Servable.predict_features``.
+
+    Raises:
+        InvalidRequest: A feature is unknown, a value is none, or columns differ in length.
+    """
+    rows = _rows(features)
+    return [_record(declaration, row, number) for number, row in enumerate(rows)]
+
+
+def _rows(features: Any) -> list[Mapping[str, Any]]:
+    if isinstance(features, Mapping):
+        lengths = {name: len(values) if _is_list(values) else None for name, values in features.items()}
+        if len(set(lengths.values())) > 1 or None in lengths.values():
+            shown = ", ".join(f"{name}: {'no list' if size is None else size}" for name, size in lengths.items())
+            raise InvalidRequest(f"every feature needs a list with one value per example, got {shown}")
+        count = next(iter(lengths.values()), 0) or 0
+        return [{name: values[row] for name, values in features.items()} for row in range(count)]
+    if not _is_list(features) or not all(isinstance(row, Mapping) for row in features):
+        raise InvalidRequest(
+            "examples are a list of objects with a value per feature, or one object with a list per feature; got "
+            f"{type(features).__name__}"
+        )
+    return list(features)
+
+
+def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> bytes:
+    example = Example()
+    for name, value in row.items():
+        sparse, dense = declaration.features.get(name), declaration.dense.get(name)
+        where = f"example {number}, feature {name!r}"
+        if sparse is not None:
+            _put_sparse(example.named_feature.add(name=sparse.column or name).feature, sparse, value, where)
+        elif dense is not None:
+            _put_dense(example.named_feature.add(name=dense.column or name).feature, dense, value, where)
+        else:
+            raise InvalidRequest(
+                f"example {number} has {name!r}, which is no feature of the model; {_near(name, declaration)}"
+            )
+    content: bytes = example.SerializeToString()
+    return content
+
+
+def _put_sparse(target: Any, feature: EmbeddingFeature, value: Any, where: str) -> None:
+    if isinstance(value, Mapping):
+        if set(value) != {_FIDS}:
+            raise InvalidRequest(
+                f"{where} is an object with {', '.join(map(str, value)) or 'nothing'}; give {{'fids': [...]}}"
+            )
+        target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in _as_list(value[_FIDS]))
+        return
+    values = _as_list(value)
+    if all(isinstance(each, str | bytes) for each in values):
+        target.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
+    elif feature.slot is None:  # nothing to make an id with: the number is the id
+        target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in values)
+    elif all(type(each) is int for each in values):
+        target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
+    else:
+        target.float_list.value.extend(_real(each, where) for each in values)
+
+
+def _put_dense(target: Any, feature: DenseFeature, value: Any, where: str) -> None:
+    values = _as_list(value)
+    if feature.dtype == "bytes":
+        if not all(isinstance(each, str | bytes) for each in values):
+            raise InvalidRequest(f"{where} is {value!r}; it takes text")
+        target.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
+    elif feature.dtype == "int64":
+        target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
+    else:
+        target.float_list.value.extend(_real(each, where) for each in values)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if _is_list(value) else [value]
+
+
+def _whole(value: Any, where: str) -> int:
+    if type(value) is not int or not -(2**63) <= value < 2**64:
+        raise InvalidRequest(f"{where} holds {value!r}; it takes whole numbers of 64 bits")
+    return value
+
+
+def _signed(value: int) -> int:
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _real(value: Any, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 3.4e38:
+        raise InvalidRequest(f"{where} holds {value!r}; it takes finite numbers")
+    return float(value)
+
+
+def _near(name: Any, declaration: Declaration) -> str:
+    known = [*declaration.features, *declaration.dense]
+    near = difflib.get_close_matches(str(name), known, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

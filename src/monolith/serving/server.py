@@ -1,0 +1,243 @@
+"""A model server as one object: models, queue, gRPC, REST, polling, and a clean end. Starts without torch."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
+from monolith.ps import _grpc
+from monolith.ps.security import Security
+from monolith.serving.batching import BatchQueue
+from monolith.serving.config import ServingConfig
+from monolith.serving.figures import Figures, metrics_page
+from monolith.serving.grpc_services import GrpcServices
+from monolith.serving.hosted_models import HostedModels
+from monolith.serving.hosted_version import HostedVersion
+from monolith.serving.http_server import HttpLimits, HttpServer
+from monolith.serving.loaded_model import Loader
+from monolith.serving.model_config import ModelConfig, parse_model_configs
+from monolith.serving.request_log import RequestLog
+from monolith.serving.rest import Rest, error_body
+from monolith.serving.scoring import Scoring
+
+__all__ = ["ModelServer"]
+
+logger = logging.getLogger(__name__)
+
+
+class ModelServer:
+    """Serves models. ``start`` opens the ports, ``stop`` closes them after the requests under way.
+
+    Args:
+        config: What it serves, and where.
+        loader: Loads the version that is in a folder.
+        clock: Measures requests, deadlines and retries.
+    """
+
+    def __init__(self, config: ServingConfig, loader: Loader, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        self.config = config
+        self.figures = Figures()
+        self.models = HostedModels(
+            loader,
+            warm_up=_warm_up if config.warm_up else None,
+            clock=clock,
+            load_threads=config.load_threads,
+            load_retries=config.load_retries,
+            retry_interval_s=config.load_retry_interval_s,
+        )
+        self.queue = BatchQueue(config.batching, clock, self.figures.batch)
+        self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.figures.logged)
+        self._scoring = Scoring(self.models, self.queue, self.figures, clock)
+        self._ending = threading.Event()
+        self._pollers: list[threading.Thread] = []
+        self._grpc: object | None = None
+        self._workers: ThreadPoolExecutor | None = None
+        self._http: HttpServer | None = None
+        self._config_text: str | None = None
+        self.address = ""
+        """Where gRPC listens, ``host:port``; empty before ``start``, and where it is not served."""
+        self.rest_address = ""
+        """Where REST listens."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be sent requests: every model has a version that answers, and it is not stopping."""
+        return not self._ending.is_set() and self.models.is_ready
+
+    def start(self) -> Self:
+        """Begin to load models, open the ports, and return while models load.
+
+        Raises:
+            ClusterError: A port is taken.
+            ConfigError: The model config file cannot be read, or says what cannot be.
+        """
+        config = self.config
+        try:
+            self.models.configure(self._read_models())
+            if config.port is not None:
+                self._start_grpc(config.port)
+            if config.rest_port is not None:
+                self._start_rest(config.rest_port)
+        except BaseException:
+            self.stop(0.0)
+            raise
+        self._every(config.version_poll_s, self.models.poll, "version-poll")
+        if config.model_config_file is not None:
+            self._every(config.model_config_poll_s, self._reread_models, "config-poll")
+        logger.info("model server listens grpc=%s rest=%s", self.address or "-", self.rest_address or "-")
+        return self
+
+    def configure(self, models: Sequence[ModelConfig], timeout_s: float | None = None) -> None:
+        """Serve these models and no others; returns when their versions are loaded.
+
+        Raises:
+            ModelNotReady: A version failed to load, or is not loaded in time; the others are served.
+        """
+        self.models.configure(models)
+        if not self.models.wait_until_settled(timeout_s):
+            raise ModelNotReady(f"models are still loading after {timeout_s:.1f} s; ask for their status")
+        names = {model.name for model in models}
+        failed = [f"{name} {each.version}: {each.message}" for name, each in self.models.failures() if name in names]
+        if failed:
+            raise ModelNotReady(f"{len(failed)} versions failed to load: {'; '.join(failed)}")
+
+    def stop(self, drain_s: float | None = None) -> None:
+        """Refuse new requests, let those under way end for ``drain_s``, unload all; a second call does nothing."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        drain_s = self.config.drain_s if drain_s is None else drain_s
+        stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
+        if self._http is not None:
+            self._http.close(drain_s)
+        if stopped is not None:
+            stopped.wait()
+        if self._workers is not None:
+            self._workers.shutdown(wait=False, cancel_futures=True)
+        self.queue.close(drain_s)
+        for thread in self._pollers:
+            thread.join()
+        self.models.close()
+        self._log.close()
+        logger.info("model server stopped")
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop(0.0 if kind is not None else None)
+
+    # --- inside ---
+
+    def _start_grpc(self, port: int) -> None:
+        config = self.config
+        services = GrpcServices(
+            self._scoring, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
+        )
+        self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
+        server = _grpc.make_server(
+            self._workers,
+            services.handlers(),
+            config.security,
+            config.max_message_bytes,
+            config.max_calls,
+            config.grpc_options,
+        )
+        bound = _grpc.bind(server, _joined(config.host, port), config.security)
+        server.start()
+        self._grpc = server
+        self.address = _joined(config.host, bound)
+
+    def _start_rest(self, port: int) -> None:
+        config = self.config
+        rest = Rest(
+            self._scoring,
+            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready),
+            config.metrics_path,
+            lambda: self.is_ready,
+            config.security.token,
+            config.request_timeout_s,
+        )
+        limits = HttpLimits(
+            max_body=config.max_message_bytes,
+            max_connections=config.max_calls,
+            idle_s=config.idle_timeout_s,
+            read_s=config.read_timeout_s,
+        )
+        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security))
+        self.rest_address = _joined(config.host, self._http.port)
+
+    def _every(self, pause_s: float, act: object, name: str) -> None:
+        if pause_s <= 0:
+            return
+
+        def go_on() -> None:
+            while not self._ending.wait(pause_s):
+                try:
+                    act()  # type: ignore[operator]
+                except (MonolithError, OSError) as error:
+                    logger.warning("%s failed, the models stay as they are error=%s", name, error)
+
+        thread = threading.Thread(target=go_on, name=name, daemon=True)
+        self._pollers.append(thread)
+        thread.start()
+
+    def _read_models(self) -> Sequence[ModelConfig]:
+        if self.config.model_config_file is None:
+            return self.config.models
+        text = _read(self.config.model_config_file)
+        found = parse_model_configs(text, str(self.config.model_config_file))
+        self._config_text = text
+        return found
+
+    def _reread_models(self) -> None:
+        assert self.config.model_config_file is not None
+        if _read(self.config.model_config_file) != self._config_text:
+            self.models.configure(self._read_models())
+            logger.info("model config was read again file=%s", self.config.model_config_file)
+
+
+def _warm_up(hosted: HostedVersion) -> None:
+    count = hosted.model.warm_up()
+    if count:
+        logger.info("version warmed up model=%s version=%d requests=%d", hosted.name, hosted.version, count)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"model_config_file is {str(path)!r}, which cannot be read ({error})") from error
+
+
+def _tls(security: Security) -> ssl.SSLContext | None:
+    if not security.is_encrypted:
+        return None
+    certificate, key = security.read("cert_file"), security.read("key_file")
+    if certificate is None or key is None:
+        raise ConfigError("a server with TLS needs Security.cert_file and Security.key_file; give both")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
+        if security.is_mutual:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(security.ca_file)
+    except ssl.SSLError as error:
+        raise ConfigError(f"the certificate {str(security.cert_file)!r} cannot be used ({error.reason})") from error
+    return context
+
+
+def _joined(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,327 @@
+"""Hosted models: load, swap, fail, try again, unload; which version answers at every moment."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
+from monolith.serving import ModelConfig, VersionPolicy
+from monolith.serving.hosted_models import HostedModels
+from monolith.serving.hosted_version import HostedVersion, State
+from monolith.serving.status import Code
+from monolith.testing import FakeClock
+from monolith.testing.linear_model import LinearModel, write_version
+
+
+class Loads:
+    """A loader whose loads a test can hold and fail."""
+
+    def __init__(self) -> None:
+        self.loaded: dict[str, LinearModel] = {}
+        self.held: dict[str, threading.Event] = {}
+        self.begun: dict[str, threading.Event] = {}
+        self.failing: set[str] = set()
+        self.attempts: list[str] = []
+
+    def hold(self, version: int) -> threading.Event:
+        self.begun[str(version)] = threading.Event()
+        self.held[str(version)] = threading.Event()
+        return self.held[str(version)]
+
+    def __call__(self, folder: Path) -> LinearModel:
+        self.attempts.append(folder.name)
+        if folder.name in self.held:
+            self.begun[folder.name].set()
+            assert self.held[folder.name].wait(60)
+        if folder.name in self.failing:
+            raise ManifestInvalid(f"{folder.name} is broken")
+        self.loaded[folder.name] = LinearModel(folder)
+        return self.loaded[folder.name]
+
+
+@pytest.fixture
+def loads() -> Loads:
+    return Loads()
+
+
+@pytest.fixture
+def hosted(loads: Loads) -> Iterator[Callable[..., HostedModels]]:
+    made: list[HostedModels] = []
+
+    def make(**settings: Any) -> HostedModels:
+        made.append(HostedModels(loads, **settings))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def config(base: Path, **more: Any) -> ModelConfig:
+    return ModelConfig(name="m", base_path=base, **more)
+
+
+def settle(models: HostedModels) -> None:
+    assert models.wait_until_settled(60)
+    assert models.wait_until_unloaded(60)
+
+
+def states(models: HostedModels) -> dict[int, str]:
+    return {each.version: each.state.name for each in models.statuses("m")}
+
+
+def served(models: HostedModels, **choice: Any) -> int:
+    with models.acquire("m", **choice) as found:
+        return found.version
+
+
+def test_the_newest_version_answers_and_the_old_one_goes_when_its_successor_is_there(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    held = loads.hold(2)
+    write_version(tmp_path, 2)
+    models.poll()
+    assert loads.begun["2"].wait(60)
+    assert states(models) == {1: "AVAILABLE", 2: "LOADING"}
+    assert served(models) == 1
+    models.poll()
+    held.set()
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE"}
+    assert served(models) == 2
+    assert loads.attempts == ["1", "2"]
+    assert loads.loaded["1"].is_closed
+
+
+def test_a_version_is_closed_after_the_last_request_that_uses_it(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    users = [models.acquire("m"), models.acquire("m")]
+    write_version(tmp_path, 2)
+    models.poll()
+    assert models.wait_until_settled(60)
+    assert served(models) == 2
+    assert states(models)[1] == "UNLOADING"
+    users.pop().leave()
+    assert not loads.loaded["1"].is_closed
+    users.pop().leave()
+    settle(models)
+    assert loads.loaded["1"].is_closed
+
+
+def test_a_version_that_fails_is_reported_and_never_served(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    models = hosted(clock=clock, load_retries=2, retry_interval_s=60.0)
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    loads.failing.add("2")
+    write_version(tmp_path, 2)
+    for _ in range(3):
+        models.poll()
+        settle(models)
+    assert loads.attempts == ["1", "2"]
+    found = models.status("m", 2)[0]
+    assert (found.state, found.code, found.message) == (State.END, Code.DATA_LOSS, "2 is broken")
+    assert [name for name, _ in models.failures()] == ["m"]
+    assert served(models) == 1
+    with pytest.raises(ModelNotFound, match=r"version 2 of model 'm' is not served; there are \[1\]"):
+        models.acquire("m", 2)
+    for _ in range(5):
+        clock.advance_s(61)
+        models.poll()
+        settle(models)
+    assert loads.attempts == ["1", "2", "2", "2"]  # two more times, and then no more
+    loads.failing.clear()
+    (tmp_path / "2" / "repaired").write_text("now it is good")
+    models.poll()
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE"}
+
+
+def test_a_version_that_cannot_be_warmed_up_is_not_served(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    warmed: list[int] = []
+
+    def warm_up(version: HostedVersion) -> None:
+        warmed.append(version.version)
+        if version.version == 2:
+            raise ValueError("not a number")
+
+    models = hosted(warm_up=warm_up, load_retries=0)
+    for number in (1, 2):
+        write_version(tmp_path, number)
+        models.configure([config(tmp_path)])
+        settle(models)
+    assert warmed == [1, 2]
+    assert states(models) == {1: "AVAILABLE", 2: "END"}
+    assert "ValueError: not a number" in models.status("m", 2)[0].message
+    assert loads.loaded["2"].is_closed
+
+
+def test_policies_and_labels_decide_who_answers(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+    models = hosted()
+    for number in (1, 2, 3):
+        write_version(tmp_path, number)
+    models.configure([config(tmp_path, policy=VersionPolicy(kind="all"), labels={"stable": 1, "gone": 9})])
+    settle(models)
+    assert (served(models), served(models, version=2), served(models, label="stable")) == (3, 2, 1)
+    for label, text in (("gone", "version 9"), ("other", "no label 'other'")):
+        with pytest.raises(ModelNotFound, match=text):
+            models.acquire("m", label=label)
+    models.configure([config(tmp_path, policy=VersionPolicy(kind="specific", versions=(2,)))])
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE", 3: "END"}
+    models.configure([config(tmp_path, policy=VersionPolicy(count=2))])
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE", 3: "AVAILABLE"}
+
+
+def test_latest_once_stays_with_what_was_there(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+    models = hosted()
+    once = config(tmp_path, policy=VersionPolicy(kind="latest_once"))
+    models.configure([once])
+    settle(models)
+    for number in (1, 2):
+        write_version(tmp_path, number)
+        models.poll()
+        settle(models)
+    assert served(models) == 1
+    models.configure([once])
+    settle(models)
+    assert served(models) == 1  # the same config again changes nothing
+    models.configure([config(tmp_path)])
+    settle(models)
+    assert served(models) == 2
+
+
+def test_an_emptied_folder_leaves_what_is_served(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+    models = hosted()
+    folder = write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    folder.rename(tmp_path / "away")
+    models.poll()
+    settle(models)
+    assert served(models) == 1
+
+
+def test_another_base_path_is_loaded_before_the_old_one_goes(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path / "a", 1, bias=1.0)
+    write_version(tmp_path / "b", 1, bias=2.0)
+    models.configure([config(tmp_path / "a")])
+    settle(models)
+    first = loads.loaded["1"]
+    models.configure([config(tmp_path / "b")])
+    settle(models)
+    assert first.is_closed
+    with models.acquire("m") as found:
+        assert found.path == tmp_path / "b" / "1"
+
+
+def test_a_model_that_is_no_longer_configured_goes_with_all_its_versions(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    held = loads.hold(2)
+    write_version(tmp_path, 2)
+    models.poll()
+    assert loads.begun["2"].wait(60)
+    models.configure([])
+    assert models.names() == []
+    with pytest.raises(ModelNotFound, match="not served here"):
+        models.acquire("m")
+    held.set()
+    settle(models)
+    assert all(model.is_closed for model in loads.loaded.values())
+    with pytest.raises(ModelNotFound, match="could not find any versions"):
+        models.status("m")
+
+
+def test_a_model_without_versions_is_not_ready(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+    models = hosted()
+    assert models.is_ready
+    models.configure([config(tmp_path / "none")])
+    settle(models)
+    assert not models.is_ready
+    with pytest.raises(ModelNotReady, match="no version of model 'm'"):
+        models.acquire("m")
+
+
+def test_a_slow_load_of_one_model_does_not_hold_up_another(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path / "slow", 1)
+    write_version(tmp_path / "quick", 2)
+    held = loads.hold(1)
+    models.configure(
+        [ModelConfig(name="slow", base_path=tmp_path / "slow"), ModelConfig(name="quick", base_path=tmp_path / "quick")]
+    )
+    with models._changed:
+        assert models._changed.wait_for(lambda: bool(models._models["quick"].serving), 60)
+    held.set()
+    settle(models)
+
+
+def test_requests_during_many_swaps_always_find_an_open_version(
+    hosted: Callable[..., HostedModels], tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    ended = threading.Event()
+    errors: list[BaseException] = []
+    seen: set[int] = set()
+
+    def ask() -> None:
+        while not ended.is_set():
+            try:
+                with models.acquire("m") as found:
+                    model: Any = found.model
+                    assert not model.is_closed
+                    seen.add(found.version)
+                    assert not model.is_closed
+                ended.wait(0.0001)
+            except BaseException as error:
+                errors.append(error)
+                return
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for number in range(2, 22):
+        write_version(tmp_path, number)
+        models.poll()
+        assert models.wait_until_settled(60)
+    ended.set()
+    for thread in threads:
+        thread.join(60)
+    assert not errors
+    assert len(seen) > 1
+    settle(models)
+    assert states(models)[21] == "AVAILABLE"
+    assert len(models.statuses("m")) <= 18

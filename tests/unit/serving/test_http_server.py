@@ -1,0 +1,286 @@
+"""HTTP as it is on the wire: what is a request, what is refused, and what a slow or greedy client can hold."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from monolith.core.errors import ClusterError
+from monolith.serving.http_server import HttpLimits, HttpServer, Reply, Request
+from monolith.serving.rest import error_body
+
+
+class Echo:
+    """Answers with what came; ``/later`` from another thread, ``/held`` when the test says so."""
+
+    def __init__(self) -> None:
+        self.held = threading.Event()
+        self.arrived = threading.Event()
+        self.requests: list[Request] = []
+
+    def __call__(self, request: Request, reply: Reply) -> None:
+        self.requests.append(request)
+        body = json.dumps([request.method, request.path, request.body.decode("latin-1")]).encode()
+        if request.path == "/fail":
+            raise RuntimeError("oops")
+        if request.path == "/large":
+            reply(200, b"x" * (8 << 20), "text/plain")
+        elif request.path in ("/later", "/held"):
+
+            def answer() -> None:
+                if request.path == "/held":
+                    self.arrived.set()
+                    assert self.held.wait(60)
+                reply(200, body)
+
+            threading.Thread(target=answer, daemon=True).start()
+        else:
+            reply(200, body, headers={"X-Seen": "1"})
+
+
+@pytest.fixture
+def echo() -> Echo:
+    return Echo()
+
+
+@pytest.fixture
+def http(echo: Echo) -> Iterator[Callable[..., HttpServer]]:
+    with ExitStack() as stack:
+
+        def start(**limits: Any) -> HttpServer:
+            server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits(**limits))
+            stack.callback(server.close)
+            return server
+
+        yield start
+        echo.held.set()
+
+
+def talk(server: HttpServer, *sent: bytes, whole: bool = True) -> bytes:
+    """Send, and read until the server ends the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        for part in sent:
+            connection.sendall(part)
+        if whole:
+            connection.shutdown(socket.SHUT_WR)
+        return received(connection)
+
+
+def received(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(1 << 16):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), {line.split(": ")[0]: line.split(": ")[1] for line in lines}, body
+
+
+CLOSE = b"Host: x\r\nConnection: close\r\n"
+
+
+def test_a_request_is_answered_and_the_connection_kept(http: Callable[..., HttpServer]) -> None:
+    server = http()
+    answer = talk(
+        server,
+        b"GET /a?b=c HTTP/1.1\r\nHost: x\r\n\r\nPOST /later HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc",
+        b"HEAD /h HTTP/1.1\r\n" + CLOSE + b"\r\n",
+        whole=False,
+    )
+    assert answer.count(b"HTTP/1.1 200 OK") == 3
+    assert b'["GET", "/a", ""]' in answer
+    assert b'["POST", "/later", "abc"]' in answer
+    assert answer.endswith(b"\r\n\r\n")  # HEAD has no body
+    assert b"X-Seen: 1" in answer
+
+
+def test_an_old_client_is_answered_and_the_connection_ended(http: Callable[..., HttpServer]) -> None:
+    status, headers, _ = split(talk(http(), b"GET / HTTP/1.0\r\n\r\n", whole=False))
+    assert (status, headers["Connection"]) == (200, "close")
+
+
+def test_a_request_may_come_a_byte_at_a_time_and_in_chunks(http: Callable[..., HttpServer]) -> None:
+    server = http()
+    text = (
+        b"POST /c HTTP/1.1\r\n" + CLOSE + b"Transfer-Encoding: chunked\r\n\r\n"
+        b"3\r\nabc\r\nA;x=1\r\n0123456789\r\n0\r\n\r\n"
+    )
+    for parts in ([text], [text[index : index + 1] for index in range(len(text))]):
+        assert split(talk(server, *parts, whole=False))[2] == b'["POST", "/c", "abc0123456789"]'
+
+
+def test_a_body_may_be_gzip_but_not_a_bomb(http: Callable[..., HttpServer]) -> None:
+    server = http(max_body=10_000)
+
+    def post(body: bytes, coding: bytes = b"gzip") -> int:
+        head = b"POST / HTTP/1.1\r\n" + CLOSE + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n"
+        return split(talk(server, head % (coding, len(body)) + body, whole=False))[0]
+
+    assert post(gzip.compress(b"hello")) == 200
+    assert post(gzip.compress(b"x" * 10_000_000)) == 413
+    assert post(b"hello") == 400
+    assert post(gzip.compress(b"hello")[:-3]) == 400
+    assert post(b"hello", b"br") == 415
+
+
+def test_a_client_that_waits_for_permission_gets_it(http: Callable[..., HttpServer]) -> None:
+    server = http()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"POST / HTTP/1.1\r\n" + CLOSE + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert connection.recv(100).startswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+        connection.sendall(b"ok")
+        assert split(received(connection))[2] == b'["POST", "/", "ok"]'
+
+
+REFUSED = {
+    "no HTTP": (b"hello\r\n\r\n", 400),
+    "two words": (b"GET /\r\n\r\n", 400),
+    "bare newlines": (b"GET / HTTP/1.1\nHost: x\n\n", 400),
+    "a zero byte": (b"GET /\0 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "TLS": (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100, 400),
+    "HTTP/2": (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    "HTTP/3.0": (b"GET / HTTP/3.0\r\nHost: x\r\n\r\n", 505),
+    "a method with a colon": (b"G:T / HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "another host's address": (b"GET http://x/ HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "a target with a space": (b"GET /a b HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "a target beyond ASCII": (b"GET /\xc3\xa4 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+    "no host": (b"GET / HTTP/1.1\r\n\r\n", 400),
+    "two hosts": (b"GET / HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+    "a header without a colon": (b"GET / HTTP/1.1\r\nHost: x\r\nabc\r\n\r\n", 400),
+    "a header with a space": (b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+    "a folded header": (b"GET / HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+    "two lengths": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab", 400),
+    "a length and chunks": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        400,
+    ),
+    "chunks in HTTP/1.0": (b"POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    "another coding": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n", 501),
+    "a negative length": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n", 400),
+    "a signed length": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: +1\r\n\r\na", 400),
+    "a length in hex": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 0x1\r\n\r\na", 400),
+    "a length without end": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n", 400),
+    "a large body": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+    "a large chunk": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nFFFFFFF\r\n", 413),
+    "a chunk of no size": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n", 400),
+    "a chunk that is longer": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n", 400),
+    "a chunk line without end": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 300,
+        400,
+    ),
+    "trailers": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n", 400),
+    "another expectation": (b"POST / HTTP/1.1\r\nHost: x\r\nExpect: gold\r\n\r\n", 417),
+    "a head without end": (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 40_000, 431),
+    "too many headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_request_is_refused_once_and_the_connection_ended(
+    name: str, http: Callable[..., HttpServer]
+) -> None:
+    sent, expected = REFUSED[name]
+    server = http(max_body=1 << 20)
+    answer = talk(server, sent, whole=False)
+    status, headers, body = split(answer)
+    assert status == expected
+    assert headers["Connection"] == "close"
+    assert json.loads(body)["error"]
+    assert answer.count(b"Content-Length: ") == 1
+    assert split(talk(server, b"GET / HTTP/1.1\r\n" + CLOSE + b"\r\n"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"],
+    ids=["nothing", "half a head", "half a body"],
+)
+def test_a_client_that_says_nothing_more_is_let_go(sent: bytes, http: Callable[..., HttpServer]) -> None:
+    server = http(read_s=0.1, idle_s=0.1)
+    answer = talk(server, sent, whole=False)  # returns only because the server ends the connection
+    assert not answer or split(answer)[0] == 408
+
+
+def test_a_client_that_does_not_read_its_answer_is_let_go(http: Callable[..., HttpServer]) -> None:
+    server = http(read_s=0.2)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(1) == b"H"
+        while server.connections:
+            threading.Event().wait(0.01)
+
+
+def test_slow_clients_do_not_keep_others_waiting(http: Callable[..., HttpServer]) -> None:
+    server = http()
+    slow = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(50)]
+    for connection in slow:
+        connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Le")
+    assert split(talk(server, b"GET / HTTP/1.1\r\n" + CLOSE + b"\r\n"))[0] == 200
+    for connection in slow:
+        connection.close()
+
+
+def test_past_the_number_of_connections_clients_are_told_so(http: Callable[..., HttpServer]) -> None:
+    server = http(max_connections=1)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as first:
+        first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert first.recv(1000).startswith(b"HTTP/1.1 200")
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as second:
+            assert split(received(second))[0] == 503
+
+
+def test_a_handler_that_fails_answers_500_and_no_more(
+    http: Callable[..., HttpServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    status, _, body = split(talk(http(), b"GET /fail HTTP/1.1\r\n" + CLOSE + b"\r\n"))
+    assert status == 500
+    assert b"oops" not in body
+    assert "oops" in caplog.text
+
+
+def test_requests_sent_ahead_are_held_back_while_one_is_answered(http: Callable[..., HttpServer], echo: Echo) -> None:
+    server = http()
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert echo.arrived.wait(60)
+        ahead = b"GET /n HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 1000 + b"\r\n\r\n"
+        sender = threading.Thread(target=connection.sendall, args=(ahead * 200,))
+        sender.start()
+        echo.held.set()
+        seen = b""
+        while seen.count(b'"/n"') < 200:
+            part = connection.recv(1 << 16)
+            assert part
+            seen += part
+        sender.join(60)
+
+
+def test_a_server_that_stops_answers_what_it_has_begun(http: Callable[..., HttpServer], echo: Echo) -> None:
+    server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits())
+    idle = socket.create_connection(("127.0.0.1", server.port), timeout=60)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"GET /held HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert echo.arrived.wait(60)
+        closing = threading.Thread(target=server.close, args=(60.0,))
+        closing.start()
+        assert idle.recv(1) == b""  # who asks nothing is let go at once
+        echo.held.set()
+        assert split(received(connection))[0] == 200
+    closing.join(60)
+    idle.close()
+    assert not closing.is_alive()
+
+
+def test_a_port_that_is_taken_is_said(http: Callable[..., HttpServer], echo: Echo) -> None:
+    with pytest.raises(ClusterError, match="give a free port"):
+        HttpServer(echo, error_body, "127.0.0.1", http().port, HttpLimits())
