@@ -22,6 +22,7 @@ from commands import Command, Shell, wait_until
 from fork_server import fork_context
 
 import monolith as mt
+from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.serving import Client
 
@@ -40,7 +41,7 @@ class World:
         self.rest = ""
         self._noted: dict[str, Any] = {}
         child.write_probe(folder / "probe.pb")
-        self.probe = list(mt.data.files(str(folder / "probe.pb"), record="example_batch").records())
+        self.probe = list(read_records(folder / "probe.pb"))
 
     def start_server(self) -> None:
         command = self.shell.start(
