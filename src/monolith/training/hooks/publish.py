@@ -63,11 +63,16 @@ class PublishHook(Hook):
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
         self._publisher.publish()
         self._ended.clear()
-        self._thread = threading.Thread(target=self._go_on, name="publish", daemon=True)
+        self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
 
-    def _go_on(self) -> None:
-        while not self._ended.wait(self._every_s):
+    def _go_on(self, run: Run) -> None:
+        due_s = run.clock.monotonic_s()
+        while True:
+            now_s = run.clock.monotonic_s()
+            due_s = max(due_s + self._every_s, now_s)  # from begin to begin; what came late is not caught up with
+            if self._ended.wait(due_s - now_s):
+                return
             self._try_publish()
 
     def _try_publish(self) -> RowState | None:
