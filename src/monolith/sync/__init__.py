@@ -7,22 +7,24 @@ loop nor the server.
 
 from __future__ import annotations
 
-from monolith.sync.base import Base, LogPosition, read_base, write_base
+from monolith.sync.base import Base, read_base, write_base
 from monolith.sync.dense_versions import DenseReader, DenseWriter
 from monolith.sync.follower import Follower, FollowerStatus, Target
-from monolith.sync.publisher import LocalRows, Publisher, Rows
+from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
+from monolith.sync.remote_rows import RemoteRows
 
 __all__ = [
     # what is published
     "Base",
     "DenseReader",
     "DenseWriter",
-    "LogPosition",
     "read_base",
     "write_base",
     # who publishes
     "LocalRows",
     "Publisher",
+    "RemoteRows",
+    "RowState",
     "Rows",
     # who follows
     "Follower",

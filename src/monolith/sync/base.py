@@ -11,22 +11,15 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
+from monolith.artifacts.delta_log import LogPosition
 from monolith.core.durable_files import replace_file, seal, unseal
 from monolith.core.errors import ManifestInvalid, VersionConflict
 
-__all__ = ["BASE", "Base", "LogPosition", "read_base", "write_base"]
+__all__ = ["BASE", "Base", "read_base", "write_base"]
 
 BASE = "base.json"
 _FORMAT = "monolith.base"
 _VERSION = 1
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """A segment of a log."""
-
-    log: int
-    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,10 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from monolith.artifacts.delta_log import Cut, read_cut
+from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
-from monolith.sync.base import LogPosition
 from monolith.sync.dense_versions import DenseReader
 from monolith.sync.row_moves import opened, plan_move, rebuilt, replay
 

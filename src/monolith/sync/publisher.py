@@ -17,10 +17,10 @@ from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, publish, shard_folder
+from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, shard_folder
 from monolith.core.clock import Clock
 from monolith.embedding import MultiTable
-from monolith.sync.base import Base, LogPosition, write_base
+from monolith.sync.base import Base, write_base
 from monolith.sync.dense_versions import DenseWriter
 
 __all__ = ["LocalRows", "Publisher", "RowState", "Rows"]
@@ -50,6 +50,10 @@ class Rows(Protocol):
         Raises:
             OSError: It could not be written, and comes with the next call.
         """
+        ...
+
+    def base_of(self, tables: Path, state: RowState) -> Base:
+        """Return a snapshot as what to begin with; ``state`` is what was written last before it was taken."""
         ...
 
     def compact(self, base: Base) -> None:
@@ -98,6 +102,10 @@ class LocalRows:
         sequence, (newest_event_s, taken) = self._writer.cut(take_all)
         position = LogPosition(self._writer.log, sequence)
         return RowState(positions={0: position}, newest_event_s=newest_event_s), taken
+
+    def base_of(self, tables: Path, state: RowState) -> Base:
+        """Return a snapshot as what to begin with: nothing was learnt between the publish and the snapshot."""
+        return Base(tables=tables, positions=state.positions)
 
     def compact(self, base: Base) -> None:
         """Remove what a base contains from the log."""
@@ -170,7 +178,7 @@ class Publisher:
         Raises:
             OSError: It could not be noted; the logs keep everything.
         """
-        base = Base(tables=tables, positions=state.positions)
+        base = self._rows.base_of(tables, state)
         with self._turn:
             write_base(self.root, base)
             self._rows.compact(base)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolith import _native
-from monolith.artifacts.delta_log import Cut, DeltaReader, Segment, shard_folder
+from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, Segment, shard_folder
 from monolith.core.errors import ArtifactError, DeltaLogBroken
 from monolith.embedding import MultiTable
-from monolith.sync.base import Base, LogPosition, read_base
+from monolith.sync.base import Base, read_base
 
 __all__ = ["RowMove", "opened", "plan_move", "rebuilt", "replay"]
 

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from monolith.artifacts.delta_log import DeltaReader, read_cut
+from monolith.artifacts.delta_log import DeltaReader, LogPosition, read_cut
 from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ManifestInvalid, SchemaMismatch
 from monolith.embedding import Adagrad, Fp16, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.sync import Base, Follower, LocalRows, LogPosition, Publisher, read_base, write_base
+from monolith.sync import Base, Follower, LocalRows, Publisher, read_base, write_base
 from monolith.testing.clock import FakeClock
 
 IDS = np.arange(1, 9)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
@@ -20,7 +21,7 @@ from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.artifacts.delta_log import Flavour
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
-from monolith.sync.publisher import LocalRows, Publisher, RowState
+from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.hooks.base import Hook, Run
 
@@ -39,14 +40,23 @@ class PublishHook(Hook):
         folder: Where to; servers read it.
         every_s: Seconds from one publish to the next.
         flavour: The form of the rows; see ``PublishConfig``.
+        rows: Gives the logs of rows that are not in this process, told what holds the run between two steps.
     """
 
-    def __init__(self, folder: str | PathLike[str], *, every_s: float = 1.0, flavour: Flavour = "serving") -> None:
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        every_s: float = 1.0,
+        flavour: Flavour = "serving",
+        rows: Callable[[AbstractContextManager[None]], Rows] | None = None,
+    ) -> None:
         if not every_s > 0:
             raise ConfigError(f"every_s is {every_s}; give a positive number of seconds")
         self._folder = Path(folder)
         self._every_s = every_s
         self._flavour: Flavour = flavour
+        self._open_rows = rows
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -54,17 +64,23 @@ class PublishHook(Hook):
 
     def on_start(self, run: Run) -> None:
         """Publish what was restored, and go on in a thread."""
-        if not isinstance(run.store, MultiTable):
-            raise ConfigError(
-                f"publish_dir is {str(self._folder)!r}, and the rows are on other machines: parameter servers keep "
-                "their own logs; leave publish_dir out"
-            )
-        rows = LocalRows(self._folder, run.store, clock=run.clock, lock=_BetweenSteps(run), flavour=self._flavour)
+        rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
         self._publisher.publish()
         self._ended.clear()
         self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
+
+    def _rows(self, run: Run) -> Rows:
+        between_steps = _BetweenSteps(run)
+        if self._open_rows is not None:
+            return self._open_rows(between_steps)
+        if not isinstance(run.store, MultiTable):
+            raise ConfigError(
+                f"publish_dir is {str(self._folder)!r}, and the rows are in a {type(run.store).__name__}, which has no "
+                "delta log here; leave publish_dir out"
+            )
+        return LocalRows(self._folder, run.store, clock=run.clock, lock=between_steps, flavour=self._flavour)
 
     def _go_on(self, run: Run) -> None:
         due_s = run.clock.monotonic_s()
