@@ -95,12 +95,23 @@ def serve(
     ] = None,
     request_log: Annotated[str, typer.Option(help="Begin of the names of files with sampled requests.")] = "",
     request_log_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the requests in them.")] = 0.0,
+    sync_from: Annotated[
+        list[str] | None,
+        typer.Option(help="Folder that training publishes in: follow it. MODEL=FOLDER for one of several models."),
+    ] = None,
+    sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
     from monolith.serving import BatchSettings, ModelServer, ServingConfig
+    from monolith.serving.following import Following, parse_sources
     from monolith.serving.servable import Servable
 
+    following = Following(
+        lambda folder: Servable.load(folder, threads=threads_per_call),
+        parse_sources(sync_from or []),
+        poll_s=sync_poll_s,
+    )
     token = "" if token_file is None else token_file.read_text().strip()
     settings = BatchSettings(
         max_rows=max_batch_rows,
@@ -136,7 +147,8 @@ def serve(
                 request_log_rate=request_log_rate,
                 request_log_prefix=request_log,
             ),
-            lambda folder: Servable.load(folder, threads=threads_per_call),
+            following,
+            samples=following.samples,
         ) as server,
     ):
         _show(server, as_json)

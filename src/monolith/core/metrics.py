@@ -37,6 +37,12 @@ __all__ = [
     "SERVING_ROWS_TOTAL",
     "SERVING_UP",
     "SERVING_VERSION_STATE",
+    "SYNC_CUT",
+    "SYNC_CUTS_BEHIND",
+    "SYNC_FAILURES_TOTAL",
+    "SYNC_LAG_SECONDS",
+    "SYNC_PUBLISH_TO_SERVABLE_SECONDS",
+    "SYNC_SEQUENCE",
     "TABLE_BYTES",
     "TABLE_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
@@ -271,6 +277,42 @@ SERVING_LOGGED_REQUESTS_TOTAL = Metric(
     kind="counter",
     help="Sampled requests, by whether they were written or dropped because the log was behind.",
     labels=("outcome",),
+)
+SYNC_CUT = Metric(
+    name="monolith_sync_cut",
+    kind="gauge",
+    help="Number of the published cut that a version shows; 0 while it shows what was exported.",
+    labels=("model", "version"),
+)
+SYNC_CUTS_BEHIND = Metric(
+    name="monolith_sync_cuts_behind",
+    kind="gauge",
+    help="Cuts that are published and that a version does not show yet.",
+    labels=("model", "version"),
+)
+SYNC_LAG_SECONDS = Metric(
+    name="monolith_sync_lag_seconds",
+    kind="gauge",
+    help="How long the newest published cut has been waiting for a version; 0 when it shows it.",
+    labels=("model", "version"),
+)
+SYNC_SEQUENCE = Metric(
+    name="monolith_sync_sequence",
+    kind="gauge",
+    help="Segment of a shard's delta log that a version shows the state of.",
+    labels=("model", "version", "shard"),
+)
+SYNC_FAILURES_TOTAL = Metric(
+    name="monolith_sync_failures_total",
+    kind="counter",
+    help="Attempts to take a published cut that failed; the version stayed as it was.",
+    labels=("model", "version"),
+)
+SYNC_PUBLISH_TO_SERVABLE_SECONDS = Metric(
+    name="monolith_sync_publish_to_servable_seconds",
+    kind="histogram",
+    help="From the publishing of a cut to the moment a server can answer with it.",
+    labels=("model",),
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",

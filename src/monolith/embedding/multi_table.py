@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from monolith import _native
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
 from monolith.embedding._arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
 from monolith.embedding.snapshot import TableCut
@@ -319,6 +319,26 @@ class MultiTable:
             tables._tables[name] = table.to_serving(skip_zero_rows=skip_zero_rows, full_precision=full_precision)
         tables._table_of_feature = dict(self._table_of_feature)
         return tables
+
+    def emptied(self) -> MultiTable:
+        """Return tables of the same kind, training or serving, without rows."""
+        tables = MultiTable(())
+        for name, table in self._tables.items():
+            tables._tables[name] = table.emptied()
+        tables._table_of_feature = dict(self._table_of_feature)
+        return tables
+
+    def copy_to(self, serving: MultiTable) -> None:
+        """Copy the rows of training tables into serving tables of the same names, in the form that those have.
+
+        Raises:
+            SchemaMismatch: The names or widths differ.
+        """
+        ours, theirs = ({name: table.dim for name, table in each._tables.items()} for each in (self, serving))
+        if ours != theirs:
+            raise SchemaMismatch(f"the tables are {ours}, those to copy to {theirs}; they must be the same")
+        for name, table in self._tables.items():
+            table._native.copy_to(serving[name]._native)
 
     @classmethod
     def load(cls, path: str | PathLike[str], *, shard: tuple[int, int] = (0, 1)) -> MultiTable:

@@ -265,6 +265,12 @@ class Table:
         self._native.copy_to(serving._native)
         return serving
 
+    def emptied(self) -> Table:
+        """Return a table of the same kind without rows."""
+        if not self.is_serving:
+            return Table(self.spec)
+        return self._serving(self.spec, skip_zero_rows=self._native.skips_zero_rows)
+
     # --- figures ---
 
     def __len__(self) -> int:

@@ -17,12 +17,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from monolith import _native
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, remove_log
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, remove_log
 from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
 from monolith.embedding.multi_table import MultiTable
@@ -33,14 +32,6 @@ __all__ = ["DurableLog", "LogPosition", "position_in"]
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class LogPosition:
-    """A segment of a log."""
-
-    log: int
-    sequence: int
 
 
 class DurableLog:

@@ -29,7 +29,7 @@ from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.ps import messages
 from monolith.ps.agreement import encode_specs
 from monolith.ps.checkpoint import RemoteCut
-from monolith.ps.durable_log import position_in
+from monolith.ps.durable_log import LogPosition, position_in
 from monolith.ps.fan_out import call_all
 from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import MAX_MESSAGE_BYTES, Greeting, ServerLink
@@ -254,9 +254,13 @@ class RemoteStore:
 
     def flush_deltas(self) -> tuple[int, ...]:
         """Have every server write its delta log now; return the newest segment of each, 0 where there is no log."""
+        return tuple(position.sequence for position in self.flush_positions())
+
+    def flush_positions(self) -> tuple[LogPosition, ...]:
+        """Like ``flush_deltas``; return also which logs they are."""
         requests = dict.fromkeys(range(len(self._links)), messages.FlushDeltasRequest())
         answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
-        return tuple(answers[index].sequence for index in sorted(answers))
+        return tuple(LogPosition(answers[index].log, answers[index].sequence) for index in sorted(answers))
 
     def compact_deltas(self, path: str | PathLike[str]) -> int:
         """Have the servers remove what their delta logs hold from before a snapshot, the newest; return the segments.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from monolith.core import metrics
 from monolith.core.metrics import Metric
@@ -16,9 +16,39 @@ from monolith.serving.batching import BatchQueue
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.status import Code
 
-__all__ = ["Figures", "metrics_page"]
+__all__ = ["Figures", "Histogram", "Samples", "metrics_page"]
 
-_Samples = tuple[Metric, Sequence[tuple[Sequence[str], Any]]]
+Samples: TypeAlias = tuple[Metric, Sequence[tuple[Sequence[str], Any]]]
+"""A metric, and per sample the values of its labels and the number."""
+
+
+class Histogram:
+    """Counts seconds. Whoever uses it keeps others out.
+
+    Args:
+        bounds_us: Upper ends of its buckets in microseconds; one more holds the rest.
+    """
+
+    def __init__(self, bounds_us: Sequence[int] = BOUNDS_US) -> None:
+        self._bounds_us = bounds_us
+        self._count = self._sum_us = 0
+        self._buckets = [0] * (len(bounds_us) + 1)
+
+    def add(self, seconds: float) -> None:
+        """Count one."""
+        us = seconds * 1e6
+        self._count += 1
+        self._sum_us += int(us)
+        self._buckets[bisect.bisect_left(self._bounds_us, us)] += 1
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is rendered."""
+        return {
+            "count": self._count,
+            "sum_us": self._sum_us,
+            "bounds_us": self._bounds_us,
+            "buckets": list(self._buckets),
+        }
 
 
 class Figures:
@@ -27,27 +57,16 @@ class Figures:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._requests: dict[tuple[str, str, str], int] = defaultdict(int)
-        self._seconds: dict[tuple[str, str], dict[str, Any]] = {}
+        self._seconds: dict[tuple[str, str], Histogram] = defaultdict(Histogram)
         self._logged: dict[str, int] = defaultdict(int)
         self._batches = self._rows = 0
         self._waited_s = 0.0
 
     def request(self, model: str, api: str, code: Code, seconds: float) -> None:
         """Count an answer."""
-        us = seconds * 1e6
         with self._lock:
             self._requests[model, api, code.name] += 1
-            figures = self._seconds.get((model, api))
-            if figures is None:
-                figures = self._seconds[model, api] = {
-                    "count": 0,
-                    "sum_us": 0,
-                    "bounds_us": BOUNDS_US,
-                    "buckets": [0] * (len(BOUNDS_US) + 1),
-                }
-            figures["count"] += 1
-            figures["sum_us"] += int(us)
-            figures["buckets"][bisect.bisect_left(BOUNDS_US, us)] += 1
+            self._seconds[model, api].add(seconds)
 
     def batch(self, requests: int, rows: int, waited_s: float) -> None:
         """Count a call of a model."""
@@ -61,10 +80,10 @@ class Figures:
         with self._lock:
             self._logged[outcome] += 1
 
-    def samples(self) -> list[_Samples]:
+    def samples(self) -> list[Samples]:
         """Return the numbers of now."""
         with self._lock:
-            seconds = [(key, {**each, "buckets": list(each["buckets"])}) for key, each in self._seconds.items()]
+            seconds = [(key, each.figures()) for key, each in self._seconds.items()]
             return [
                 (metrics.SERVING_REQUEST_SECONDS, seconds),
                 (metrics.SERVING_REQUESTS_TOTAL, list(self._requests.items())),
@@ -75,10 +94,12 @@ class Figures:
             ]
 
 
-def metrics_page(figures: Figures, models: HostedModels, queue: BatchQueue, is_ready: bool) -> str:
+def metrics_page(
+    figures: Figures, models: HostedModels, queue: BatchQueue, is_ready: bool, more: Iterable[Samples] = ()
+) -> str:
     """Return everything in Prometheus' text form."""
 
-    def every() -> Iterator[_Samples]:
+    def every() -> Iterator[Samples]:
         yield metrics.SERVING_UP, [((), int(is_ready))]
         yield from figures.samples()
         yield metrics.SERVING_QUEUED_ROWS, [((), queue.queued[1])]
@@ -86,5 +107,6 @@ def metrics_page(figures: Figures, models: HostedModels, queue: BatchQueue, is_r
             ((name, str(each.version)), int(each.state)) for name in models.names() for each in models.statuses(name)
         ]
         yield metrics.SERVING_VERSION_STATE, states
+        yield from more
 
     return render(every())

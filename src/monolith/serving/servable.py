@@ -84,6 +84,7 @@ class Servable:
         self._gate = Gate()
         self._dense = dense
         self._is_closed = False
+        self._before_close: list[Callable[[], None]] = []
         self._embedder: Embedder | None = None
         self._calls = None if tables is None else TableCalls(tables)
         source = tables if rows is None else rows
@@ -137,6 +138,16 @@ class Servable:
     def version(self) -> int:
         """The version's number."""
         return self.manifest.version
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """(index, count) of the ids that its tables hold: ``uint64(id) % count == index``."""
+        return self.manifest.shard if self.manifest.sub_model == "ps" and self.manifest.shard else (0, 1)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether the dense part is here, and takes other weights."""
+        return isinstance(self._dense, ProgramSession)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -315,12 +326,14 @@ class Servable:
         update: Callable[[MultiTable], None] | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
+        tables: MultiTable | None = None,
     ) -> None:
         """Move to another cut: change rows and dense weights, in one step as predictions see it.
 
         Args:
             update: Changes the tables; no prediction reads rows meanwhile.
             weights: Dense weights that changed, named as in a checkpoint.
+            tables: Take the place of the tables, which go when the last prediction is done with them.
 
         Raises:
             ConfigError: There is nothing here of what is to change.
@@ -333,13 +346,21 @@ class Servable:
                     f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
                 )
             session = self._dense.with_weights(weights)
-        if update is not None and self.tables is None:
+        if (update is not None or tables is not None) and self.tables is None:
             raise ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables to change")
         with self._gate.exclusive():
+            if tables is not None:
+                self._replace_tables(tables)
             if update is not None and self.tables is not None:
                 update(self.tables)
             if session is not None:
                 self._dense = session
+
+    def _replace_tables(self, tables: MultiTable) -> None:
+        self.tables = tables
+        self._calls = TableCalls(tables)
+        if self._embedder is not None:
+            self._embedder.store = tables
 
     def warm_up(self) -> int:
         """Answer the warm-up requests that the export carries, and return how many there were.
@@ -357,8 +378,14 @@ class Servable:
             count += 1
         return count
 
+    def before_close(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called when it is closed, before it lets go of anything."""
+        self._before_close.append(act)
+
     def close(self) -> None:
         """Let go of tables and program; calls under way end well, later ones are refused."""
+        while self._before_close:
+            self._before_close.pop()()
         with self._gate.exclusive():
             self._is_closed = True
             self.tables = self._calls = self._embedder = self._dense = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import ssl
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -17,7 +17,7 @@ from monolith.ps import _grpc
 from monolith.ps.security import Security
 from monolith.serving.batching import BatchQueue
 from monolith.serving.config import ServingConfig
-from monolith.serving.figures import Figures, metrics_page
+from monolith.serving.figures import Figures, Samples, metrics_page
 from monolith.serving.grpc_services import GrpcServices
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
@@ -40,10 +40,18 @@ class ModelServer:
         config: What it serves, and where.
         loader: Loads the version that is in a folder.
         clock: Measures requests, deadlines and retries.
+        samples: Gives further numbers for the page of metrics.
     """
 
-    def __init__(self, config: ServingConfig, loader: Loader, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        config: ServingConfig,
+        loader: Loader,
+        clock: Clock | None = None,
+        samples: Callable[[], Iterable[Samples]] = tuple,
+    ) -> None:
         clock = clock or SystemClock()
+        self._samples = samples
         self.config = config
         self.figures = Figures()
         self.models = HostedModels(
@@ -163,7 +171,7 @@ class ModelServer:
         config = self.config
         rest = Rest(
             self._scoring,
-            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready),
+            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready, self._samples()),
             config.metrics_path,
             lambda: self.is_ready,
             config.security.token,

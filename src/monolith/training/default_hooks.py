@@ -13,6 +13,7 @@ from monolith.training.hooks import (
     ProfilerHook,
     ProgressHook,
     PrometheusHook,
+    PublishHook,
     StopFileHook,
     SummaryHook,
     ThroughputHook,
@@ -33,6 +34,8 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
     if config.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics_port))
     hooks += _dumps(config)
+    if config.publish_dir is not None:
+        hooks.append(PublishHook(config.publish_dir, every_s=config.publish_interval_s, flavour=config.publish_flavour))
     if config.model_dir:
         hooks.append(StopFileHook())
         if getattr(config, "export_when_saving", False):

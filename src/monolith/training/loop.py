@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,10 @@ class TrainingRun:
         with self._asked:
             self._is_held = False
             self._asked.notify_all()
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """Hold the loop between two steps, with everything of the steps before applied."""
+        return self._pipeline.settled()
 
     def save(self, reason: str) -> Path:
         """Write a checkpoint of the next step boundary; returns when it is safe. Not from the loop's own thread."""

@@ -18,9 +18,11 @@ run goes on exactly as the one that saved did.
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,8 +55,23 @@ class _Ahead:
     pulled: Future[PulledBatch] | None = field(default=None)
 
 
+class _Turns:
+    """A lock that is handed over in the order of asking: who comes again at once does not keep others out."""
+
+    def __init__(self) -> None:
+        self._next = threading.Lock()
+        self._held = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:
+            self._held.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._held.release()
+
+
 class Pipeline:
-    """Runs the steps of a stream of batches; used by one thread.
+    """Runs the steps of a stream of batches; used by one thread, but for ``settled``.
 
     Args:
         stepper: What computes and applies.
@@ -84,6 +101,7 @@ class Pipeline:
         self._unapplied: Gradients | None = None
         self._pushes: deque[Future[None]] = deque()
         self._store = ThreadPoolExecutor(1, "embeddings") if prefetch or late_push else None
+        self._turns = _Turns()
 
     def run_step(self, step: int) -> Stepped | None:
         """Take the next batch through one step; None when the data has ended."""
@@ -92,6 +110,10 @@ class Pipeline:
             if self._reading_failed is not None:
                 raise self._reading_failed
             return None
+        with self._turns:
+            return self._run_step(step)
+
+    def _run_step(self, step: int) -> Stepped:
         for one in self._ahead:
             self._pull(one)
         if self._unpushed is not None:
@@ -156,6 +178,22 @@ class Pipeline:
             if one.pulled is not None:
                 one.pulled.exception()  # waits; what is wrong with a batch is told when its turn comes
                 one.pulled = None
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """Hold the steps, with everything applied that is late; for another thread, or between two steps.
+
+        Reading goes on, and rows that were pulled ahead stay. What an update has failed with is told to the steps.
+        """
+        with self._turns:
+            if self._unpushed is not None:
+                self._push(self._unpushed)
+                self._unpushed = None
+            if self._unapplied is not None:
+                self._stepper.apply_dense(self._unapplied)
+                self._unapplied = None
+            wait(self._pushes)
+            yield
 
     def close(self) -> None:
         """Stop the thread; what is under way is finished, what is late is dropped."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
 from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
-from monolith.artifacts.delta_log.segment import Flavour, Segment, TableChanges, shard_folder
+from monolith.artifacts.delta_log.segment import Flavour, LogPosition, Segment, TableChanges, shard_folder
 from monolith.artifacts.delta_log.writer import DeltaWriter, remove_log
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "DeltaReader",
     "DeltaWriter",
     "Flavour",
+    "LogPosition",
     "Replayed",
     "Segment",
     "TableChanges",

@@ -37,6 +37,8 @@ class Cut:
     """Rises with every publish; set by ``publish``."""
     published_at_s: float = 0.0
     """Wall time; set by ``publish``."""
+    folders: tuple[str, ...] = ()
+    """The folder of each shard's log, relative to that of the cut; empty = the names of ``shard_folder``."""
 
     def __post_init__(self) -> None:
         """Refuse what names no state."""
@@ -45,6 +47,8 @@ class Cut:
         for shard, sequence in self.sequences.items():
             if sequence < 0:
                 raise ConfigError(f"the sequence of shard {shard} is {sequence}; give a number from 0")
+        if self.folders and len(self.folders) != len(self.sequences):
+            raise ConfigError(f"folders has {len(self.folders)} names for {len(self.sequences)} shards; name each")
         if self.dense < 0:
             raise ConfigError(f"dense is {self.dense}; give a version from 0")
 
@@ -96,4 +100,5 @@ def read_cut(root: str | PathLike[str]) -> Cut | None:
 
 def _decoded(body: dict[str, Any]) -> Cut:
     sequences = {int(shard): sequence for shard, sequence in body.pop("sequences").items()}
-    return Cut(sequences=sequences, **body)
+    folders = tuple(body.pop("folders", ()))
+    return Cut(sequences=sequences, folders=folders, **body)

@@ -57,7 +57,7 @@ class DeltaReader:
             DeltaLogBroken: A header is damaged.
         """
         numbers = [number for number in segment_numbers(self.folder) if number > after]
-        return [self._read(number) for number in numbers]
+        return [self.read(number) for number in numbers]
 
     def newest(self) -> int:
         """Return the newest segment's number; 0 when there is none."""
@@ -71,7 +71,7 @@ class DeltaReader:
             DeltaLogBroken: The header is damaged.
         """
         number = self.newest()
-        return self._read(number) if number else None
+        return self.read(number) if number else None
 
     def plan(self, after: int = 0, until: int | None = None, until_time_s: float | None = None) -> list[Segment]:
         """Return the segments that a replay would read, in order; see ``replay``.
@@ -93,7 +93,7 @@ class DeltaReader:
                 break
             if until is not None and number > until:
                 continue
-            segment = self._read(number)
+            segment = self.read(number)
             if until_time_s is not None and segment.wall_time_s > until_time_s:
                 continue
             chosen.append(segment)
@@ -207,7 +207,12 @@ class DeltaReader:
                 return
             clock.sleep_s(poll_s)
 
-    def _read(self, number: int) -> Segment:
+    def read(self, number: int) -> Segment:
+        """Return the segment of a number, as its header describes it.
+
+        Raises:
+            DeltaLogBroken: It is not there, or its header is damaged.
+        """
         path = segment_path(self.folder, number)
         segment = self._checked(number - 1, lambda: read_segment(path))
         if segment.sequence != number:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Flavour",
+    "LogPosition",
     "Segment",
     "TableChanges",
     "native_tables",
@@ -32,6 +33,15 @@ Flavour: TypeAlias = Literal["durable", "serving"]
 """What a row holds: values with optimizer state, or values as the slices' compressors store them."""
 
 _NAME = re.compile(r"seg-(\d{20})\.delta")
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """A segment of a log."""
+
+    log: int
+    """The log's own number; see ``Segment.log``."""
+    sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

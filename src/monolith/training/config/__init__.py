@@ -11,6 +11,7 @@ from monolith.training.config.environment import environment_exports
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.publish import PublishConfig
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig, RunnerConfig
 from monolith.training.config.runtime import RuntimeConfig
@@ -25,6 +26,7 @@ __all__ = [
     "GradientConfig",
     "MetricsConfig",
     "PipelineConfig",
+    "PublishConfig",
     "RunConfig",
     "RunnerConfig",
     "RuntimeConfig",

@@ -19,6 +19,7 @@ from monolith.training.config.cluster import ClusterConfig
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.publish import PublishConfig
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.serving import ServingConfig
@@ -27,7 +28,7 @@ __all__ = ["RunConfig", "RunnerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig):
+class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig):
     """How one process trains a model.
 
     >>> config = RunConfig(model_dir="runs/ranker", save_checkpoints_steps=1000)
@@ -49,7 +50,8 @@ class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig,
     def __post_init__(self) -> None:
         if self.model_dir != "":
             check_path(self, "model_dir")
-        for section in (CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig):
+        sections = CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig
+        for section in sections:
             section.__post_init__(self)
         self._check_index()
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted, Rp
 from monolith.data.sources.patterns import expand
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
+from monolith.sync.remote_rows import RemoteRows
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import slow_start_step
@@ -25,7 +27,7 @@ from monolith.training.distributed.compaction import CompactionHook
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.job_gate import JobGate
 from monolith.training.distributed.lifecycle import Session
-from monolith.training.distributed.ps_role import end_servers, newest_tables
+from monolith.training.distributed.ps_role import end_servers, log_folder, newest_tables
 from monolith.training.distributed.server_memory import ServerMemoryHook
 from monolith.training.distributed.server_search import find_servers
 from monolith.training.distributed.shared_files import (
@@ -39,7 +41,7 @@ from monolith.training.distributed.shared_rows import READY, SharedRows, shared_
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
-from monolith.training.hooks import ControllerHook, Hook, SlowStartHook
+from monolith.training.hooks import ControllerHook, Hook, PublishHook, SlowStartHook
 from monolith.training.hooks.base import Run
 from monolith.training.job_data import SharedOut
 from monolith.training.runner import Job
@@ -141,6 +143,11 @@ class TrainedWorker:
             raise ConfigError(
                 f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
             )
+        if config.publish_dir is not None and (config.num_workers > 1 or not config.model_dir):
+            raise ConfigError(
+                f"publish_dir is {str(config.publish_dir)!r} with num_workers {config.num_workers} and model_dir "
+                f"{str(config.model_dir)!r}; a job on servers publishes with one worker and a model_dir"
+            )
         self._addresses = addresses
         self._config = config
         self._security = security
@@ -164,14 +171,16 @@ class TrainedWorker:
         config = self._config
         is_alone = config.num_workers == 1
         # Only one process may write to the model folder, and to ports that the settings name.
-        own = config if config.is_chief else replace(config, model_dir="", metrics_port=None)
+        own = replace(config, publish_dir=None)
+        if not config.is_chief:
+            own = replace(own, model_dir="", metrics_port=None)
         job_config = config if config.is_chief else replace(config, eval_data=None)
         if not is_alone:
             own = replace(own, controller_port=None)  # the chief's acts for all workers; see _steering
         watching = [self._memory_guard()] if config.is_chief and config.ps_memory_limit_mb is not None else []
         sharing = [] if is_alone else self._sharing()
         if config.is_chief:
-            sharing = [*sharing, CompactionHook(self._compact)]
+            sharing = [*sharing, *self._publishing(), CompactionHook(self._compact)]
         try:
             job = Job(
                 job_config,
@@ -321,6 +330,19 @@ class TrainedWorker:
         if self._places.is_through(index, self._session):
             return len(expand(self._config.data or ""))
         return finished_files(self._places.read(index, self._session), worker_name(index))
+
+    def _publishing(self) -> list[Hook]:
+        """Return what publishes from the servers' logs. Its base is noted before the logs are shortened to it."""
+        config = self._config
+        if config.publish_dir is None:
+            return []
+
+        def rows(between_steps: AbstractContextManager[None]) -> RemoteRows:
+            assert self._remote is not None
+            folders = [log_folder(config.model_dir, index) for index in range(len(self._addresses))]
+            return RemoteRows(self._remote, [folder for folder in folders if folder is not None], between_steps)
+
+        return [PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows)]
 
     def _compact(self, path: Path) -> None:
         assert self._remote is not None

@@ -7,6 +7,7 @@ the run like any other, except in ``on_end``: there every hook gets its turn fir
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -104,6 +105,10 @@ class Run(Protocol):
 
     def resume(self) -> None:
         """Let the loop go on. From any thread."""
+        ...
+
+    def between_steps(self) -> AbstractContextManager[None]:
+        """Hold the loop between two steps, with everything of the steps before applied. From any thread."""
         ...
 
     def place(self) -> Any:

@@ -1,0 +1,140 @@
+"""Loading models that then follow what training publishes, and the numbers that tell how far behind they are."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from monolith.artifacts.delta_log import Cut
+from monolith.core import metrics
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError
+from monolith.serving.figures import Histogram, Samples
+from monolith.serving.servable import Servable
+from monolith.sync.follower import Follower, FollowerStatus
+
+__all__ = ["Following", "parse_sources"]
+
+_BOUNDS_US = tuple(
+    int(seconds * 1e6) for seconds in (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 3600, 86400)
+)
+
+
+def parse_sources(given: list[str]) -> dict[str, Path]:
+    """Return where models follow from, by name; the name is empty where it is for every model.
+
+    >>> parse_sources(["runs/clicks/published"])
+    {'': PosixPath('runs/clicks/published')}
+
+    Args:
+        given: ``FOLDER``, or ``MODEL=FOLDER`` for one model of several.
+
+    Raises:
+        ConfigError: A folder is missing, or a model is named twice.
+    """
+    found: dict[str, Path] = {}
+    for text in given:
+        name, equals, folder = text.partition("=")
+        if not equals:
+            name, folder = "", text
+        if not folder:
+            raise ConfigError(f"--sync-from is {text!r}; give FOLDER, or MODEL=FOLDER")
+        if name in found:
+            raise ConfigError(f"--sync-from is given twice for {name or 'every model'}; give each model one folder")
+        found[name] = Path(folder)
+    return found
+
+
+class Following:
+    """Loads versions, brings each to the newest cut before it is served, and keeps it there. A ``Loader``.
+
+    A version whose cuts cannot be taken is served as it was exported, or as it was at its last cut; the log and the
+    metrics say so.
+
+    Args:
+        load: Loads a version as it was exported.
+        sources: Where to follow from, by the name that the export gives its model; the empty name is for all others.
+        clock: Measures lag.
+        poll_s: How long to wait before looking for another cut.
+    """
+
+    def __init__(
+        self,
+        load: Callable[[Path], Servable],
+        sources: Mapping[str, Path],
+        *,
+        clock: Clock | None = None,
+        poll_s: float = 0.05,
+    ) -> None:
+        self._load = load
+        self._sources = sources
+        self._clock = clock or SystemClock()
+        self._poll_s = poll_s
+        self._lock = threading.Lock()
+        self._followers: dict[Servable, Follower] = {}
+        self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
+        self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
+
+    def __call__(self, folder: Path) -> Servable:
+        """Load the version in a folder."""
+        servable = self._load(folder)
+        source = self._sources.get(servable.name, self._sources.get(""))
+        if source is None:
+            return servable
+        follower = Follower(
+            source,
+            servable,
+            clock=self._clock,
+            poll_s=self._poll_s,
+            name=f"{servable.name}/{servable.version}",
+            on_applied=lambda cut: self._applied(servable.name, cut),
+        )
+        follower.try_step()
+        with self._lock:
+            self._followers[servable] = follower
+        servable.before_close(lambda: self._leave(servable))
+        follower.start()
+        return servable
+
+    def _leave(self, servable: Servable) -> None:
+        with self._lock:
+            follower = self._followers.pop(servable)
+        follower.close()
+
+    def _applied(self, model: str, cut: Cut) -> None:
+        now_s = self._clock.now_s()
+        with self._lock:
+            self._waits[model].add(max(0.0, now_s - cut.published_at_s))
+            if cut.newest_event_s:
+                self._events[model].add(max(0.0, now_s - cut.newest_event_s))
+
+    def statuses(self) -> dict[tuple[str, int], FollowerStatus]:
+        """Return where every version is, by model and version."""
+        with self._lock:
+            return {(each.name, each.version): follower.status for each, follower in self._followers.items()}
+
+    def samples(self) -> list[Samples]:
+        """Return the numbers of now."""
+        now_s = self._clock.now_s()
+        found = [((name, str(version)), status) for (name, version), status in self.statuses().items()]
+        with self._lock:
+            waits = [((model,), each.figures()) for model, each in self._waits.items()]
+            events = [((model,), each.figures()) for model, each in self._events.items()]
+        sequences: list[tuple[tuple[str, ...], Any]] = [
+            ((*key, str(shard)), sequence)
+            for key, status in found
+            if status.applied is not None
+            for shard, sequence in status.applied.sequences.items()
+        ]
+        return [
+            (metrics.SYNC_CUT, [(key, 0 if each.applied is None else each.applied.number) for key, each in found]),
+            (metrics.SYNC_CUTS_BEHIND, [(key, each.cuts_behind) for key, each in found]),
+            (metrics.SYNC_LAG_SECONDS, [(key, f"{each.lag_s(now_s):.3f}") for key, each in found]),
+            (metrics.SYNC_SEQUENCE, sequences),
+            (metrics.SYNC_FAILURES_TOTAL, [(key, each.failures) for key, each in found]),
+            (metrics.SYNC_PUBLISH_TO_SERVABLE_SECONDS, waits),
+            (metrics.EVENT_TO_SERVABLE_SECONDS, events),
+        ]

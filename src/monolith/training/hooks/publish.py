@@ -1,0 +1,165 @@
+"""Publishes what a run learns: rows and dense weights of one moment between two steps, again and again.
+
+Training waits while changed rows and the dense weights are copied; writing is the business of another thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from monolith.artifacts.checkpoint_manifest import read_manifest
+from monolith.artifacts.delta_log import Flavour
+from monolith.core.errors import ConfigError, MonolithError
+from monolith.embedding import MultiTable
+from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
+from monolith.training.checkpoints.files import TABLES
+from monolith.training.hooks.base import Hook, Run
+
+__all__ = ["PublishHook", "copied_weights"]
+
+logger = logging.getLogger(__name__)
+
+
+class PublishHook(Hook):
+    """Publishes at the start, every so often, with every checkpoint, and at the end.
+
+    A publish that fails is told in the log and made up for by the next. A checkpoint that is safe lets the log drop
+    what came before it.
+
+    Args:
+        folder: Where to; servers read it.
+        every_s: Seconds from one publish to the next.
+        flavour: The form of the rows; see ``PublishConfig``.
+        rows: Gives the logs of rows that are not in this process, told what holds the run between two steps.
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        *,
+        every_s: float = 1.0,
+        flavour: Flavour = "serving",
+        rows: Callable[[AbstractContextManager[None]], Rows] | None = None,
+    ) -> None:
+        if not every_s > 0:
+            raise ConfigError(f"every_s is {every_s}; give a positive number of seconds")
+        self._folder = Path(folder)
+        self._every_s = every_s
+        self._flavour: Flavour = flavour
+        self._open_rows = rows
+        self._publisher: Publisher | None = None
+        self._thread: threading.Thread | None = None
+        self._ended = threading.Event()
+        self._saved: dict[int, RowState] = {}
+
+    def on_start(self, run: Run) -> None:
+        """Publish what was restored, and go on in a thread."""
+        rows = self._rows(run)
+        self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
+        self._publisher.publish()
+        self._ended.clear()
+        self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
+        self._thread.start()
+
+    def _rows(self, run: Run) -> Rows:
+        between_steps = _BetweenSteps(run)
+        if self._open_rows is not None:
+            return self._open_rows(between_steps)
+        if not isinstance(run.store, MultiTable):
+            raise ConfigError(
+                f"publish_dir is {str(self._folder)!r}, and the rows are in a {type(run.store).__name__}, which has no "
+                "delta log here; leave publish_dir out"
+            )
+        return LocalRows(self._folder, run.store, clock=run.clock, lock=between_steps, flavour=self._flavour)
+
+    def _go_on(self, run: Run) -> None:
+        due_s = run.clock.monotonic_s()
+        while True:
+            now_s = run.clock.monotonic_s()
+            due_s = max(due_s + self._every_s, now_s)  # from begin to begin; what came late is not caught up with
+            if self._ended.wait(due_s - now_s):
+                return
+            self._try_publish()
+
+    def _try_publish(self) -> RowState | None:
+        assert self._publisher is not None
+        try:
+            return self._publisher.publish()
+        except (MonolithError, OSError) as error:
+            logger.error("nothing was published; trying again folder=%s error=%s", self._folder, error)
+            return None
+
+    def before_save(self, run: Run) -> None:
+        """Publish, so that the log has a segment of the checkpoint's state."""
+        state = self._try_publish()
+        if state is not None:
+            self._saved[run.step] = state
+
+    def after_save(self, run: Run, path: Path) -> None:
+        """Let the log begin with the checkpoint."""
+        step = read_manifest(path).step
+        state = self._saved.pop(step, None)
+        self._saved = {other: each for other, each in self._saved.items() if other > step}
+        if state is None or self._publisher is None:
+            return
+        try:
+            self._publisher.rebase(path / TABLES, state)
+        except (MonolithError, OSError) as error:
+            logger.warning("the published log was not shortened path=%s error=%s", path, error)
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Publish the last step, unless the run failed, and let go of the folder."""
+        if self._publisher is None:
+            return
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+        try:
+            if error is None:
+                self._publisher.publish()
+        finally:
+            self._publisher.close()
+            self._publisher = self._thread = None
+
+
+class _BetweenSteps(AbstractContextManager[None]):
+    """Holds a run between two steps while it is entered, any number of times."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._held: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        held = self._run.between_steps()
+        held.__enter__()
+        self._held.append(held)
+
+    def __exit__(self, *error: Any) -> None:
+        self._held.pop().__exit__(*error)
+
+
+def copied_weights(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of a model's dense weights, by the names that a checkpoint gives them.
+
+    Raises:
+        ConfigError: One is of a type that cannot be published.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for name, value in model.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            continue
+        try:
+            found[name] = np.array(value.detach().cpu().numpy(), order="C")
+        except TypeError as error:
+            raise ConfigError(f"weight {name!r} is {value.dtype}, which cannot be published; cast it") from error
+    return found

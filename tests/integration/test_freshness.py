@@ -1,0 +1,164 @@
+"""A trainer and a model server as processes: what the one publishes, the other shows, cut by cut, through kills."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import publishing_child as child
+from commands import Command, Shell, wait_until
+from fork_server import fork_context
+
+import monolith as mt
+from monolith.data.records.reader import read_records
+from monolith.export import export_model
+from monolith.serving import Client
+
+LIMIT = 1e-6
+
+
+class World:
+    """The processes of a test, and what they have said so far."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shell = Shell(folder)
+        self.server: Command | None = None
+        self.trainer: BaseProcess | None = None
+        self.client: Client | None = None
+        self.rest = ""
+        self._noted: dict[str, Any] = {}
+        child.write_probe(folder / "probe.pb")
+        self.probe = list(read_records(folder / "probe.pb"))
+
+    def start_server(self) -> None:
+        command = self.shell.start(
+            *("serve", self.folder / "exports", "--name", "clicks", "--sync-from", self.folder / "published"),
+            *("--port", 0, "--rest-port", 0, "--sync-poll-s", 0.005, "--json"),
+        )
+        self.server = command
+        wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
+        said = json.loads(command.out.read_text())
+        self.rest = said["rest_address"]
+        self.client = Client(said["address"], model="clicks", timeout_s=60)
+        client = self.client
+        wait_until(lambda: any(each.state == "AVAILABLE" for each in client.status()), command)
+
+    def start_trainer(self) -> None:
+        self.trainer = fork_context().Process(target=child.train, args=(self.folder,))
+        self.trainer.start()
+
+    def kill_server(self) -> None:
+        assert self.server is not None
+        assert self.client is not None
+        self.client.close()
+        _kill(self.server.process)
+
+    def kill_trainer(self) -> None:
+        assert self.trainer is not None
+        _kill(self.trainer)
+
+    def scores(self) -> np.ndarray[Any, Any]:
+        assert self.client is not None
+        return next(iter(self.client.score(self.probe, "example_batch").values()))
+
+    def noted(self) -> dict[str, Any]:
+        """What the trainer says at its cuts."""
+        for path in (self.folder / "scores").glob("[0-9]*.npy"):
+            if path.stem not in self._noted:
+                self._noted[path.stem] = np.load(path)
+        return self._noted
+
+    def cut_of(self, scores: np.ndarray[Any, Any]) -> str:
+        """The cut that scores are of; fails when they are of none, or of more than one."""
+        noted = self.noted()
+        assert noted, "the trainer has said nothing yet"
+        distances = {number: float(np.abs(scores - one).max()) for number, one in noted.items()}
+        found = [number for number, distance in distances.items() if distance <= LIMIT]
+        assert found, f"no cut has these scores; the nearest is {min(distances.values()):.3g} off"
+        assert np.ptp([noted[number] for number in found], axis=0).max() <= 2 * LIMIT, f"cuts {found} look the same"
+        return found[0]
+
+    def watch(self, cuts: int) -> str:
+        """Score again and again until so many cuts were seen; return the last one."""
+        seen: set[str] = set()
+        while len(seen) < cuts:
+            assert self.trainer is not None
+            assert self.trainer.is_alive()
+            now = self.cut_of(self.scores())
+            seen.add(now)
+        return now
+
+    def metric(self, name: str) -> float:
+        with urllib.request.urlopen(f"http://{self.rest}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        (found,) = [line for line in lines if line.startswith(f'{name}{{model="clicks"')]
+        return float(found.rpartition(" ")[2])
+
+
+def _kill(process: BaseProcess) -> None:
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = mt.Estimator(child.Clicker)
+    export_model(made.model, made.store, tmp_path / "exports", name="clicks", step=0, version=1)
+    world = World(tmp_path)
+    yield world
+    if world.client is not None:
+        world.client.close()
+    for process in (world.trainer, world.server and world.server.process):
+        if process is not None and process.is_alive():
+            _kill(process)
+
+
+def test_every_prediction_is_of_one_cut_whoever_is_killed(world: World) -> None:
+    world.start_server()
+    exported = world.scores()
+    world.start_trainer()
+    while np.array_equal(exported, world.scores()):
+        assert world.trainer is not None
+        assert world.trainer.is_alive()
+    world.watch(8)
+
+    world.kill_trainer()
+    while world.metric("monolith_sync_cuts_behind"):
+        pass
+    last = world.scores()
+    world.cut_of(last)
+    world.kill_server()
+    world.start_server()
+    np.testing.assert_array_equal(world.scores(), last)
+
+    world.start_trainer()
+    world.watch(5)
+    world.kill_server()
+    world.start_server()
+    world.watch(3)
+    assert world.trainer is not None
+    assert world.trainer.pid is not None
+    os.kill(world.trainer.pid, signal.SIGTERM)
+    world.trainer.join(120)
+    assert world.trainer.exitcode == 0
+    published = json.loads((world.folder / "published" / "cut.json").read_text())["body"]["number"]
+    while world.metric("monolith_sync_cut") < published:
+        pass
+    newest = max(world.noted(), key=int)
+    np.testing.assert_allclose(world.scores(), world.noted()[newest], atol=LIMIT, rtol=0)
+    assert world.metric("monolith_sync_lag_seconds") == 0
+    assert world.metric("monolith_sync_failures_total") >= 0

@@ -1,0 +1,109 @@
+"""A job on parameter servers publishes from their delta logs; a follower shows what the job has saved."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import training_child as child
+
+from monolith.artifacts import CheckpointFolder
+from monolith.artifacts.delta_log import read_cut
+from monolith.artifacts.export_tensors import read_tensors
+from monolith.core.clock import SystemClock
+from monolith.core.errors import ConfigError
+from monolith.embedding import MultiTable
+from monolith.ps import Security, ServerConfig
+from monolith.sync import Follower, read_base
+from monolith.testing.ps_servers import PsServers
+from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.ps_role import newest_tables
+from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.hooks import Hook
+
+
+class Model:
+    """Serving tables and weights, which change together."""
+
+    has_weights = True
+    shard = (0, 1)
+
+    def __init__(self, tables: MultiTable) -> None:
+        self.tables = tables
+        self.weights: dict[str, Any] = {}
+
+    def apply(
+        self,
+        update: Callable[[MultiTable], None] | None = None,
+        *,
+        weights: Mapping[str, Any] | None = None,
+        tables: MultiTable | None = None,
+    ) -> None:
+        self.tables = tables or self.tables
+        if update is not None:
+            update(self.tables)
+        self.weights |= dict(weights or {})
+
+
+def job(folder: Path, **values: Any) -> ClusterJobConfig:
+    data = folder / "data"
+    data.mkdir(exist_ok=True)
+    fixed = {"task": f"{child.__file__}:Ranker", "data": child.write_data(data), "batch_size": 40, "threads": 1,
+             "log_step_count_steps": 0, "save_summary_steps": 0, "num_ps": 2, "publish_interval_s": 0.02,
+             "publish_dir": str(folder / "published"), "model_dir": str(folder / "run")}  # fmt: skip
+    return ClusterJobConfig(**{**fixed, **values})
+
+
+def rows(tables: MultiTable) -> dict[str, dict[int, list[float]]]:
+    return {
+        name: {int(fid): row.tolist() for ids, lot in tables[name].items() for fid, row in zip(ids, lot, strict=True)}
+        for name in tables
+    }
+
+
+def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
+    run, published = tmp_path / "run", tmp_path / "published"
+    model = Model(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
+    follower = Follower(published, model, clock=SystemClock())
+    cuts: list[int] = []
+
+    class Follow(Hook):
+        def after_step(self, run: Any, step: Any) -> None:
+            if follower.step():
+                cut = follower.status.applied
+                assert cut is not None
+                cuts.append(cut.number)
+
+    with PsServers(2, ServerConfig(delta_log=run / "delta_log", delta_interval_s=0.05)) as servers:
+        config = job(tmp_path, save_checkpoints_steps=9)
+        TrainedWorker(servers.addresses, config, Security(), hooks=[Follow()]).train()
+        follower.step()
+        newest = CheckpointFolder(run / "checkpoints").newest()
+        assert newest is not None
+        saved = rows(MultiTable.load(newest.path / "tables").to_serving())
+        dense = read_tensors(newest.path / "dense.safetensors")
+        late = Model(model.tables.emptied())
+        assert Follower(published, late, clock=SystemClock()).step()
+        for one in (model, late):
+            assert rows(one.tables) == saved
+            assert one.weights.keys() == dense.keys()
+            for name, value in dense.items():
+                np.testing.assert_array_equal(one.weights[name], value)
+    cut, base = read_cut(published), read_base(published)
+    assert cut is not None
+    assert base is not None
+    assert cut.folders == ("../run/delta_log/ps_0", "../run/delta_log/ps_1")
+    assert base.tables == newest_tables(run)
+    assert len(cuts) > 1
+
+
+def test_several_workers_are_told_that_they_cannot_publish(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="publishes with one worker"):
+        TrainedWorker(["127.0.0.1:1"], job(tmp_path, num_workers=2), Security())
