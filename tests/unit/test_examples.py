@@ -26,6 +26,7 @@ PAGES = [
     "docs/guide/models.md",
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
+    "docs/guide/freshness.md",
     "docs/guide/configuration.md",
     "docs/reference/hooks.md",
     "docs/reference/optimizers.md",
