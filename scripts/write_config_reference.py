@@ -24,14 +24,26 @@ this page. How values are given, and which of them wins, is in the [guide](../gu
 
 A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable
 `MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The
-sections up to `runtime` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
+sections up to `publish` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
 too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
 
 Nothing acts yet on `serving`, `is_local`, and of `cluster` on the two that are exported for TensorFlow. They are
 checked all the same. `num_extra_ps` and `num_redundant_ps` may only be 0, `enable_partial_sync_training` only off;
 [why](../guide/distributed.md).
 """
-_SECTIONS = ("run", "checkpoint", "pipeline", "gradient", "metrics", "runtime", "task", "data", "cluster", "serving")
+_SECTIONS = (
+    "run",
+    "checkpoint",
+    "pipeline",
+    "gradient",
+    "metrics",
+    "runtime",
+    "publish",
+    "task",
+    "data",
+    "cluster",
+    "serving",
+)
 
 
 def page() -> str:

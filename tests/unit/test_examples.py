@@ -27,6 +27,7 @@ PAGES = [
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
     "docs/guide/export.md",
+    "docs/guide/freshness.md",
     "docs/guide/configuration.md",
     "docs/guide/synchronous.md",
     "docs/guide/distributed.md",

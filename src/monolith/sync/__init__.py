@@ -2,7 +2,7 @@
 
 A publisher writes the delta log of :mod:`monolith.artifacts`, files of dense weights beside it, and a cut that names
 one state of both. A follower takes a loaded model from cut to cut. Both need no torch, and know neither the training
-loop nor the server.
+loop nor the server. ``remote_rows``, which needs gRPC, publishes from parameter servers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from monolith.sync.base import Base, read_base, write_base
 from monolith.sync.dense_versions import DenseReader, DenseWriter
 from monolith.sync.follower import Follower, FollowerStatus, Target
 from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
-from monolith.sync.remote_rows import RemoteRows
 
 __all__ = [
     # what is published
@@ -23,7 +22,6 @@ __all__ = [
     # who publishes
     "LocalRows",
     "Publisher",
-    "RemoteRows",
     "RowState",
     "Rows",
     # who follows

@@ -20,7 +20,7 @@ class PublishConfig:
     publish_interval_s: float = 1.0
     """Seconds between publishes."""
     publish_flavour: Literal["serving", "durable"] = "serving"
-    """Form of the rows: as their slices are served; or with optimizer state, for exports with full_precision."""
+    """Form of rows: serving, as slices are served; durable, with optimizer state, for full_precision exports."""
 
     def __post_init__(self) -> None:
         check_path(self, "publish_dir")

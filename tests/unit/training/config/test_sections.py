@@ -16,6 +16,7 @@ from monolith.training.config import (
     GradientConfig,
     MetricsConfig,
     PipelineConfig,
+    PublishConfig,
     RunConfig,
     RunnerConfig,
     RuntimeConfig,
@@ -28,6 +29,7 @@ SECTIONS = [
     GradientConfig,
     MetricsConfig,
     RuntimeConfig,
+    PublishConfig,
     ClusterConfig,
     ServingConfig,
 ]
@@ -50,7 +52,7 @@ def test_sections_share_no_field() -> None:
 
 
 def test_a_run_has_the_sections_of_one_process() -> None:
-    assert names(RunConfig) == {"model_dir"}.union(*(names(section) for section in SECTIONS[:5]))
+    assert names(RunConfig) == {"model_dir"}.union(*(names(section) for section in SECTIONS[:6]))
 
 
 @pytest.mark.parametrize("field", config_fields(RunnerConfig).values(), ids=lambda field: field.name)
@@ -68,6 +70,7 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         "gradient",
         "metrics",
         "runtime",
+        "publish",
         "cluster",
         "serving",
     }

@@ -1,0 +1,144 @@
+"""Versions that follow, with models of one table and no requests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith.core.errors import ConfigError
+from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
+from monolith.ps.metrics import render
+from monolith.serving.following import Following, parse_sources
+from monolith.sync import LocalRows, Publisher
+from monolith.testing.clock import FakeClock
+
+SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
+
+
+class Version:
+    """What ``Following`` needs of a ``Servable``."""
+
+    has_weights = True
+    shard = (0, 1)
+
+    def __init__(self, folder: Path) -> None:
+        self.name, self.version = folder.parent.name, int(folder.name)
+        self.tables = MultiTable([SPEC]).to_serving()
+        self.weights: dict[str, Any] = {}
+        self._closers: list[Callable[[], None]] = []
+
+    def apply(
+        self,
+        update: Callable[[MultiTable], None] | None = None,
+        *,
+        weights: Mapping[str, Any] | None = None,
+        tables: MultiTable | None = None,
+    ) -> None:
+        self.tables = tables or self.tables
+        if update is not None:
+            update(self.tables)
+        self.weights |= dict(weights or {})
+
+    def before_close(self, act: Callable[[], None]) -> None:
+        self._closers.append(act)
+
+    def close(self) -> None:
+        for act in self._closers:
+            act()
+
+    def shown(self) -> list[float]:
+        return [*self.tables["item"].lookup([1])[0].tolist(), *self.weights.get("w", [])]
+
+
+class Trainer:
+    def __init__(self, root: Path, clock: FakeClock) -> None:
+        self.tables = MultiTable([SPEC])
+        self.weight = 0.0
+        weights = lambda: {"w": np.array([self.weight], np.float32)}  # noqa: E731
+        self.publisher = Publisher(root, LocalRows(root, self.tables, clock=clock), weights, clock=clock)
+
+    def publish(self, value: float, time_s: int = 0) -> None:
+        self.tables["item"].assign([1], [[value]], time_s=time_s)
+        self.weight = value
+        self.publisher.publish()
+
+
+def follow(sources: Mapping[str, Path], clock: FakeClock) -> Following:
+    return Following(Version, sources, clock=clock, poll_s=0.001)  # type: ignore[arg-type]
+
+
+def number(following: Following, name: str) -> float:
+    (line,) = [line for line in render(following.samples()).splitlines() if line.startswith(name)]
+    return float(line.rpartition(" ")[2])
+
+
+def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_goes_on(tmp_path: Path) -> None:
+    clock = FakeClock(now_s=1000.0)
+    trainer = Trainer(tmp_path, clock)
+    trainer.publish(2.0, time_s=990)
+    clock.sleep_s(1.5)
+    following = follow({"": tmp_path}, clock)
+    version: Any = following(Path("clicks/7"))
+    assert version.shown() == [2.0, 2.0]
+    assert number(following, 'monolith_sync_cut{model="clicks",version="7"}') == 1
+    assert number(following, 'monolith_sync_sequence{model="clicks",version="7",shard="0"}') == 1
+    assert number(following, 'monolith_sync_publish_to_servable_seconds_sum{model="clicks"}') == 1.5
+    assert number(following, 'monolith_event_to_servable_seconds_sum{model="clicks"}') == 11.5
+    trainer.publish(3.0)
+    while number(following, "monolith_sync_cut{") < 2:
+        pass
+    assert version.shown() == [3.0, 3.0]
+    assert number(following, "monolith_sync_cuts_behind{") == number(following, "monolith_sync_lag_seconds{") == 0
+    version.close()
+    assert following.statuses() == {}
+
+
+def test_a_version_whose_cuts_cannot_be_taken_stays_as_it_was_exported_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock(now_s=1000.0)
+    trainer = Trainer(tmp_path, clock)
+    trainer.publish(2.0)
+    (tmp_path / "shard-00000-of-00001" / f"seg-{1:020d}.delta").write_bytes(b"damaged")
+    clock.sleep_s(4.0)
+    following = follow({"clicks": tmp_path}, clock)
+    version: Any = following(Path("clicks/7"))
+    assert version.shown() == [0.0]
+    assert number(following, "monolith_sync_failures_total{") >= 1
+    assert number(following, "monolith_sync_cut{") == 0
+    assert number(following, "monolith_sync_cuts_behind{") == 1
+    assert number(following, "monolith_sync_lag_seconds{") == 4.0
+    version.close()
+    assert caplog.text.count("cannot be taken; trying again model=clicks/7") == 1
+
+
+def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
+    clock = FakeClock()
+    for name, value in (("one", 1.0), ("rest", 5.0)):
+        Trainer(tmp_path / name, clock).publish(value)
+    following = follow({"one": tmp_path / "one", "": tmp_path / "rest"}, clock)
+    versions: list[Any] = [following(Path(name)) for name in ("one/1", "two/1", "three/1")]
+    assert [version.shown()[0] for version in versions] == [1.0, 5.0, 5.0]
+    alone = follow({"one": tmp_path / "one"}, clock)
+    other: Any = alone(Path("two/1"))
+    assert other.shown() == [0.0]
+    assert alone.statuses() == {}
+    for version in versions:
+        version.close()
+
+
+def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
+    assert parse_sources([]) == {}
+    assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
+    for wrong, why in (
+        ([""], "give FOLDER, or MODEL=FOLDER"),
+        (["a="], "give FOLDER, or MODEL=FOLDER"),
+        (["x", "y"], "given twice for every model"),
+        (["a=x", "a=y"], "given twice for a"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            parse_sources(wrong)
