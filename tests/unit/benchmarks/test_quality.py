@@ -10,7 +10,6 @@ import pytest
 from monolith import data
 from monolith.training.distributed.local_job import Ended
 
-
 CASES = ["ml1m_deepfm_auc", "collision_gap_auc", "distributed_gap_auc"]
 
 
