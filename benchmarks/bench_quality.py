@@ -13,7 +13,7 @@ from measure.program import Benchmark, Group
 THREADS = 2
 
 GROUPS: dict[str, Group] = {
-    "ranking": Group("ranking.ranking_cases", ("ml1m_deepfm_auc", "collision_gap_auc")),
+    "ranking": Group("ranking.ranking_cases", ("distributed_gap_auc", "ml1m_deepfm_auc", "collision_gap_auc")),
 }
 
 

@@ -1,1 +1,1 @@
-"""How good the trained models are: AUC on public data, beside a plain PyTorch model and under colliding ids."""
+"""How good the trained models are: AUC on public data, beside plain PyTorch, with colliding ids, and as a job."""

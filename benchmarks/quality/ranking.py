@@ -1,4 +1,4 @@
-"""Cases about ranking quality: DeepFM on MovieLens-1M, beside plain PyTorch and with colliding ids."""
+"""Cases about ranking quality: DeepFM on MovieLens-1M, beside plain PyTorch, with colliding ids, and as a job."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 from measure.results import PeerMissing, Result, skipped
 from quality.batches import Renamed
 from quality.collisions import collide
+from quality.job import SERVERS, WORKERS, train_job
 from quality.models import train_ours, train_peer
 from quality.movielens import Ratings, load, split_last
 from quality.results import progress
@@ -33,6 +34,11 @@ def ranking_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         ratings = ratings.take(np.flatnonzero(ratings.user < sizes.users))
     train, test = split_last(ratings, TEST_SHARE)
     aucs, seconds = _ours(train, test, sizes)
+    if "distributed_gap_auc" in cases:
+        try:
+            yield _as_job(train, test, sizes, aucs)
+        except PeerMissing as error:
+            yield skipped("distributed_gap_auc", error)
     if "ml1m_deepfm_auc" in cases:
         yield _beside_torch(train, test, sizes, aucs, seconds)
     if "collision_gap_auc" in cases:
@@ -49,6 +55,7 @@ def _ours(
         start = time.perf_counter()
         aucs.append(train_ours(train, test, seed=seed, epochs=sizes.epochs, threads=sizes.threads, renamed=renamed))
         seconds.append(time.perf_counter() - start)
+        progress(f"AUC {aucs[-1]:.4f}")
     return aucs, seconds
 
 
@@ -61,6 +68,7 @@ def _beside_torch(
         start = time.perf_counter()
         peers.append(train_peer(train, test, seed=seed, epochs=sizes.peer_epochs, threads=sizes.threads))
         peer_seconds.append(time.perf_counter() - start)
+        progress(f"AUC {peers[-1]:.4f}")
     auc = float(np.mean(aucs))
     extra: dict[str, Any] = {
         "peer_name": "a perfect ranking, so that the ratio is the AUC itself",
@@ -98,6 +106,41 @@ def _with_collisions(train: Ratings, test: Ratings, sizes: Sizes, aucs: Sequence
         ours=ours,
         peer=peer,
         ratio=ours / peer,
+        unit="AUC",
+        rounds=len(aucs),
+        extra=extra,
+    )
+
+
+def _as_job(train: Ratings, test: Ratings, sizes: Sizes, alone: Sequence[float]) -> Result:
+    """The same model trained by servers and workers; the ratio is the largest distance to the one process."""
+    aucs, seconds = [], []
+    for seed in sizes.seeds:
+        progress(f"{SERVERS} servers and {WORKERS} workers, seed {seed}")
+        start = time.perf_counter()
+        aucs.append(train_job(train, test, seed=seed, epochs=sizes.epochs, threads=sizes.threads))
+        seconds.append(time.perf_counter() - start)
+        progress(f"AUC {aucs[-1]:.4f}")
+    gaps = np.subtract(aucs, alone)
+    gap = float(np.abs(gaps).max())
+    extra: dict[str, Any] = {
+        "peer_name": "the same model trained in one process; the ratio is the largest gap of a seed",
+        "ratio_low": float(np.abs(gaps).min()),
+        "ratio_high": gap,
+        "gap": gap,
+        "gaps": _digits(gaps),
+        "mean_gap": float(gaps.mean()),
+        "aucs": _digits(aucs),
+        "one_process_aucs": _digits(alone),
+        "seconds": max(seconds),
+        "servers": SERVERS,
+        "workers": WORKERS,
+    }
+    return Result(
+        case="distributed_gap_auc",
+        ours=float(np.mean(aucs)),
+        peer=float(np.mean(alone)),
+        ratio=gap,
         unit="AUC",
         rounds=len(aucs),
         extra=extra,

@@ -2,9 +2,15 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+
+from monolith import data
+from monolith.training.distributed.local_job import Ended
+
+CASES = ["distributed_gap_auc", "ml1m_deepfm_auc", "collision_gap_auc"]
 
 
 @pytest.fixture
@@ -101,13 +107,16 @@ def test_every_case_has_a_line(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(ranking, "load", lambda: load(folder))
     sizes = Sizes(seeds=(0,), epochs=1, peer_epochs=1, threads=1, quick=True)
     out = StringIO()
-    for result in ranking.ranking_cases(["ml1m_deepfm_auc", "collision_gap_auc"], sizes):
+    for result in ranking.ranking_cases(CASES, sizes):
         results.write(result, sizes, out)
     lines = [json.loads(line) for line in out.getvalue().splitlines()]
-    assert [line["case"] for line in lines] == ["ml1m_deepfm_auc", "collision_gap_auc"]
-    assert lines[0]["ratio"] == lines[0]["ours"]
-    assert lines[0]["must"] == 0.808
-    assert lines[1]["gap"] == pytest.approx(lines[1]["ours"] - lines[1]["peer"], abs=2e-3)
+    assert [line["case"] for line in lines] == CASES
+    job, alone, collided = lines
+    assert job["gap"] == job["ratio"] == pytest.approx(abs(job["ours"] - job["peer"]), abs=2e-3)
+    assert (job["must"], job["ok"]) == (0.003, job["gap"] <= 0.003)
+    assert alone["ratio"] == alone["ours"] == job["peer"]
+    assert alone["must"] == 0.808
+    assert collided["gap"] == pytest.approx(collided["ours"] - collided["peer"], abs=2e-3)
 
 
 def test_data_that_cannot_be_had_is_said_for_every_case(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,8 +128,61 @@ def test_data_that_cannot_be_had_is_said_for_every_case(monkeypatch: pytest.Monk
         raise PeerMissing("no network")
 
     monkeypatch.setattr(ranking, "load", missing)
-    found = list(ranking.ranking_cases(["ml1m_deepfm_auc", "collision_gap_auc"], QUICK))
-    assert [(each.case, each.skipped) for each in found] == [
-        ("ml1m_deepfm_auc", "no network"),
-        ("collision_gap_auc", "no network"),
-    ]
+    found = list(ranking.ranking_cases(CASES, QUICK))
+    assert [(each.case, each.skipped) for each in found] == [(case, "no network") for case in CASES]
+
+
+def test_parquet_files_hold_what_batches_hold(folder: Path, tmp_path: Path) -> None:
+    from quality.batches import FEATURES, ordered
+    from quality.job import write_parquet
+    from quality.movielens import load
+    from quality.ranker import Ranker
+
+    ratings = load(folder)
+    write_parquet(ratings, tmp_path / "all.parquet")
+    (expected,) = ordered(ratings, len(ratings))
+    (found,) = data.parquet(tmp_path / "all.parquet", schema=Ranker(1).declaration.schema()).batch(len(ratings))
+    for name in FEATURES:
+        assert (found.ids[name].values & ((1 << 48) - 1)).tolist() == expected.ids[name].values.tolist(), name
+        assert found.ids[name].offsets.tolist() == expected.ids[name].offsets.tolist(), name
+    assert found.label.tolist() == expected.label.tolist()
+    assert found.event_time_s.tolist() == expected.event_time_s.tolist()
+
+
+def test_a_job_that_dies_ends_the_benchmark_and_says_why(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from quality import job
+    from quality.movielens import load, split_last
+
+    class DyingJob:
+        def __init__(self, command: list[str], **options: Any) -> None:
+            assert (options["num_ps"], options["num_workers"]) == (2, 2)
+
+        def __enter__(self) -> DyingJob:
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+        def wait(self, timeout_s: float) -> Ended:
+            return Ended(name="worker 1", status=-9, last_lines=("a line", "out of memory"))
+
+    monkeypatch.setattr(job, "LocalJob", DyingJob)
+    monkeypatch.setattr(job, "SCRATCH", folder)
+    train, test = split_last(load(folder), 0.2)
+    with pytest.raises(RuntimeError, match=r"worker 1 was ended by SIGKILL: out of memory\na line"):
+        job.train_job(train, test, seed=0, epochs=1, threads=1)
+
+
+def test_files_that_cannot_be_written_are_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from measure.results import PeerMissing
+    from quality import ranking
+    from quality.movielens import load
+    from quality.workload import QUICK
+
+    def missing(*arguments: Any, **options: Any) -> float:
+        raise PeerMissing("no pyarrow")
+
+    monkeypatch.setattr(ranking, "load", lambda: load(folder))
+    monkeypatch.setattr(ranking, "train_job", missing)
+    (found,) = ranking.ranking_cases(["distributed_gap_auc"], QUICK)
+    assert (found.case, found.skipped) == ("distributed_gap_auc", "no pyarrow")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from os import PathLike
 
 from numpy.typing import ArrayLike
@@ -25,12 +25,16 @@ class ClusterStore:
         remote: All tables.
         hidden: Names of the shared ones.
         is_live: The servers hold a training that goes on: a restore leaves their rows alone.
+        steps_beside: Steps of the job that this worker has not taken: schedules go by those of all workers together.
     """
 
-    def __init__(self, remote: RemoteStore, hidden: frozenset[str], *, is_live: bool) -> None:
+    def __init__(
+        self, remote: RemoteStore, hidden: frozenset[str], *, is_live: bool, steps_beside: Callable[[], int]
+    ) -> None:
         self._remote = remote
         self._hidden = hidden
         self._is_live = is_live
+        self._steps_beside = steps_beside
         self._specs = {name: spec for name, spec in remote.specs.items() if name not in hidden}
 
     @property
@@ -52,7 +56,8 @@ class ClusterStore:
         time_s: int = 0,
         step: int = 0,
     ) -> None:
-        """Take one optimizer step per id."""
+        """Take one optimizer step per id; ``step`` is this worker's own."""
+        step += self._steps_beside()
         self._remote.push(ids, grads, counts=counts, learning_rates=learning_rates, time_s=time_s, step=step)
 
     def cut(self) -> RemoteCut:

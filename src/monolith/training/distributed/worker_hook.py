@@ -87,6 +87,7 @@ class _Member(Hook):
         self._known = torch.empty(0)
         self._session = 0
         self._earlier_steps = 0
+        self._steps_of_others = 0
         self._run: Run | None = None
         self.rows: SharedRows
         self._rows_of_others: SharedRows  # the same as another thread sees them
@@ -108,6 +109,11 @@ class _Member(Hook):
             return False
         self._obey(self._run, self._rows_of_others.read())
         return self._run.stop_reason is not None
+
+    @property
+    def steps_beside(self) -> int:
+        """Steps of the job that this run has not taken: those of others as of the last look, and those before it."""
+        return self._earlier_steps + self._steps_of_others
 
     def global_step(self) -> int:
         """Return the steps of all workers together."""
@@ -135,12 +141,16 @@ class _Member(Hook):
         return is_for_us and run.stop_reason is None and rows[0].state == READY
 
     def _obey(self, run: Run, rows: list[WorkerRow]) -> None:
+        self._note_others(rows)
         if self._index and rows[0].session != self._session:
             self._note_new_session(rows[0].session)
         if self._index and rows[0].state == STOPPING:
             run.stop("the chief ends the job")
         elif self._max_steps is not None and total_steps(rows) >= self._max_steps:
             run.stop(f"all workers together have taken {total_steps(rows)} steps")
+
+    def _note_others(self, rows: list[WorkerRow]) -> None:
+        self._steps_of_others = total_steps(rows) - rows[self._index].steps
 
     def _note_new_session(self, session: int) -> None:
         """The chief was started anew; this worker goes on."""
@@ -213,6 +223,7 @@ class ChiefHook(_Member):
             weights, rows = self.rows.add(change.numpy(), self._row(run, READY))
             shared = torch.from_numpy(weights)
         self._take(shared)
+        self._note_others(rows)
         self.rows.write(self._row(run, READY))
         if self.rows.held_session == self._session:
             run.pause()  # the workers are held still, by the chief that was here before

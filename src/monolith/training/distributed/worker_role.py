@@ -212,7 +212,12 @@ class TrainedWorker:
         self._remote = self._connect([*specs, *hidden])
         self._is_live = self._has_training(self._remote)
         self._forget_lost_training(self._remote)
-        return ClusterStore(self._remote, frozenset(spec.name for spec in hidden), is_live=self._is_live)
+        return ClusterStore(
+            self._remote,
+            frozenset(spec.name for spec in hidden),
+            is_live=self._is_live,
+            steps_beside=lambda: 0 if self._member is None else self._member.steps_beside,
+        )
 
     def _connect(self, specs: Sequence[TableSpec]) -> RemoteStore:
         config = self._config

@@ -113,6 +113,20 @@ def test_changes_of_both_reach_both() -> None:
     assert job.chief.global_step() == 3
 
 
+def test_each_knows_how_many_steps_of_the_job_are_not_its_own() -> None:
+    job = Job(chief_step=5)
+    job.start()
+    assert (job.chief.steps_beside, job.worker.steps_beside) == (0, 5)
+    job.worker_run.take_step(job.worker, 0.0)
+    job.worker_run.take_step(job.worker, 0.0)
+    job.chief_run.take_step(job.chief, 0.0)
+    assert job.chief.steps_beside == 2
+    again = FakeRun(0.0, job.clock)  # the worker was killed, and counts its own steps from 0
+    job.worker = WorkerHook(job.rows(1), 1)
+    job.worker.on_start(again)
+    assert job.worker.steps_beside == 2 + 6
+
+
 def test_weights_are_exchanged_as_often_as_asked() -> None:
     job = Job(exchange_steps=2)
     job.start()
