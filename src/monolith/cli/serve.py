@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from monolith.cli._remote_parts import discovery_of, registered, remote_calls
 from monolith.cli._tf_serving_flags import translated
 from monolith.core.errors import ConfigError
 
@@ -95,11 +96,40 @@ def serve(
     ] = None,
     request_log: Annotated[str, typer.Option(help="Begin of the names of files with sampled requests.")] = "",
     request_log_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the requests in them.")] = 0.0,
+    num_versions: Annotated[
+        int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
+    ] = 1,
+    remote: Annotated[
+        list[str] | None, typer.Option(help="Of an entry: PART=host:port,... with all replicas; once for each part.")
+    ] = None,
+    remote_file: Annotated[
+        Path | None, typer.Option(help='The same as JSON, {"ps_0": ["host:port"]}, read again when it changes.')
+    ] = None,
+    remote_timeout_ms: Annotated[float, typer.Option(help="Longest time for rows or dense part of a batch.")] = 1000.0,
+    hedge_ms: Annotated[
+        float | None, typer.Option(help="Ask another replica too when one takes so long; off when not given.")
+    ] = None,
+    allow_degraded: Annotated[
+        bool, typer.Option(help="Answer without the rows of a missing shard; such answers are marked and counted.")
+    ] = False,
+    remote_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the servers that are asked.")] = None,
+    remote_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None,
+    discovery: Annotated[
+        str | None, typer.Option(help="Where servers of sub-models are found: file, zookeeper or consul.")
+    ] = None,
+    replica: Annotated[
+        int | None, typer.Option(min=0, help="Register there as this replica of --name, such as ps_0.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job in ZooKeeper or Consul.")] = None,
+    discovery_folder: Annotated[Path | None, typer.Option(help="Folder of discovery by file.")] = None,
+    zk_server: Annotated[str | None, typer.Option(help="host:port,... of ZooKeeper.")] = None,
+    consul_server: Annotated[str | None, typer.Option(help="host:port of the Consul agent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
-    from monolith.serving import BatchSettings, ModelServer, ServingConfig
-    from monolith.serving.servable import Servable
+    from monolith.ps.security import Security
+    from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
+    from monolith.serving.figures import Figures
 
     token = "" if token_file is None else token_file.read_text().strip()
     settings = BatchSettings(
@@ -108,12 +138,24 @@ def serve(
         threads=model_threads,
         max_queued_rows=max_queued_rows,
     )
+    remote_settings = RemoteSettings(
+        timeout_s=remote_timeout_ms / 1e3,
+        hedge_s=None if hedge_ms is None else hedge_ms / 1e3,
+        allow_degraded=allow_degraded,
+        max_message_bytes=max_message_mb << 20,
+        security=Security(
+            ca_file=remote_ca, token="" if remote_token_file is None else remote_token_file.read_text().strip()
+        ),
+    )
+    figures = Figures()
     with (
         _stop_signals() as ended,
         _security(tls_cert, tls_key, tls_client_ca, ssl_config_file, token) as security,
+        discovery_of(discovery, job, discovery_folder, zk_server, consul_server) as found,
+        remote_calls(remote or [], remote_file, found, remote_settings, figures.remote_call) as calls,
         ModelServer(
             ServingConfig(
-                models=_models(base_path or model_base_path, name, model_config_file),
+                models=_models(base_path or model_base_path, name, model_config_file, num_versions),
                 model_config_file=model_config_file,
                 model_config_poll_s=config_poll_s,
                 version_poll_s=version_poll_s,
@@ -136,19 +178,25 @@ def serve(
                 request_log_rate=request_log_rate,
                 request_log_prefix=request_log,
             ),
-            lambda folder: Servable.load(folder, threads=threads_per_call),
+            servable_loader(calls, threads=threads_per_call),
+            figures=figures,
         ) as server,
+        registered(found, name, replica, server.address),
     ):
         _show(server, as_json)
         ended.wait()
 
 
-def _models(base_path: Path | None, name: str, config_file: Path | None) -> list[ModelConfig]:
-    from monolith.serving import ModelConfig
+def _models(base_path: Path | None, name: str, config_file: Path | None, num_versions: int) -> list[ModelConfig]:
+    from monolith.serving import ModelConfig, VersionPolicy
 
     if (base_path is None) == (config_file is None):
         raise ConfigError("give either the folder of a model's versions or --model-config-file")
-    return [] if base_path is None else [ModelConfig(name=name, base_path=base_path)]
+    return (
+        []
+        if base_path is None
+        else [ModelConfig(name=name, base_path=base_path, policy=VersionPolicy(count=num_versions))]
+    )
 
 
 def _batching(settings: BatchSettings, is_on: bool, file: Path | None) -> BatchSettings:

@@ -40,12 +40,15 @@ class ModelServer:
         config: What it serves, and where.
         loader: Loads the version that is in a folder.
         clock: Measures requests, deadlines and retries.
+        figures: Where things are counted; given where others count there too.
     """
 
-    def __init__(self, config: ServingConfig, loader: Loader, clock: Clock | None = None) -> None:
+    def __init__(
+        self, config: ServingConfig, loader: Loader, clock: Clock | None = None, figures: Figures | None = None
+    ) -> None:
         clock = clock or SystemClock()
         self.config = config
-        self.figures = Figures()
+        self.figures = figures or Figures()
         self.models = HostedModels(
             loader,
             warm_up=_warm_up if config.warm_up else None,
