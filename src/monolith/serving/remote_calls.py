@@ -1,8 +1,8 @@
 """Calls to sub-models on other servers: several at a time, each to one replica, and to another when that one fails.
 
 When a replica fails, or says nothing for half of the time, the next one is asked in its place; with hedging it is asked
-after a shorter while, and whoever is first counts. One that failed is asked last for a while. What is asked is not known
-here.
+after a shorter while, and whoever is first counts. One that failed is asked last for a while. What calls mean is not
+known here.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import math
 import queue
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
@@ -133,7 +134,8 @@ class RemoteCalls:
         self._clock = clock or SystemClock()
         self._on_call = on_call or (lambda part, outcome: None)
         self._lock = threading.Lock()
-        self._turns = itertools.count()
+        # One for each sub-model: with one for all, a batch that asks two shards would never turn.
+        self._turns: defaultdict[str, itertools.count[int]] = defaultdict(itertools.count)
         self._replicas: dict[str, _Replica] = {}
         self._in_use: dict[str, tuple[str, ...]] = {}
         self._is_closed = False
@@ -192,7 +194,7 @@ class RemoteCalls:
                 used = {address for addresses in self._in_use.values() for address in addresses}
                 # Calls under way keep what they use; the rest goes when nobody refers to it.
                 self._replicas = {address: each for address, each in self._replicas.items() if address in used}
-            turn = next(self._turns)
+            turn = next(self._turns[place.name])
             found = [self._replica(address) for address in place.addresses]
         first = turn % max(1, len(found))
         return sorted(found[first:] + found[:first], key=lambda each: each.ill_until_s * (each.ill_until_s > now_s))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -18,6 +19,8 @@ from monolith.artifacts.export_folder import ExportFolder
 from monolith.artifacts.export_manifest import read_export_manifest
 from monolith.core.errors import ConfigError, ModelNotReady, RpcTimeout, ShardUnavailable
 from monolith.discovery import MemoryDiscovery, ServiceInfo
+from monolith.export import ExportOptions, export_model, exporter
+from monolith.export.dense_part import DensePart
 from monolith.serving import (
     Client,
     DegradedOutputs,
@@ -62,27 +65,55 @@ class Scorer(mt.Model):
 
 @pytest.fixture(scope="module")
 def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``whole/N``, ``parts/<sub-model>/N`` and ``dense/<sub-model>/N`` (with a remote dense part), N = 1 and 2."""
+    """``whole/2``; in ``parts`` the versions 1 and 2, and a 3 without tables, whose dense part is in ``dense_0``."""
     folder = tmp_path_factory.mktemp("exports")
     random = np.random.default_rng(3)
     estimator = mt.Estimator(Scorer, mt.RunConfig(seed=5))
+
+    part = DensePart(estimator.model)  # it has no weights, so it is the same in every version
+
+    def export(name: str, version: int, **options: Any) -> None:
+        chosen = ExportOptions(**options)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exporter, "DensePart", lambda model: part)
+            export_model(
+                estimator.model, estimator.store, folder / name, name="m", step=version, version=version, options=chosen
+            )
+
     for version in (1, 2):
         given = mt.Batch.from_arrays(
             ids={name: [[int(each)] for each in random.integers(1, 10, 64)] for name in ("user", "item")},
             label=random.integers(0, 2, 64),
         )
         estimator.train([given] * 3)
-        estimator.export(folder / "whole", version=version)
-        estimator.export(folder / "parts", version=version, layout="distributed", shards=SHARDS)
-    estimator.export(folder / "dense", version=2, layout="distributed", shards=SHARDS, has_remote_dense=True)
-    estimator.export(folder / "later", version=1, layout="distributed", shards=SHARDS)
-    estimator.export(folder / "later", version=2, layout="distributed", shards=SHARDS, is_dense_only=True)
+        export("parts", version, layout="distributed", shards=SHARDS)
+    export("whole", 2)
+    export("parts", 3, layout="distributed", shards=SHARDS, is_dense_only=True, has_remote_dense=True)
     return folder
 
 
 def expected(exports: Path, version: int = 2) -> list[float]:
-    found: list[float] = Servable.load(exports / "whole" / str(version)).predict_features(FEATURES)["click"].tolist()
+    """Return the scores of the standalone export; of version 1, those of its parts put together in this process."""
+    if version == 2:
+        servable = Servable.load(exports / "whole" / "2")
+    else:
+        shards = [Servable.load(exports / "parts" / f"ps_{index}" / str(version)) for index in range(SHARDS)]
+        servable = Servable.load(exports / "parts" / "entry" / str(version), rows=_Local(shards))
+    found: list[float] = servable.predict_features(FEATURES)["click"].tolist()
     return found
+
+
+class _Local:
+    def __init__(self, shards: list[Servable]) -> None:
+        self._shards = shards
+
+    def pull(self, ids: Any) -> Any:
+        return {
+            name: np.concatenate(
+                [np.empty((0, 4), np.float32)] + [self._shards[int(key) % SHARDS].lookup(name, [key]) for key in keys]
+            )
+            for name, keys in ids.items()
+        }
 
 
 class Fleet:
@@ -92,9 +123,9 @@ class Fleet:
         self.exports = exports
         self._stack = stack
 
-    def serve(self, name: str, layout: str = "parts", *, loader: Loader | None = None, **policy: Any) -> ModelServer:
+    def serve(self, name: str, *, loader: Loader | None = None, **policy: Any) -> ModelServer:
         """Serve a sub-model on a free port, and wait for it."""
-        config = ModelConfig(name=name, base_path=self.exports / layout / name, policy=VersionPolicy(**policy))
+        config = ModelConfig(name=name, base_path=self.exports / "parts" / name, policy=VersionPolicy(**policy))
         return self.start(config, loader or servable_loader())
 
     def start(self, config: ModelConfig, loader: Loader, figures: Figures | None = None) -> ModelServer:
@@ -116,12 +147,12 @@ class Fleet:
         return made, figures
 
     def entry(
-        self, addresses: Addresses | dict[str, list[str]], layout: str = "parts", version: int = 2, **settings: Any
+        self, addresses: Addresses | dict[str, list[str]], version: int = 2, **settings: Any
     ) -> tuple[ModelServer, Client]:
         """Serve an entry that asks the servers at these addresses."""
         calls, figures = self.calls(addresses, **settings)
         policy = VersionPolicy(kind="specific", versions=[version])
-        config = ModelConfig(name="m", base_path=self.exports / layout / "entry", policy=policy)
+        config = ModelConfig(name="m", base_path=self.exports / "parts" / "entry", policy=policy)
         server = self.start(config, servable_loader(calls), figures)
         client = Client(server.address, model="m", timeout_s=LONG_S)
         self._stack.callback(client.close)
@@ -191,9 +222,13 @@ def test_remote_rows_give_the_scores_of_a_standalone_export(fleet: Fleet, export
     assert 'monolith_serving_remote_calls_total{part="ps_1",outcome="ok"}' in page(server)
 
 
-def test_a_remote_dense_part_gives_them_too(fleet: Fleet, exports: Path) -> None:
-    parts = {name: [fleet.serve(name, "dense").address] for name in ("ps_0", "ps_1", "dense_0")}
-    server, _ = fleet.entry(parts, "dense")
+def test_an_entry_without_tables_asks_for_those_of_before_and_for_its_own_dense_part(
+    fleet: Fleet, exports: Path
+) -> None:
+    assert ExportFolder(exports / "parts").versions("ps_0") == [1, 2]
+    assert read_export_manifest(exports / "parts" / "entry" / "3").tables_version == 2
+    parts = {name: [fleet.serve(name).address] for name in ("ps_0", "ps_1", "dense_0")}
+    server, _ = fleet.entry(parts, version=3)
     assert np.float32(ask_rest(server)[0]).tolist() == expected(exports)
 
 
@@ -304,8 +339,8 @@ def test_an_entry_waits_for_its_version_of_the_tables_and_the_old_one_goes_on(fl
     base = exports / "parts" / "entry"
     first = ModelConfig(name="m", base_path=base, policy=VersionPolicy(**old))
     server = fleet.start(first, servable_loader(calls))
-    newest = ModelConfig(name="m", base_path=base)
-    with pytest.raises(ModelNotReady, match="version 2.*ps_0"):
+    newest = ModelConfig(name="m", base_path=base, policy=VersionPolicy(kind="specific", versions=[2]))
+    with pytest.raises(ModelNotReady, match=r"version 2.*ps_0"):
         server.configure([newest], LONG_S)
     assert np.float32(ask_rest(server)[0]).tolist() == expected(exports, 1)
     for index, shard in enumerate(shards):
@@ -316,14 +351,6 @@ def test_an_entry_waits_for_its_version_of_the_tables_and_the_old_one_goes_on(fl
         assert np.float32(ask_rest(server)[0]).tolist() == expected(exports, 1)
     server.configure([newest], LONG_S)
     assert np.float32(ask_rest(server)[0]).tolist() == expected(exports, 2)
-
-
-def test_an_entry_exported_without_tables_asks_for_those_of_before(fleet: Fleet, exports: Path) -> None:
-    assert ExportFolder(exports / "later").versions("ps_0") == [1]
-    assert read_export_manifest(exports / "later" / "entry" / "2").tables_version == 1
-    parts = {name: [fleet.serve(name, "later").address] for name in ("ps_0", "ps_1")}
-    server, _ = fleet.entry(parts, "later")
-    assert np.float32(ask_rest(server)[0]).tolist() == expected(exports)
 
 
 def test_an_entry_without_anybody_to_ask_is_refused_with_the_remedy(exports: Path) -> None:
