@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import pytest
 import monolith as mt
 from monolith import models
 from monolith.core import fid
-from monolith.core.errors import InvalidRequest
+from monolith.core.errors import InvalidRequest, ModelNotReady
 from monolith.data.records import messages
+from monolith.export import ExportOptions
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 USERS, ITEMS, PRICES = [3, 5, 3, 9], [[4], [6, 7], [], [4, 4]], [1.5, 0.0, -2.0, 100.0]
@@ -64,14 +66,15 @@ def batch(users: list[int], items: list[list[int]], prices: list[float]) -> mt.B
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
-    """Where the model's versions are, and the scores of the four rows."""
+    """Where the model's versions are, in ``whole`` and in ``parts``, and the scores of the four rows."""
     folder = tmp_path_factory.mktemp("exported")
     model = models.build(
         "deepfm", {"sparse": ["slot_1", "slot_2"], "dense": ["price"], "dim": 4, "vec_compressor": mt.Fp32()}
     )
     estimator = mt.Estimator(model)
     estimator.train([batch(USERS, ITEMS, PRICES)] * 5)
-    estimator.export(folder, version=1)
+    estimator.export(folder / "whole", version=1)
+    estimator.export(folder / "parts", version=1, options=ExportOptions(layout="distributed", shards=2))
     return folder, next(iter(estimator.predict([batch(USERS, ITEMS, PRICES)])))
 
 
@@ -108,6 +111,12 @@ def as_example_batch() -> bytes:
     return made.SerializeToString()
 
 
+def wait_until_available(client: mt.serving.Client) -> None:
+    never = threading.Event()
+    while client.status()[0].state != "AVAILABLE":
+        never.wait(0.01)
+
+
 def test_a_served_model_scores_as_in_training_over_both_apis_and_in_every_form(
     trained: tuple[Path, dict[str, Any]], tmp_path: Path
 ) -> None:
@@ -117,16 +126,14 @@ def test_a_served_model_scores_as_in_training_over_both_apis_and_in_every_form(
         "--port=0",
         "--rest_port=0",
         "--model_name=clicks",
-        f"--model_base_path={folder}",
+        f"--model_base_path={folder / 'whole'}",
         "--file_system_poll_wait_seconds=1",
         "--enable_batching=true",
         "--tensorflow_session_parallelism=2",
     ) as process:
         by_name = {"slot_1": USERS, "slot_2": ITEMS, "price": PRICES}
-        asked = threading.Event()
         with mt.serving.Client(process.said["address"], model="clicks", timeout_s=60) as client:
-            while client.status()[0].state != "AVAILABLE":
-                asked.wait(0.01)
+            wait_until_available(client)
         for address in (process.said["address"], f"http://{process.said['rest_address']}"):
             with mt.serving.Client(address, model="clicks", timeout_s=60) as client:
                 answers = [
@@ -154,6 +161,42 @@ def test_a_served_model_scores_as_in_training_over_both_apis_and_in_every_form(
     assert "--tensorflow_session_parallelism" in errors
     assert "Traceback" not in errors
     assert "model server stopped" in errors
+
+
+def test_an_entry_finds_the_servers_of_its_tables_and_survives_one_that_is_killed(
+    trained: tuple[Path, dict[str, Any]], tmp_path: Path
+) -> None:
+    folder, expected = trained
+    found = ("--port=0", "--rest-port=-1", "--discovery=file", f"--discovery-folder={tmp_path}")
+    with ExitStack() as stack:
+
+        def start(part: str, *more: str) -> Process:
+            arguments = (str(folder / "parts" / part), f"--name={part}", *found, *more)
+            return stack.enter_context(Process(*arguments))
+
+        start("ps_0", "--replica=0")
+        replicas = [start("ps_1", f"--replica={index}") for index in range(2)]
+        entry = start("entry", "--remote-timeout-ms=60000")
+        client = stack.enter_context(mt.serving.Client(entry.said["address"], model="entry", timeout_s=60))
+        wait_until_available(client)
+
+        def check() -> None:
+            for name, scores in client.score(as_example_batch(), "example_batch").items():
+                np.testing.assert_allclose(
+                    scores.reshape(-1), np.asarray(expected[name]).reshape(-1), atol=1e-6, rtol=0
+                )
+
+        check()
+        replicas[0].end(signal.SIGKILL)  # its registration stays behind
+        for _ in range(4):
+            check()
+        status, errors = replicas[1].end(signal.SIGTERM)
+        assert status == 0, errors
+        with pytest.raises(ModelNotReady, match="ps_1"):
+            client.score(as_example_batch(), "example_batch")
+        status, errors = entry.end(signal.SIGTERM)
+    assert status == 0, errors
+    assert "Traceback" not in errors
 
 
 def _post(url: str, body: bytes) -> Any:

@@ -154,6 +154,12 @@ def test_servers_change_nothing_of_the_model() -> None:
     assert len(set(re.findall(r"auc (\d\.\d+)", out))) == 1
 
 
+def test_a_served_model_scores_as_its_estimator_does() -> None:
+    out = run("10_export_and_serve.py")
+    assert out.count(", the same as the estimator") == 2
+    assert len(set(re.findall(r"(?:gRPC|REST): ([\d., ]+), the", out))) == 1
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_the_code_of_a_page_runs_in_order_and_shows_what_it_says(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

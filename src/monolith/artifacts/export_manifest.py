@@ -125,6 +125,8 @@ class ExportManifest:
     sub_model: SubModel
     shard: tuple[int, int] | None = None
     """Of a ``ps``: its number, and how many there are. Of an ``entry``: (0, how many it asks)."""
+    tables_version: int | None = None
+    """Of an ``entry`` that was exported without tables: the version of the ``ps`` to ask; None = its own."""
     global_step: int
     exported_at_s: float
     package_version: str

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-import signal
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 import typer.core
 
+from monolith.cli._remote_parts import discovery_of, registered, remote_calls
 from monolith.cli._tf_serving_flags import translated
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from monolith.core.stop_signals import stop_signals
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelConfig, ModelServer
 
@@ -100,18 +100,42 @@ def serve(
         typer.Option(help="Folder that training publishes in: follow it. MODEL=FOLDER for one of several models."),
     ] = None,
     sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05,
+    num_versions: Annotated[
+        int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
+    ] = 1,
+    remote: Annotated[
+        list[str] | None, typer.Option(help="Of an entry: PART=host:port,... with all replicas; once for each part.")
+    ] = None,
+    remote_file: Annotated[
+        Path | None, typer.Option(help='The same as JSON, {"ps_0": ["host:port"]}, read again when it changes.')
+    ] = None,
+    remote_timeout_ms: Annotated[float, typer.Option(help="Longest time for rows or dense part of a batch.")] = 1000.0,
+    hedge_ms: Annotated[
+        float | None, typer.Option(help="Ask another replica too when one takes so long; off when not given.")
+    ] = None,
+    allow_degraded: Annotated[
+        bool, typer.Option(help="Answer without the rows of a missing shard; such answers are marked and counted.")
+    ] = False,
+    remote_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the servers that are asked.")] = None,
+    remote_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None,
+    discovery: Annotated[
+        str | None, typer.Option(help="Where servers of sub-models are found: file, zookeeper or consul.")
+    ] = None,
+    replica: Annotated[
+        int | None, typer.Option(min=0, help="Register there as this replica of --name, such as ps_0.")
+    ] = None,
+    job: Annotated[str | None, typer.Option(help="Name of the job in ZooKeeper or Consul.")] = None,
+    discovery_folder: Annotated[Path | None, typer.Option(help="Folder of discovery by file.")] = None,
+    zk_server: Annotated[str | None, typer.Option(help="host:port,... of ZooKeeper.")] = None,
+    consul_server: Annotated[str | None, typer.Option(help="host:port of the Consul agent.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
-    from monolith.serving import BatchSettings, ModelServer, ServingConfig
+    from monolith.ps.security import Security
+    from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
+    from monolith.serving.figures import Figures
     from monolith.serving.following import Following, parse_sources
-    from monolith.serving.servable import Servable
 
-    following = Following(
-        lambda folder: Servable.load(folder, threads=threads_per_call),
-        parse_sources(sync_from or []),
-        poll_s=sync_poll_s,
-    )
     token = "" if token_file is None else token_file.read_text().strip()
     settings = BatchSettings(
         max_rows=max_batch_rows,
@@ -119,48 +143,66 @@ def serve(
         threads=model_threads,
         max_queued_rows=max_queued_rows,
     )
+    remote_settings = RemoteSettings(
+        timeout_s=remote_timeout_ms / 1e3,
+        hedge_s=None if hedge_ms is None else hedge_ms / 1e3,
+        allow_degraded=allow_degraded,
+        max_message_bytes=max_message_mb << 20,
+        security=Security(
+            ca_file=remote_ca, token="" if remote_token_file is None else remote_token_file.read_text().strip()
+        ),
+    )
+    figures = Figures()
     with (
-        _stop_signals() as ended,
+        stop_signals() as endings,
         _security(tls_cert, tls_key, tls_client_ca, ssl_config_file, token) as security,
-        ModelServer(
-            ServingConfig(
-                models=_models(base_path or model_base_path, name, model_config_file),
-                model_config_file=model_config_file,
-                model_config_poll_s=config_poll_s,
-                version_poll_s=version_poll_s,
-                host=host,
-                port=None if port < 0 else port,
-                rest_port=None if rest_port < 0 else rest_port,
-                security=security,
-                batching=_batching(settings, batching, batching_parameters_file),
-                max_message_bytes=max_message_mb << 20,
-                max_calls=max_calls,
-                grpc_threads=grpc_threads,
-                grpc_options=_channel_arguments(grpc_channel_arguments),
-                request_timeout_s=request_timeout_s,
-                drain_s=drain_s,
-                load_threads=load_threads,
-                load_retries=load_retries,
-                load_retry_interval_s=load_retry_interval_s,
-                warm_up=warm_up,
-                metrics_path=_metrics_path(monitoring_config_file),
-                request_log_rate=request_log_rate,
-                request_log_prefix=request_log,
-            ),
-            following,
-            samples=following.samples,
-        ) as server,
+        discovery_of(discovery, job, discovery_folder, zk_server, consul_server) as found,
+        remote_calls(remote or [], remote_file, found, remote_settings, figures.remote_call) as calls,
     ):
-        _show(server, as_json)
-        ended.wait()
+        config = ServingConfig(
+            models=_models(base_path or model_base_path, name, model_config_file, num_versions),
+            model_config_file=model_config_file,
+            model_config_poll_s=config_poll_s,
+            version_poll_s=version_poll_s,
+            host=host,
+            port=None if port < 0 else port,
+            rest_port=None if rest_port < 0 else rest_port,
+            security=security,
+            batching=_batching(settings, batching, batching_parameters_file),
+            max_message_bytes=max_message_mb << 20,
+            max_calls=max_calls,
+            grpc_threads=grpc_threads,
+            grpc_options=_channel_arguments(grpc_channel_arguments),
+            request_timeout_s=request_timeout_s,
+            drain_s=drain_s,
+            load_threads=load_threads,
+            load_retries=load_retries,
+            load_retry_interval_s=load_retry_interval_s,
+            warm_up=warm_up,
+            metrics_path=_metrics_path(monitoring_config_file),
+            request_log_rate=request_log_rate,
+            request_log_prefix=request_log,
+        )
+        load = servable_loader(calls, threads=threads_per_call)
+        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s)
+        with (
+            ModelServer(config, following, figures=figures, samples=following.samples) as server,
+            registered(found, name, replica, server.address),
+        ):
+            _show(server, as_json)
+            endings.get()
 
 
-def _models(base_path: Path | None, name: str, config_file: Path | None) -> list[ModelConfig]:
-    from monolith.serving import ModelConfig
+def _models(base_path: Path | None, name: str, config_file: Path | None, num_versions: int) -> list[ModelConfig]:
+    from monolith.serving import ModelConfig, VersionPolicy
 
     if (base_path is None) == (config_file is None):
         raise ConfigError("give either the folder of a model's versions or --model-config-file")
-    return [] if base_path is None else [ModelConfig(name=name, base_path=base_path)]
+    return (
+        []
+        if base_path is None
+        else [ModelConfig(name=name, base_path=base_path, policy=VersionPolicy(count=num_versions))]
+    )
 
 
 def _batching(settings: BatchSettings, is_on: bool, file: Path | None) -> BatchSettings:
@@ -227,14 +269,3 @@ def _show(server: ModelServer, as_json: bool) -> None:
     where = [f"gRPC on {server.address}"] if server.address else []
     where += [f"REST on http://{server.rest_address}"] if server.rest_address else []
     typer.echo(f"serves {names}: {', '.join(where)}")
-
-
-@contextmanager
-def _stop_signals() -> Iterator[threading.Event]:
-    ended = threading.Event()
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -30,8 +30,10 @@ __all__ = [
     "RETRY_FAILURES_TOTAL",
     "SERVING_BATCHES_TOTAL",
     "SERVING_BATCH_WAIT_SECONDS_TOTAL",
+    "SERVING_DEGRADED_TOTAL",
     "SERVING_LOGGED_REQUESTS_TOTAL",
     "SERVING_QUEUED_ROWS",
+    "SERVING_REMOTE_CALLS_TOTAL",
     "SERVING_REQUESTS_TOTAL",
     "SERVING_REQUEST_SECONDS",
     "SERVING_ROWS_TOTAL",
@@ -271,6 +273,18 @@ SERVING_VERSION_STATE = Metric(
     kind="gauge",
     help="State of a version: 10 start, 20 loading, 30 available, 40 unloading, 50 ended.",
     labels=("model", "version"),
+)
+SERVING_DEGRADED_TOTAL = Metric(
+    name="monolith_serving_degraded_total",
+    kind="counter",
+    help="Answers that were computed without some of their rows, which no server gave.",
+    labels=("model",),
+)
+SERVING_REMOTE_CALLS_TOTAL = Metric(
+    name="monolith_serving_remote_calls_total",
+    kind="counter",
+    help="Calls to servers of sub-models; dropped: another replica was faster, or the time was over.",
+    labels=("part", "outcome"),
 )
 SERVING_LOGGED_REQUESTS_TOTAL = Metric(
     name="monolith_serving_logged_requests_total",

@@ -79,7 +79,10 @@ def export_model(
     chosen = options or ExportOptions()
     now_s = (clock or SystemClock()).now_s()
     work = _Export(model, store, name, step, chosen, None if warmup is None else Path(warmup), now_s)
-    paths = ExportFolder(base).add(
+    folder = ExportFolder(base)
+    if chosen.is_dense_only:
+        work.use_tables_of(_newest_tables(folder, chosen.shards))
+    paths = folder.add(
         version,
         work.sub_models,
         work.write,
@@ -117,6 +120,12 @@ def export_onnx(
     return described
 
 
+def _newest_tables(folder: ExportFolder, shards: int) -> int | None:
+    """Return the newest version that every shard has; None when there is none yet."""
+    common = set.intersection(*(set(folder.versions(f"ps_{index}")) for index in range(shards)))
+    return max(common, default=None)
+
+
 class _Export:
     """One export under way."""
 
@@ -134,6 +143,7 @@ class _Export:
             raise ConfigError("the model has no name; give one")
         self._model, self._store, self._warmup, self._options = model, store, warmup, options
         self._declaration = _for_serving(model.declaration)
+        self._tables_version: int | None = None
         self._header = ExportManifest(
             name=name,
             version=0,
@@ -143,6 +153,10 @@ class _Export:
             package_version=monolith.__version__,
             signatures={},
         )
+
+    def use_tables_of(self, version: int | None) -> None:
+        """Say which version has the tables of an export without them."""
+        self._tables_version = version
 
     @property
     def sub_models(self) -> list[str]:
@@ -165,6 +179,7 @@ class _Export:
         program = self._write_dense(staging / home, part)
         known = _described(MultiTable(self._model.declaration.table_specs()), self._options.full_precision)
         found = {"entry": self._front(staging / "entry", part, program, known, has_tables=False)}
+        found["entry"] = replace(found["entry"], tables_version=self._tables_version)
         if self._options.has_remote_dense:
             found["entry"] = replace(found["entry"], dense=None)
             found["dense_0"] = replace(

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RecordCorrupt, RpcTimeout
 from monolith.serving import messages
+from monolith.serving.request_deadline import until
 
 __all__ = ["BatchQueue", "BatchSettings", "Job", "Work", "parse_batching_parameters"]
 
@@ -267,8 +268,10 @@ class BatchQueue:
             return
         if self._on_batch is not None:
             self._on_batch(len(jobs), sum(job.work.rows for job in jobs), now_s - jobs[0].queued_s)
+        deadlines = [job.deadline_s for job in jobs if job.deadline_s is not None]
         try:
-            answers = jobs[0].work.do([job.work for job in jobs])
+            with until(max(deadlines) if len(deadlines) == len(jobs) else None):
+                answers = jobs[0].work.do([job.work for job in jobs])
         except Exception as error:
             answers = [error] * len(jobs)
         for job, answer in zip(jobs, answers, strict=True):

@@ -32,6 +32,7 @@ from monolith.core.errors import (
 )
 from monolith.ps.security import Security
 from monolith.serving import messages
+from monolith.serving.loaded_model import DEGRADED, DegradedOutputs
 from monolith.serving.status import Code
 from monolith.serving.tensors import encode_tensor, read_tensor
 
@@ -120,6 +121,8 @@ class Client:
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs for inputs given by name: features, ids of tables, or records as bytes.
 
+        They are ``DegradedOutputs`` when the server computed them without some of their rows.
+
         Raises:
             InvalidRequest: The inputs do not fit the model.
             ModelNotFound: There is no such model or version.
@@ -192,6 +195,10 @@ def _error(code: Code, text: str, where: str) -> MonolithError:
     return _ERRORS.get(code, ServingError)(f"{text} ({code.name} from {where})")
 
 
+def _marked(outputs: dict[str, NDArray[Any]], missing: str) -> dict[str, NDArray[Any]]:
+    return DegradedOutputs(outputs, missing.split(",")) if missing else outputs
+
+
 class _Grpc:
     name: Literal["grpc"] = "grpc"
 
@@ -221,8 +228,9 @@ class _Grpc:
         request = messages.PredictRequest(model_spec=spec, output_filter=outputs)
         for name, array in arrays.items():
             request.inputs[name].MergeFromString(encode_tensor(array))
-        answer = self._call("Predict", request, timeout_s)
-        return {name: read_tensor(tensor, name) for name, tensor in answer.outputs.items()}
+        answer, trailing = self._call_with_trailing("Predict", request, timeout_s)
+        found = {name: read_tensor(tensor, name) for name, tensor in answer.outputs.items()}
+        return _marked(found, trailing.get(DEGRADED.lower(), ""))
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
         answer = self._call("GetModelStatus", messages.GetModelStatusRequest(model_spec=spec), timeout_s)
@@ -247,8 +255,12 @@ class _Grpc:
             raise _error(Code(status.error_code), status.error_message, self._address)
 
     def _call(self, verb: str, request: Any, timeout_s: float) -> Any:
+        return self._call_with_trailing(verb, request, timeout_s)[0]
+
+    def _call_with_trailing(self, verb: str, request: Any, timeout_s: float) -> tuple[Any, dict[str, str]]:
         try:
-            return self._calls[verb](request, timeout=timeout_s)
+            answer, call = self._calls[verb].with_call(request, timeout=timeout_s)
+            return answer, {key: str(value) for key, value in call.trailing_metadata() or ()}
         except self._errors as exc:
             code: Any = exc
             raise _error(Code(code.code().value[0]), code.details() or "", self._address) from exc
@@ -290,7 +302,8 @@ class _Rest:
         body: dict[str, Any] = {"inputs": {name: _plain(array.tolist()) for name, array in arrays.items()}}
         if spec.signature_name:
             body["signature_name"] = spec.signature_name
-        found = self._ask(spec, ":predict", timeout_s, json.dumps(body).encode())["outputs"]
+        answer, missing = self._ask_with_mark(spec, ":predict", timeout_s, json.dumps(body).encode())
+        found = answer["outputs"]
         if not isinstance(found, dict):  # a single output has no name here
             names = list(self.metadata(spec, timeout_s)[spec.signature_name or "serving_default"]["outputs"])
             found = {names[0]: found}
@@ -298,7 +311,7 @@ class _Rest:
         shown = {
             name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()
         }
-        return {name: shown[name] for name in outputs} if outputs else shown
+        return _marked({name: shown[name] for name in outputs} if outputs else shown, missing)
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
         found = self._ask(spec, "", timeout_s)["model_version_status"]
@@ -321,14 +334,19 @@ class _Rest:
     def reload(self, request: messages.ReloadConfigRequest, timeout_s: float) -> None:
         raise ConfigError(f"models cannot be reloaded over REST; give the gRPC port of {self._address} as host:port")
 
-    def _ask(self, spec: messages.ModelSpec, verb: str, timeout_s: float, body: bytes | None = None) -> Any:
+    def _ask(self, spec: messages.ModelSpec, verb: str, timeout_s: float) -> Any:
+        return self._ask_with_mark(spec, verb, timeout_s)[0]
+
+    def _ask_with_mark(
+        self, spec: messages.ModelSpec, verb: str, timeout_s: float, body: bytes | None = None
+    ) -> tuple[Any, str]:
         choice = f"/versions/{spec.version.value}" if spec.HasField("version") else ""
         choice = f"/labels/{quote(spec.version_label, safe='')}" if spec.version_label else choice
         url = f"{self._address}/v1/models/{quote(spec.name, safe='')}{choice}{verb}"
         request = Request(url, body, {**self._headers, "Content-Type": "application/json"})
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
-                return json.loads(answer.read())
+                return json.loads(answer.read()), answer.headers.get(DEGRADED, "")
         except HTTPError as exc:
             with exc:
                 raise _error(_BY_STATUS.get(exc.code, Code.UNKNOWN), _text(exc.read()), self._address) from exc

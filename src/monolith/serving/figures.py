@@ -59,6 +59,8 @@ class Figures:
         self._requests: dict[tuple[str, str, str], int] = defaultdict(int)
         self._seconds: dict[tuple[str, str], Histogram] = defaultdict(Histogram)
         self._logged: dict[str, int] = defaultdict(int)
+        self._degraded: dict[str, int] = defaultdict(int)
+        self._remote: dict[tuple[str, str], int] = defaultdict(int)
         self._batches = self._rows = 0
         self._waited_s = 0.0
 
@@ -80,6 +82,16 @@ class Figures:
         with self._lock:
             self._logged[outcome] += 1
 
+    def degraded(self, model: str) -> None:
+        """Count an answer that lacks rows."""
+        with self._lock:
+            self._degraded[model] += 1
+
+    def remote_call(self, part: str, outcome: str) -> None:
+        """Count a call to the server of a sub-model."""
+        with self._lock:
+            self._remote[part, outcome] += 1
+
     def samples(self) -> list[Samples]:
         """Return the numbers of now."""
         with self._lock:
@@ -90,6 +102,8 @@ class Figures:
                 (metrics.SERVING_ROWS_TOTAL, [((), self._rows)]),
                 (metrics.SERVING_BATCHES_TOTAL, [((), self._batches)]),
                 (metrics.SERVING_BATCH_WAIT_SECONDS_TOTAL, [((), self._waited_s)]),
+                (metrics.SERVING_DEGRADED_TOTAL, [((name,), count) for name, count in self._degraded.items()]),
+                (metrics.SERVING_REMOTE_CALLS_TOTAL, list(self._remote.items())),
                 (metrics.SERVING_LOGGED_REQUESTS_TOTAL, [((name,), count) for name, count in self._logged.items()]),
             ]
 

@@ -14,6 +14,7 @@ from monolith.data.records._protobuf import parse_bytes
 from monolith.ps import _grpc
 from monolith.serving import messages
 from monolith.serving.hosted_models import HostedModels
+from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import model_spec, signature_map, status_message
 from monolith.serving.model_config import ModelConfig, configs_of
 from monolith.serving.request_log import RequestLog
@@ -80,6 +81,8 @@ class GrpcServices:
         answer = self._scoring.answer(question, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
         if answer.error is not None:
             return _grpc.abort(context, code_of(answer.error), text_of(answer.error))
+        if answer.missing:
+            context.set_trailing_metadata(((DEGRADED.lower(), answer.missing),))
         hosted = answer.hosted
         assert hosted is not None
         response = encode_outputs(answer.outputs, model_spec(hosted, answer.signature).SerializeToString())

@@ -6,6 +6,7 @@ Rules that hold at every moment:
   few times, or when its folder changes.
 - A version goes only when its successor is there: when a version that shall be served is available and none of the
   others that shall be is still loading. So a model whose folder was emptied keeps what it has.
+- A version whose load fails because others are missing (a ``ClusterError``) is tried again until they are there.
 - A version is closed after the last request that uses it.
 
 How requests arrive, and what models compute, is not known here.
@@ -23,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ModelNotFound, ModelNotReady
+from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions
@@ -34,6 +35,7 @@ __all__ = ["HostedModels"]
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_ENDS = 16
+_OTHERS_INTERVAL_S = 1.0
 
 
 @dataclass(slots=True)
@@ -262,7 +264,9 @@ class HostedModels:
             if self._warm_up is not None:
                 self._warm_up(hosted)
         except Exception as error:
-            logger.error("version failed to load model=%s version=%d error=%s", name, version, text_of(error))
+            known = model.failures.get(version)
+            if known is None or known.status.message != text_of(error):  # not the same words every second
+                logger.error("version failed to load model=%s version=%d error=%s", name, version, text_of(error))
             if loaded is not None:
                 _close(loaded, name, version)
             with self._changed:
@@ -284,10 +288,11 @@ class HostedModels:
         del model.loading[version]
         before = model.failures.get(version)
         attempts = 1 if before is None or before.path != path else before.attempts + 1
+        pause_s = self._retry_interval_s
+        if isinstance(error, ClusterError):
+            attempts, pause_s = 0, min(pause_s, _OTHERS_INTERVAL_S)
         status = VersionStatus(version, State.END, code_of(error), text_of(error))
-        model.failures[version] = _Failure(
-            path, stamp, status, attempts, self._clock.monotonic_s() + self._retry_interval_s
-        )
+        model.failures[version] = _Failure(path, stamp, status, attempts, self._clock.monotonic_s() + pause_s)
         self._settle_all()
 
     def _settle_all(self) -> None:

@@ -14,10 +14,26 @@ from numpy.typing import NDArray
 
 from monolith.data.sources.base import RecordKind
 
-__all__ = ["LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
+__all__ = ["DEGRADED", "DegradedOutputs", "LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 """Name of an output to its values; the first axis of each is the row."""
+
+DEGRADED = "Monolith-Degraded"
+"""Header of HTTP, and in small letters trailing metadata of gRPC, of an answer without some of its rows."""
+
+
+class DegradedOutputs(dict[str, NDArray[Any]]):
+    """Outputs that were computed without rows which nobody could give.
+
+    Args:
+        outputs: The outputs.
+        missing: Who did not give rows: ``ps_1``, ...
+    """
+
+    def __init__(self, outputs: Mapping[str, NDArray[Any]], missing: Sequence[str]) -> None:
+        super().__init__(outputs)
+        self.missing = tuple(missing)
 
 
 class TensorInfo(Protocol):

@@ -13,10 +13,10 @@ from typing import Any, cast
 import numpy as np
 
 from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
-from monolith.core.errors import InvalidRequest, MonolithError
+from monolith.core.errors import ClusterError, InvalidRequest, MonolithError
 from monolith.data.sources.base import RecordKind
 from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.loaded_model import Outputs
+from monolith.serving.loaded_model import DegradedOutputs, Outputs
 from monolith.serving.row_counts import row_count
 
 __all__ = ["PredictWork", "make_work"]
@@ -64,6 +64,8 @@ class PredictWork:
             return [work._answer() for work in works]
         try:
             outputs = self._together([record for work in works for record in work.records])
+        except ClusterError as error:  # somebody else is missing, and asking them one by one would only take longer
+            return [error] * len(works)
         except Exception:  # one of them is bad, and which one is found by asking them one by one
             return [work._answer() for work in works]
         rows = sum(work.rows for work in works)
@@ -73,7 +75,8 @@ class PredictWork:
         begin = 0
         for work in works:
             end = begin + work.rows
-            answers.append({name: array[begin:end] for name, array in outputs.items()})
+            part = {name: array[begin:end] for name, array in outputs.items()}
+            answers.append(DegradedOutputs(part, outputs.missing) if isinstance(outputs, DegradedOutputs) else part)
             begin = end
         return answers
 

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import InvalidRequest
 from monolith.serving.http_server import Reply, Request
+from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
 from monolith.serving.rest_json import encode_answer, only_input, parse_body
@@ -139,7 +140,7 @@ class Rest:
             except InvalidRequest as error:
                 _fail(reply, error)
                 return
-            reply(200, encoded)
+            reply(200, encoded, headers={DEGRADED: answer.missing} if answer.missing else {})
 
         question = Question(name, inputs, version, label, body.signature)
         self._scoring.ask(question, "rest", then, timeout_s=self._timeout_s, is_wanted=request.is_wanted)

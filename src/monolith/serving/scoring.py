@@ -17,7 +17,7 @@ from monolith.serving.batching import BatchQueue, Job
 from monolith.serving.figures import Figures
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.loaded_model import Outputs
+from monolith.serving.loaded_model import DegradedOutputs, Outputs
 from monolith.serving.predict import make_work
 from monolith.serving.status import Code, code_of
 
@@ -39,7 +39,7 @@ class Question:
 class Answer:
     """What it is told: outputs, or an error."""
 
-    __slots__ = ("error", "hosted", "outputs", "signature")
+    __slots__ = ("error", "hosted", "missing", "outputs", "signature")
 
     def __init__(
         self, hosted: HostedVersion | None, signature: str, outputs: Outputs, error: BaseException | None
@@ -48,6 +48,8 @@ class Answer:
         """The version that answered; it may be gone by now."""
         self.signature = signature or SERVING_DEFAULT
         self.outputs = outputs
+        self.missing = ",".join(outputs.missing) if isinstance(outputs, DegradedOutputs) else ""
+        """Who did not give rows, of an answer without them."""
         self.error = error
 
 
@@ -128,6 +130,8 @@ class Scoring:
         # A name that nobody configured is not made a label: there would be no end of them.
         name = question.model if hosted is not None else ""
         self._figures.request(name, api, code, self._clock.monotonic_s() - started_s)
+        if isinstance(outputs, DegradedOutputs):
+            self._figures.degraded(name)
         try:
             then(Answer(hosted, question.signature, outputs, error))
         finally:

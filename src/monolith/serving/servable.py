@@ -35,12 +35,13 @@ from monolith.embedding import MultiTable
 from monolith.embedding.store import Ids, Rows
 from monolith.export.program_session import ProgramSession
 from monolith.features import Declaration, Embedder
+from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
 from monolith.serving.servable_gate import Gate
 from monolith.serving.servable_parsers import Parsers
 from monolith.serving.servable_tables import TableCalls
 
-__all__ = ["DenseRunner", "RowSource", "Servable"]
+__all__ = ["DenseRunner", "PartialRows", "RowSource", "Servable"]
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -51,6 +52,19 @@ class RowSource(Protocol):
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id of every table named; the ids of a table are unique."""
         ...
+
+
+class PartialRows(dict[str, Rows]):
+    """Rows of which some could not be had, and are zeros.
+
+    Args:
+        rows: Table to rows.
+        missing: Who did not give theirs.
+    """
+
+    def __init__(self, rows: Mapping[str, Rows], missing: Sequence[str]) -> None:
+        super().__init__(rows)
+        self.missing = tuple(missing)
 
 
 class DenseRunner(Protocol):
@@ -252,7 +266,8 @@ class Servable:
         flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
         if flat:
             plan.pool([found[name] for name in embedder.declaration.tables], flat)
-        return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
+        scores = dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
+        return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
 
     def _inputs(self, batch: Batch, flat: Sequence[Rows], declaration: Declaration) -> Arrays:
         inputs: Arrays = {

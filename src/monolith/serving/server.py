@@ -40,6 +40,7 @@ class ModelServer:
         config: What it serves, and where.
         loader: Loads the version that is in a folder.
         clock: Measures requests, deadlines and retries.
+        figures: Where things are counted; given where others count there too.
         samples: Gives further numbers for the page of metrics.
     """
 
@@ -48,12 +49,14 @@ class ModelServer:
         config: ServingConfig,
         loader: Loader,
         clock: Clock | None = None,
+        *,
+        figures: Figures | None = None,
         samples: Callable[[], Iterable[Samples]] = tuple,
     ) -> None:
         clock = clock or SystemClock()
         self._samples = samples
         self.config = config
-        self.figures = Figures()
+        self.figures = figures or Figures()
         self.models = HostedModels(
             loader,
             warm_up=_warm_up if config.warm_up else None,

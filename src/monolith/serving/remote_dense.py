@@ -1,0 +1,63 @@
+"""``RemoteDense``: the dense part of an entry, computed by the ``dense_0`` sub-model that other servers have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from monolith.artifacts.export_manifest import ExportManifest
+from monolith.serving.remote_addresses import Place
+from monolith.serving.remote_calls import Ask, RemoteCalls, Verb
+from monolith.serving.remote_messages import metadata_request, predict_request, read_input_names, read_outputs
+
+__all__ = ["RemoteDense"]
+
+_PART, _SIGNATURE = "dense_0", "gpu_remote_call"
+
+
+class RemoteDense:
+    """A ``DenseRunner`` of one version of an entry; ``check`` comes first.
+
+    Args:
+        manifest: The entry's.
+        calls: Asks the servers.
+    """
+
+    def __init__(self, manifest: ExportManifest, calls: RemoteCalls) -> None:
+        self._calls = calls
+        self._model = manifest.name
+        self._version = manifest.version
+        self._inputs: Sequence[str] = ()
+
+    def check(self) -> None:
+        """See that somebody has the version, and learn what it takes.
+
+        Raises:
+            ShardUnavailable: Nobody has it.
+            RpcTimeout: Nobody answers in time.
+        """
+        place = self._calls.place_of(self._model, _PART)
+        answer = self._answer(place, "GetModelMetadata", metadata_request(place.name, self._version), "its signatures")
+        self._inputs = read_input_names(answer, _SIGNATURE, _PART)
+
+    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
+        """Compute the named outputs.
+
+        Raises:
+            ShardUnavailable: No replica computed them.
+            RpcTimeout: The time was not enough.
+        """
+        wanted = {name: inputs[name] for name in self._inputs}
+        place = self._calls.place_of(self._model, _PART)
+        payload = predict_request(place.name, self._version, _SIGNATURE, wanted, outputs)
+        return read_outputs(self._answer(place, "Predict", payload, f"outputs {', '.join(outputs)}"), outputs, _PART)
+
+    def _answer(self, place: Place, verb: Verb, payload: bytes, what: str) -> bytes:
+        ask = Ask(_PART, f"{what} of model {self._model!r} version {self._version}", place, verb, payload)
+        self._calls.ask_all([ask])
+        if ask.answer is None:
+            assert ask.error is not None
+            raise ask.error
+        return ask.answer

@@ -1,0 +1,42 @@
+"""Loads exports. An entry is told who gives its rows and dense part; it is ready once they all have its version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from monolith.artifacts.export_manifest import read_export_manifest
+from monolith.core.errors import ConfigError
+from monolith.serving.remote_calls import RemoteCalls
+from monolith.serving.remote_dense import RemoteDense
+from monolith.serving.remote_rows import RemoteRows
+from monolith.serving.servable import Servable
+
+__all__ = ["servable_loader"]
+
+
+def servable_loader(calls: RemoteCalls | None = None, *, threads: int = 1) -> Callable[[Path], Servable]:
+    """Return a loader of exports.
+
+    Args:
+        calls: Asks the servers of sub-models; None = only exports that need none can be loaded.
+        threads: Threads that the dense part of one call may use.
+    """
+
+    def load(folder: Path) -> Servable:
+        manifest = read_export_manifest(folder)
+        if manifest.sub_model != "entry":
+            return Servable.load(folder, threads=threads)
+        if calls is None:
+            raise ConfigError(
+                f"'{folder}' is an entry, which asks other servers for its rows; say where they are: --remote "
+                "ps_0=host:port, --remote-file or --discovery"
+            )
+        rows = RemoteRows(manifest, calls)
+        dense = RemoteDense(manifest, calls) if manifest.dense is None else None
+        rows.check()
+        if dense is not None:
+            dense.check()
+        return Servable.load(folder, threads=threads, rows=rows, dense=dense)
+
+    return load

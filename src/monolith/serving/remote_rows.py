@@ -1,0 +1,112 @@
+"""``RemoteRows``: the rows of an entry, asked of the ``ps_<i>`` sub-models that other servers have.
+
+One request per shard and batch, all shards at the same time. Rows come from one version only. Zeros are not made up,
+unless the settings allow it; then the answer says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from monolith.artifacts.export_manifest import ExportManifest, ServedTable
+from monolith.core.errors import ShardUnavailable
+from monolith.embedding.store import Ids, Rows
+from monolith.ps.shard_map import Division, divide
+from monolith.serving.remote_calls import Ask, RemoteCalls
+from monolith.serving.remote_messages import predict_request, read_outputs
+from monolith.serving.servable import PartialRows
+
+__all__ = ["RemoteRows"]
+
+_SIGNATURE, _ANSWER = "raw_lookup", "flat_emb"
+
+
+class RemoteRows:
+    """A ``RowSource`` of one version of an entry.
+
+    Args:
+        manifest: The entry's.
+        calls: Asks the servers.
+    """
+
+    def __init__(self, manifest: ExportManifest, calls: RemoteCalls) -> None:
+        self._calls = calls
+        self._model = manifest.name
+        self._version = manifest.version if manifest.tables_version is None else manifest.tables_version
+        self._tables: Sequence[ServedTable] = manifest.tables
+        self._shards = 1 if manifest.shard is None else manifest.shard[1]
+
+    def check(self) -> None:
+        """See that every shard answers for the version.
+
+        Raises:
+            ShardUnavailable: One does not.
+            RpcTimeout: One takes too long.
+        """
+        asks = [self._ask(shard, [np.empty(0, np.int64)] * len(self._tables)) for shard in range(self._shards)]
+        self._calls.ask_all(asks)
+        for ask in asks:
+            if ask.error is not None:
+                raise ask.error
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id of every table named.
+
+        Raises:
+            ShardUnavailable: No replica of a shard gave its rows; the text names shard, tables and addresses.
+            RpcTimeout: The time was not enough.
+        """
+        divisions = {name: divide(np.ascontiguousarray(keys, np.int64), self._shards) for name, keys in ids.items()}
+        asks = {shard: ask for shard in range(self._shards) if (ask := self._ask_of(shard, divisions)) is not None}
+        self._calls.ask_all(list(asks.values()))
+        dims = {table.name: table.dim for table in self._tables}
+        found: dict[str, Rows] = {name: np.zeros((len(keys), dims[name]), np.float32) for name, keys in ids.items()}
+        missing = []
+        for shard, ask in asks.items():
+            if ask.answer is not None:
+                self._scatter(ask.answer, ask.part, shard, divisions, found)
+                continue
+            assert ask.error is not None
+            if not self._calls.settings.allow_degraded:
+                raise ask.error
+            missing.append(ask.part)
+        return PartialRows(found, missing) if missing else found
+
+    # --- inside ---
+
+    def _ask_of(self, shard: int, divisions: Mapping[str, Division]) -> Ask | None:
+        none = np.empty(0, np.int64)
+        parts = [divisions[table.name].parts[shard] if table.name in divisions else none for table in self._tables]
+        return self._ask(shard, parts) if any(map(len, parts)) else None
+
+    def _ask(self, shard: int, parts: Sequence[Ids]) -> Ask:
+        part = f"ps_{shard}"
+        place = self._calls.place_of(self._model, part)
+        tables = ", ".join(repr(table.name) for table, ids in zip(self._tables, parts, strict=True) if len(ids))
+        inputs = {
+            "id": np.concatenate(parts) if parts else np.empty(0, np.int64),
+            "id_split": np.cumsum([0, *map(len, parts)], dtype=np.int64),
+        }
+        what = f"rows of {tables or 'its tables'} of model {self._model!r} version {self._version}"
+        payload = predict_request(place.name, self._version, _SIGNATURE, inputs, [_ANSWER])
+        return Ask(part, what, place, "Predict", payload)
+
+    def _scatter(
+        self, payload: bytes, part: str, shard: int, divisions: Mapping[str, Division], found: Mapping[str, Rows]
+    ) -> None:
+        flat = read_outputs(payload, [_ANSWER], part)[_ANSWER].reshape(-1)
+        wanted = [table for table in self._tables if table.name in divisions]
+        needed = sum(len(divisions[table.name].parts[shard]) * table.dim for table in wanted)
+        if len(flat) != needed:
+            raise ShardUnavailable(
+                f"{part} gave {len(flat)} numbers for rows that have {needed}; its tables are not those of model "
+                f"{self._model!r} version {self._version}"
+            )
+        at = 0
+        for table in wanted:
+            places = divisions[table.name].places[shard]
+            end = at + len(places) * table.dim
+            found[table.name][places] = flat[at:end].reshape(-1, table.dim)
+            at = end
