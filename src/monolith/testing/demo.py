@@ -15,7 +15,7 @@ from monolith.core.errors import ConfigError
 from monolith.data import files
 from monolith.data.records.writer import RecordWriter
 from monolith.embedding import MultiTable
-from monolith.testing.demo_live import LiveDemo
+from monolith.testing.demo_live import LiveDemo, curl
 from monolith.testing.world import World
 from monolith.testing.world_files import write_records
 from monolith.training.config.job import JobConfig
@@ -59,7 +59,7 @@ class Demo:
         clicks: Impressions to train on; a tenth as many, later in time, are the test.
     """
 
-    def __init__(self, folder: Path, clicks: int = 600_000) -> None:
+    def __init__(self, folder: Path, clicks: int = 400_000) -> None:
         if clicks < 1000:
             raise ConfigError(f"clicks is {clicks}; give at least 1,000")
         self._folder = folder
@@ -67,6 +67,7 @@ class Demo:
         self.test_file = folder / "test.pb"
         self.model_dir = folder / "model"
         self.exported = folder / "exported"
+        self.published = folder / "published"
         shown = World().clicks(clicks + clicks // 10)
         self._train, self._test = shown.rows(0, clicks), shown.rows(clicks)
 
@@ -115,4 +116,16 @@ class Demo:
 
     def live(self, clock: Clock | None = None) -> LiveDemo:
         """Return what goes on from the end of ``run``; enter it to start its processes."""
-        return LiveDemo(self._folder, self.model_dir, self.exported, self._test, clock=clock)
+        return LiveDemo(
+            self._folder,
+            published=self.published,
+            model_dir=self.model_dir,
+            exported=self.exported,
+            shown=self._test,
+            clock=clock,
+        )
+
+    @property
+    def curl(self) -> str:
+        """A command that asks ``monolith serve``, where it listens unless told otherwise, for one score."""
+        return curl("127.0.0.1:8501", self._test)

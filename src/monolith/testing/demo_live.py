@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self, TypeAlias
 from urllib.request import ProxyHandler, build_opener
 
 import numpy as np
@@ -28,9 +28,14 @@ from monolith.testing.demo_process import DemoProcess
 from monolith.testing.world_clicks import Clicks
 from monolith.testing.world_files import example_batch
 
-__all__ = ["LiveDemo", "Move"]
+__all__ = ["MODEL", "LiveDemo", "Move", "Watch", "curl"]
+
+Watch: TypeAlias = Callable[[Turn, float], None]
+"""Is told which item turned, and its score now."""
 
 MODEL = "clicks"
+"""What the server calls the model."""
+
 _ROWS = 512  # events of a move: one step, so that the first answer that differs shows all of them
 _BYSTANDERS = 64
 _PUBLISH_S = 1.0
@@ -55,13 +60,20 @@ class Move:
     """From the events to that answer."""
 
 
+def curl(address: str, shown: Clicks) -> str:
+    """Return a command that asks a server for the score of the first of some impressions."""
+    body = json.dumps({"instances": [as_features(shown.rows(0, 1))]})
+    return f"curl -s http://{address}/v1/models/{MODEL}:predict -d '{body}'"
+
+
 class LiveDemo:
     """A server of an exported model, and a trainer that goes on where it was and publishes; both end with the block.
 
     The trainer gets events only while an item turns, so a score that differs is due to them.
 
     Args:
-        folder: Where logs and what is published go.
+        folder: Where logs go.
+        published: Where what is learnt is published; replaced.
         model_dir: The run, with a checkpoint.
         exported: Folder of the exported versions of that checkpoint.
         shown: Impressions to draw events and requests from.
@@ -69,9 +81,17 @@ class LiveDemo:
     """
 
     def __init__(
-        self, folder: Path, model_dir: Path, exported: Path, shown: Clicks, *, clock: Clock | None = None
+        self,
+        folder: Path,
+        *,
+        published: Path,
+        model_dir: Path,
+        exported: Path,
+        shown: Clicks,
+        clock: Clock | None = None,
     ) -> None:
         self._folder = folder
+        self._published = published
         self._model_dir = model_dir
         self._exported = exported
         self._shown = shown
@@ -89,14 +109,28 @@ class LiveDemo:
     @property
     def curl(self) -> str:
         """A command that asks for one score while the server runs."""
-        body = json.dumps({"instances": [as_features(self._shown.rows(0, 1))]})
-        return f"curl -s http://{self._addresses['rest_address']}/v1/models/{MODEL}:predict -d '{body}'"
+        return curl(self._addresses["rest_address"], self._shown)
 
-    def moves(self, count: int) -> Iterator[Move]:
-        """Turn items, one after another."""
+    def wait(self) -> NoReturn:
+        """Let both go on until something raises, such as Ctrl-C.
+
+        Raises:
+            ClusterError: One of them has ended.
+        """
+        while True:
+            for process in self.processes:
+                process.check()
+            self._clock.sleep_s(0.2)
+
+    def moves(self, count: int, watch: Watch = lambda turn, score: None) -> Iterator[Move]:
+        """Turn items, one after another; ``watch`` is told every answer.
+
+        Raises:
+            ClusterError: A process has ended, or no score moves; the text says where to look.
+        """
         found = turns(self._shown, _ROWS)
         for _ in range(count):
-            yield self._move(next(found))
+            yield self._move(next(found), watch)
             # The publishes come once a second: the next events come anywhere between two of them.
             self._clock.sleep_s(float(self._rng.uniform(0, _PUBLISH_S)))
 
@@ -114,12 +148,11 @@ class LiveDemo:
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def _start(self, started: ExitStack) -> None:
-        published = self._folder / "published"
-        shutil.rmtree(published, ignore_errors=True)
+        shutil.rmtree(self._published, ignore_errors=True)
         train = ["train", "--model-dir", self._model_dir, "--data", "-", "--record", "example_batch"]
         train += ["--batch-size", _ROWS, "--no-resume-data"]
-        train += ["--publish-dir", published, "--publish-interval-s", _PUBLISH_S]
-        serve = ["serve", self._exported, "--name", MODEL, "--sync-from", published]
+        train += ["--publish-dir", self._published, "--publish-interval-s", _PUBLISH_S]
+        serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
         serve += ["--port", 0, "--rest-port", 0, "--json"]
         self._trainer = started.enter_context(DemoProcess("trainer", train, self._folder))
         self._server = started.enter_context(DemoProcess("server", serve, self._folder))
@@ -148,19 +181,18 @@ class LiveDemo:
             for process in self.processes:
                 process.check()
             if self._clock.monotonic_s() > end_s:
-                raise ClusterError(
-                    f"waited {_PATIENCE_S:.0f} s for {what}; see {' and '.join(str(each.log) for each in self.processes)}"
-                )
+                logs = " and ".join(str(process.log) for process in self.processes)
+                raise ClusterError(f"waited {_PATIENCE_S:.0f} s for {what}; see {logs}")
             self._clock.sleep_s(_ASK_S)
         return value
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
-    def _move(self, turn: Turn) -> Move:
+    def _move(self, turn: Turn, watch: Watch) -> Move:
         asked = example_batch(turn.shown)
         others = example_batch(self._shown.rows(0, _BYSTANDERS))
         before, others_before = self._scores(asked), self._scores(others)
-        seconds = self._teach(turn.events, asked)
+        seconds = self._teach(turn.events, asked, lambda score: watch(turn, score))
         return Move(
             item_id=turn.item_id,
             is_up=turn.is_up,
@@ -170,14 +202,20 @@ class LiveDemo:
             seconds=seconds,
         )
 
-    def _teach(self, events: Clicks, asked: bytes) -> float:
+    def _teach(self, events: Clicks, asked: bytes, watch: Callable[[float], None] = lambda score: None) -> float:
         """Hand events to the trainer; return the seconds until the score of what is asked is another."""
         before = self._scores(asked)
         stamped = replace(events, event_time_s=np.full(len(events), int(self._clock.now_s()), np.int64))
         message = Framing().frame(example_batch(stamped))
         begin_s = self._clock.monotonic_s()
         self._trainer.tell(message)
-        self._until("a score to move", lambda: not np.array_equal(self._scores(asked), before))
+
+        def has_moved() -> bool:
+            score = self._scores(asked)
+            watch(float(score[0]))
+            return not np.array_equal(score, before)
+
+        self._until("a score to move", has_moved)
         return self._clock.monotonic_s() - begin_s
 
     def _scores(self, asked: bytes) -> NDArray[np.float32]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monolith.testing.world_clicks import Clicks
 
@@ -29,7 +30,7 @@ class Turn:
     chance: float
     """Of a click on it, from now on."""
     events: Clicks
-    """Every second one shows the item to somebody; the others are of whatever else is shown."""
+    """Every fourth one shows the item to somebody; the others are of whatever else is shown."""
 
     @property
     def item_id(self) -> int:
@@ -48,7 +49,7 @@ def turns(shown: Clicks, rows: int, seed: int = 0) -> Iterator[Turn]:
     What few click becomes liked, and what many click disliked.
     """
     rng = np.random.default_rng([seed, 5])
-    items, places, of_row, counts = np.unique(shown.item_id, return_index=True, return_inverse=True, return_counts=True)
+    _, places, of_row, counts = np.unique(shown.item_id, return_index=True, return_inverse=True, return_counts=True)
     rates = np.bincount(of_row, shown.click) / counts
     busiest = counts.argsort(kind="stable")[::-1][:_BUSIEST]
     while True:
@@ -72,10 +73,10 @@ def as_features(shown: Clicks) -> dict[str, Any]:
 
 
 def _events(others: Clicks, one: Clicks, chance: float, rng: np.random.Generator) -> Clicks:
-    """Put the item into every second row."""
-    is_turned = np.arange(len(others)) % 2 == 0
+    """Put the item into every fourth row."""
+    is_turned = np.arange(len(others)) % 4 == 0
     click = rng.random(len(others)) < chance
-    put = {
+    put: dict[str, NDArray[Any]] = {
         "item_id": one.item_id,
         "category": one.category,
         "price": one.price,

@@ -1,7 +1,8 @@
-"""A ``monolith`` command as a process of the demonstration: what it says goes to a file, and its end is looked after."""
+"""A ``monolith`` command as a process of the demonstration: what it says goes to files, and it ends for certain."""
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -78,14 +79,11 @@ class DemoProcess:
         """Have it end, and return when it is gone."""
         if self._popen.poll() is None:
             self._popen.terminate()
-        try:
+        with contextlib.suppress(BrokenPipeError):  # what it did not read is of no use to anybody now
             self._stdin.close()
-        except BrokenPipeError:
-            pass  # what it did not read is of no use to anybody now
         try:
-            self._popen.wait(_PATIENCE_S)
-        except subprocess.TimeoutExpired:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._popen.wait(_PATIENCE_S)
         finally:
             self._popen.kill()
             self._popen.wait()
