@@ -36,7 +36,7 @@ Watch: TypeAlias = Callable[[Turn, float], None]
 MODEL = "clicks"
 """What the server calls the model."""
 
-_ROWS = 512  # events of a move: one step, so that the first answer that differs shows all of them
+_MOST_ROWS = 512  # of the events of a move, which are one step: the first answer that differs shows all of them
 _BYSTANDERS = 64
 _PUBLISH_S = 1.0
 _ASK_S = 0.02
@@ -95,6 +95,7 @@ class LiveDemo:
         self._model_dir = model_dir
         self._exported = exported
         self._shown = shown
+        self._rows = min(_MOST_ROWS, len(shown))
         self._clock = clock or SystemClock()
         self._rng = np.random.default_rng(0)
         self._running = ExitStack()
@@ -128,7 +129,7 @@ class LiveDemo:
         Raises:
             ClusterError: A process has ended, or no score moves; the text says where to look.
         """
-        found = turns(self._shown, _ROWS)
+        found = turns(self._shown, self._rows)
         for _ in range(count):
             yield self._move(next(found), watch)
             # The publishes come once a second: the next events come anywhere between two of them.
@@ -150,7 +151,7 @@ class LiveDemo:
     def _start(self, started: ExitStack) -> None:
         shutil.rmtree(self._published, ignore_errors=True)
         train = ["train", "--model-dir", self._model_dir, "--data", "-", "--record", "example_batch"]
-        train += ["--batch-size", _ROWS, "--no-resume-data"]
+        train += ["--batch-size", self._rows, "--no-resume-data"]
         train += ["--publish-dir", self._published, "--publish-interval-s", _PUBLISH_S]
         serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
         serve += ["--port", 0, "--rest-port", 0, "--json"]
@@ -161,7 +162,7 @@ class LiveDemo:
         self._until("the server to load the model", self._is_served)
         self._until("the trainer to publish what it begins with", self._is_in_step)
         # What is slow only once is done now.
-        self._teach(self._shown.rows(0, _ROWS), example_batch(self._shown.rows(0, 1)))
+        self._teach(self._shown.rows(0, self._rows), example_batch(self._shown.rows(0, 1)))
 
     def _said_addresses(self) -> dict[str, Any] | None:
         line, newline, _ = self._server.said.partition("\n")

@@ -46,9 +46,15 @@ def test_telling_something_to_a_process_that_is_gone_says_why_it_went(tmp_path: 
 
 def test_a_process_is_gone_after_the_block_whatever_ends_it(tmp_path: Path) -> None:
     arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
-    with pytest.raises(KeyboardInterrupt), DemoProcess("server", arguments, tmp_path) as process:
-        wait_until(lambda: process.said)
-        raise KeyboardInterrupt
+    process = DemoProcess("server", arguments, tmp_path)
+
+    def interrupted() -> None:
+        with process:
+            wait_until(lambda: process.said)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
     assert "model server stopped" in process.log.read_text()
