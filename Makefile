@@ -142,7 +142,7 @@ bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 	scripts/install_system_packages.sh bench
 	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
 
-demo: setup ## Set up, then train a model on generated clicks and show how near it comes to the best possible
+demo: setup ## Set up, then train a model on generated clicks, serve it, and show live events move its scores
 	$(BIN)/monolith demo --folder build/demo
 
 proto: $(VENV)/.requirements ## Rebuild src/monolith/_proto from proto/

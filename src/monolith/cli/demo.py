@@ -1,60 +1,191 @@
-"""``monolith demo``: trains a model on the clicks of a known world and shows how near it comes to the best possible."""
+"""``monolith demo``: trains a model on the clicks of a known world, serves it, and has live events move its scores."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import signal
+import statistics
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 if TYPE_CHECKING:
     from monolith.testing.demo import Demo, DemoResult
+    from monolith.testing.demo_live import LiveDemo, Move
+    from monolith.testing.demo_moves import Turn
 
 __all__ = ["register"]
 
 
 def register(app: typer.Typer) -> None:
     """Add ``demo`` to the program."""
-    app.command("demo", epilog="Example: monolith demo --clicks 100000")(demo)
+    app.command("demo", epilog="Example: monolith demo --clicks 100000 --headless")(demo)
 
 
 def demo(
     folder: Annotated[Path, typer.Option(help="Where clicks, model and checkpoints go.")] = Path("monolith-demo"),
-    clicks: Annotated[int, typer.Option(help="Impressions to train on.")] = 600_000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
+    clicks: Annotated[int, typer.Option(help="Impressions to train on.")] = 400_000,
+    moves: Annotated[int, typer.Option(min=1, help="Items whose taste turns while the server runs.")] = 6,
+    headless: Annotated[
+        bool, typer.Option("--headless", help="Print lines, and end at the end; so also where there is no terminal.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object; headless.")] = False,
 ) -> None:
-    """Train a DeepFM on generated clicks whose true probabilities are known."""
+    """Train a DeepFM on generated clicks, serve it, and show how soon live events move its scores.
+
+    Trainer and server are processes of their own. On a terminal they go on until Ctrl-C.
+    """
     from monolith.testing.demo import Demo
 
-    made = Demo(folder, clicks)
-    made.generate()
-    typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
-    result = made.run()
-    if as_json:
-        more = {"samples_per_s": result.samples_per_s, "checkpoint": str(result.checkpoint)}
-        typer.echo(json.dumps(dataclasses.asdict(result) | more))
-        return
-    _show(result)
+    is_headless = headless or as_json or not sys.stdout.isatty()
+    with _ended_by_signals():
+        made = Demo(folder, clicks)
+        made.generate()
+        typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
+        result = made.run()
+        if not as_json:
+            _show(result)
+        typer.echo("starting a trainer that publishes every second, and a server that follows it", err=True)
+        with made.live() as live:
+            moved = _lines(live, moves) if is_headless else _live_table(live, moves)
+            if as_json:
+                typer.echo(json.dumps(_as_json(result, moved, live)))
+                return
+            _show_freshness(moved, live)
+            if not is_headless:
+                _go_on(live)
     _show_next_steps(made)
 
 
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Have SIGTERM and a lost terminal unwind the program, as Ctrl-C does: whatever it started ends with it."""
+
+    def end(number: int, _: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+        yield
+        return
+    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# --- live -------------------------------------------------------------------------------------------------------------
+
+
+def _lines(live: LiveDemo, count: int) -> list[Move]:
+    moved = []
+    for move in live.moves(count):
+        change = f"score {move.before:.3f} -> {move.after:.3f} (others {move.others:+.3f})"
+        typer.echo(f"item {move.item_id} is {_taste(move.is_up)} now: {change} after {move.seconds:.2f} s", err=True)
+        moved.append(move)
+    return moved
+
+
+def _live_table(live: LiveDemo, count: int) -> list[Move]:
+    from rich.live import Live
+    from rich.table import Table
+
+    moved: list[Move] = []
+    turning: list[str] = []
+
+    def table() -> Table:
+        shown = Table("item", "is now", "score before", "score now", "other items", "seen after", title="Live events")
+        for move in moved:
+            color = "green" if move.is_up else "red"
+            scores = (f"{move.before:.3f}", f"[{color}]{move.after:.3f}", f"{move.others:+.3f}")
+            shown.add_row(str(move.item_id), _taste(move.is_up), *scores, f"{move.seconds:.2f} s")
+        if turning:
+            shown.add_row(*turning, "", "...")
+        return shown
+
+    def watch(turn: Turn, score: float) -> None:
+        turning[:] = [str(turn.item_id), _taste(turn.is_up), "", f"{score:.3f}"]
+
+    with Live(get_renderable=table, refresh_per_second=10):
+        for move in live.moves(count, watch):
+            turning.clear()
+            moved.append(move)
+    return moved
+
+
+def _taste(is_up: bool) -> str:
+    return "liked" if is_up else "disliked"
+
+
+def _go_on(live: LiveDemo) -> None:
+    """Leave the server running until Ctrl-C."""
+    typer.echo(f"The server goes on until Ctrl-C. Ask it:\n  {live.curl}")
+    try:
+        live.wait()
+    except KeyboardInterrupt:
+        typer.echo("")
+
+
+# --- what came out ----------------------------------------------------------------------------------------------------
+
+
+def _as_json(result: DemoResult, moved: Sequence[Move], live: LiveDemo) -> dict[str, object]:
+    seconds = [move.seconds for move in moved]
+    return dataclasses.asdict(result) | {
+        "samples_per_s": result.samples_per_s,
+        "checkpoint": str(result.checkpoint),
+        "moves": [dataclasses.asdict(move) for move in moved],
+        "event_to_predict_median_s": statistics.median(seconds),
+        "event_to_predict_worst_s": max(seconds),
+        "requests": live.requests,
+    }
+
+
 def _show(result: DemoResult) -> None:
+    _print_table(
+        "DeepFM on the clicks of a known world",
+        {
+            "impressions trained on": f"{result.clicks:,}",
+            "samples per second": f"{result.samples_per_s:,.0f}",
+            "ids with a row": f"{result.ids:,}",
+            "memory of the tables": f"{result.table_bytes / 2**20:.1f} MiB",
+            "AUC on later clicks": f"{result.auc:.4f}",
+            "best possible AUC": f"{result.best_auc:.4f}",
+            "predicted / true clicks": f"{result.calibration:.3f}",
+            "checkpoint": f"{result.checkpoint_bytes / 2**20:.1f} MiB",
+        },
+    )
+
+
+def _show_freshness(moved: Sequence[Move], live: LiveDemo) -> None:
+    seconds = [move.seconds for move in moved]
+    right = sum((move.after > move.before) == move.is_up for move in moved)
+    _print_table(
+        "From an event to the score that shows it",
+        {
+            "publishes": "once a second",
+            "median": f"{statistics.median(seconds):.2f} s",
+            "worst": f"{max(seconds):.2f} s",
+            "scores that moved the right way": f"{right} of {len(moved)}",
+            "requests answered": f"{live.requests:,}",
+        },
+    )
+
+
+def _print_table(title: str, rows: dict[str, str]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title="DeepFM on the clicks of a known world", show_header=False)
-    for name, value in (
-        ("impressions trained on", f"{result.clicks:,}"),
-        ("samples per second", f"{result.samples_per_s:,.0f}"),
-        ("ids with a row", f"{result.ids:,}"),
-        ("memory of the tables", f"{result.table_bytes / 2**20:.1f} MiB"),
-        ("AUC on later clicks", f"{result.auc:.4f}"),
-        ("best possible AUC", f"{result.best_auc:.4f}"),
-        ("predicted / true clicks", f"{result.calibration:.3f}"),
-        ("checkpoint", f"{result.checkpoint_bytes / 2**20:.1f} MiB"),
-    ):
+    table = Table(title=title, show_header=False)
+    for name, value in rows.items():
         table.add_row(name, value)
     Console().print(table)
 
@@ -62,8 +193,10 @@ def _show(result: DemoResult) -> None:
 def _show_next_steps(made: Demo) -> None:
     typer.echo("Try next:")
     for line in (
+        f"monolith serve {made.exported} --name clicks --sync-from {made.published}",
+        made.curl,
+        f"monolith inspect delta {made.published}",
         f"monolith inspect checkpoint {made.model_dir}",
-        f"monolith inspect records {made.train_file}",
         f"monolith train --task dcnv2 --data {made.train_file} --eval-data {made.test_file} --model-dir runs/dcnv2",
         "python examples/03_movie_ranking.py",
     ):

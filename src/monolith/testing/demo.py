@@ -1,4 +1,7 @@
-"""The demonstration: clicks of a known world, a model trained on them, and how near it comes to the best possible."""
+"""The demonstration: clicks of a known world, a model trained on them, and how near it comes to the best possible.
+
+What goes on from there, with a server and live events, is in ``demo_live``.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ from monolith.core.errors import ConfigError
 from monolith.data import files
 from monolith.data.records.writer import RecordWriter
 from monolith.embedding import MultiTable
-from monolith.models import from_schema
+from monolith.testing.demo_live import LiveDemo, curl
 from monolith.testing.world import World
-from monolith.testing.world_clicks import Clicks
 from monolith.testing.world_files import write_records
-from monolith.training import Estimator, RunConfig
+from monolith.training.config.job import JobConfig
+from monolith.training.runner import Job
 
 __all__ = ["Demo", "DemoResult"]
+
+_BATCH_ROWS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,12 +59,15 @@ class Demo:
         clicks: Impressions to train on; a tenth as many, later in time, are the test.
     """
 
-    def __init__(self, folder: Path, clicks: int = 600_000) -> None:
+    def __init__(self, folder: Path, clicks: int = 400_000) -> None:
         if clicks < 1000:
             raise ConfigError(f"clicks is {clicks}; give at least 1,000")
+        self._folder = folder
         self.train_file = folder / "train.pb"
         self.test_file = folder / "test.pb"
         self.model_dir = folder / "model"
+        self.exported = folder / "exported"
+        self.published = folder / "published"
         shown = World().clicks(clicks + clicks // 10)
         self._train, self._test = shown.rows(0, clicks), shown.rows(clicks)
 
@@ -71,18 +79,29 @@ class Demo:
                 write_records(rows, writer)
 
     def run(self, clock: Clock | None = None) -> DemoResult:
-        """Train, evaluate, and compare with what is possible."""
+        """Train, evaluate, compare with what is possible, and export."""
         clock = clock or SystemClock()
-        shutil.rmtree(self.model_dir, ignore_errors=True)
-        config = RunConfig(model_dir=self.model_dir, save_checkpoints_secs=10, embedding_prefetch_capacity=1)
-        estimator = Estimator(lambda: from_schema("deepfm", Clicks.schema()), config, clock=clock)
+        for folder in (self.model_dir, self.exported):
+            shutil.rmtree(folder, ignore_errors=True)
+        config = JobConfig(
+            task="deepfm",
+            data=str(self.train_file),
+            record="example_batch",
+            batch_size=_BATCH_ROWS,
+            model_dir=str(self.model_dir),
+            save_checkpoints_secs=10,
+            embedding_prefetch_capacity=1,
+        )
+        job = Job(config)
         begin_s = clock.monotonic_s()
-        estimator.train(files(self.train_file, record="example_batch").batch(2048))
+        job.train()
         seconds = clock.monotonic_s() - begin_s
+        estimator = job.estimator
         found = estimator.evaluate(files(self.test_file, record="example_batch").batch(4096))
         checkpoint, store = estimator.latest_checkpoint(), estimator.store
         assert checkpoint is not None
         assert isinstance(store, MultiTable)
+        estimator.export(self.exported)
         return DemoResult(
             clicks=len(self._train),
             seconds=seconds,
@@ -94,3 +113,19 @@ class Demo:
             checkpoint=checkpoint,
             checkpoint_bytes=read_manifest(checkpoint).bytes,
         )
+
+    def live(self, clock: Clock | None = None) -> LiveDemo:
+        """Return what goes on from the end of ``run``; enter it to start its processes."""
+        return LiveDemo(
+            self._folder,
+            published=self.published,
+            model_dir=self.model_dir,
+            exported=self.exported,
+            shown=self._test,
+            clock=clock,
+        )
+
+    @property
+    def curl(self) -> str:
+        """A command that asks ``monolith serve``, where it listens unless told otherwise, for one score."""
+        return curl("127.0.0.1:8501", self._test)

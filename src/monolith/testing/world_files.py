@@ -19,7 +19,7 @@ from monolith.data.sources.arrow_columns import load_pyarrow
 from monolith.data.sources.frame import FrameSource
 from monolith.testing.world_clicks import Clicks
 
-__all__ = ["ClickRecord", "write_parquet", "write_records"]
+__all__ = ["ClickRecord", "example_batch", "write_parquet", "write_records"]
 
 ClickRecord: TypeAlias = Literal["example_batch", "example", "instance"]
 
@@ -52,6 +52,13 @@ def write_records(
     while (records := source.read()) is not None:
         _write_lot(records, writer, record)
     return writer.records - begin
+
+
+def example_batch(clicks: Clicks) -> bytes:
+    """Return impressions as one serialized ``ExampleBatch``, which is what a stream holds and a server is asked."""
+    records = FrameSource(_with_fids(clicks), _column_types(clicks), batch_rows=len(clicks), name="clicks").read()
+    assert records is not None
+    return bytes(records[0])
 
 
 def _write_lot(records: _native.Records, writer: RecordWriter, record: ClickRecord) -> None:
