@@ -64,7 +64,7 @@ class PeerModel:
     def _of_record(self, record: bytes) -> tuple[Tensor, Tensor]:
         batch = self._parse([record])
         columns = [np.asarray(batch.ids[name].values) for name in SPARSE]
-        return torch.from_numpy(np.stack(columns, axis=1).astype(np.int64)), torch.from_numpy(batch.dense["numbers"])
+        return torch.from_numpy(np.stack(columns, axis=1)), torch.from_numpy(batch.dense["numbers"].copy())
 
     @torch.inference_mode()
     def score(self, ids: Tensor, dense: Tensor) -> Tensor:
