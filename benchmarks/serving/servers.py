@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -171,8 +172,8 @@ SETTINGS: dict[str, Sequence[Setting]] = {
         Setting("example_batch", 1, 1),
     ),
     "litserve": (
-        Setting("base64", 1, 1, 16),
         Setting("base64", 2, 1, 16),
+        Setting("base64", 1, 1, 16),
         Setting("base64", 2, 1),
         Setting("base64", 1, 1),
         Setting("features", 1, 1, 16),
@@ -216,7 +217,8 @@ class Peer(_Process):
                 self.ask(body)
                 answered += 1
             except OSError as error:
-                if self.process.poll() is not None or time.monotonic() > deadline_s:
+                is_refusal = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                if is_refusal or self.process.poll() is not None or time.monotonic() > deadline_s:
                     raise RuntimeError(f"{self.name} does not start: {error}") from None
                 time.sleep(0.1)
 
