@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from measure.results import PeerMissing
 from serving.workload import MODEL
 
-__all__ = ["Generator", "Load", "Ours", "Peer", "Setting", "SETTINGS", "Target"]
+__all__ = ["SETTINGS", "Generator", "Load", "Ours", "Peer", "Setting", "Target", "check_installed", "first_request"]
 
 ROOT = Path(__file__).resolve().parents[1]
 START_S = 120.0
@@ -184,13 +184,20 @@ SETTINGS: dict[str, Sequence[Setting]] = {
 _CONTENT = {"example_batch": "application/octet-stream", "base64": "application/json", "features": "application/json"}
 
 
+_PACKAGES = {"fastapi": ("fastapi", "uvicorn", "uvloop", "httptools"), "litserve": ("litserve", "uvicorn", "zmq")}
+
+
+def check_installed(name: str) -> None:
+    """Refuse a peer that is not there."""
+    for package in _PACKAGES[name]:
+        if importlib.util.find_spec(package) is None:
+            raise PeerMissing(f"{package} is not installed; pip install --no-deps -r requirements-bench.lock")
+
+
 class Peer(_Process):
     """FastAPI or LitServe with the model in PyTorch."""
 
     def __init__(self, name: str, setting: Setting, model: Path, requests: Mapping[str, Path]) -> None:
-        for package in {"fastapi": ("fastapi", "uvicorn", "uvloop", "httptools"), "litserve": ("litserve", "zmq")}[name]:
-            if importlib.util.find_spec(package) is None:
-                raise PeerMissing(f"{package} is not installed; pip install --no-deps -r requirements-bench.lock")
         self.name = name
         self.setting = setting
         port = _free_port()

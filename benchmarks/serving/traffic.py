@@ -13,7 +13,7 @@ from measure.results import PeerMissing, Result, skipped
 from monolith.serving import Client
 from serving.exporting import Exported, scratch_folder
 from serving.results import progress
-from serving.servers import SETTINGS, Generator, Load, Ours, Peer, Setting, Target, first_request
+from serving.servers import SETTINGS, Generator, Load, Ours, Peer, Setting, Target, check_installed, first_request
 from serving.workload import MODEL, Sizes, Workload
 
 __all__ = ["traffic_cases"]
@@ -24,17 +24,23 @@ TOLERANCE = 1e-3
 
 def traffic_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     """Export once, and measure beside one peer after the other."""
+    peers = []
+    for name in SETTINGS:
+        wanted = [case for case in cases if case.endswith(f"_{name}")]
+        try:
+            check_installed(name)
+            peers += [(name, wanted)] if wanted else []
+        except PeerMissing as why:
+            yield from (skipped(case, why) for case in wanted)
+    if not peers:
+        return
     with scratch_folder() as folder, Generator() as generator:
         progress(f"exporting {sizes.ids:,} rows")
         exported = Exported(Workload(sizes), folder)
         exported.export(1)
         exported.save_for_torch()
-        for name in ("litserve", "fastapi"):
-            wanted = [case for case in cases if case.endswith(f"_{name}")]
-            try:
-                yield from _beside(name, wanted, sizes, exported, generator) if wanted else ()
-            except PeerMissing as why:
-                yield from (skipped(case, why) for case in wanted)
+        for name, wanted in peers:
+            yield from _beside(name, wanted, sizes, exported, generator)
 
 
 def _beside(

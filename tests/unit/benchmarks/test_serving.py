@@ -67,6 +67,7 @@ def test_every_form_of_a_request_holds_the_same_rows(sizes: Any, tmp_path: Path)
         np.testing.assert_allclose(other, scores[0], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_version_is_swapped_under_load_and_nobody_fails(sizes: Any, scratch: Path) -> None:
     from serving.swaps import swap_cases
 
@@ -98,6 +99,7 @@ def test_a_peer_that_is_missing_is_named(name: str, sizes: Any, monkeypatch: pyt
         assert (line["ratio"], line["ok"]) == (None, None)
 
 
+@pytest.mark.slow
 def test_our_server_and_fastapi_agree_and_are_timed(sizes: Any, scratch: Path) -> None:
     if any(importlib.util.find_spec(package) is None for package in ("fastapi", "uvicorn", "uvloop", "httptools")):
         pytest.skip("FastAPI and uvicorn come with requirements-bench.lock")
