@@ -69,11 +69,21 @@ class _Process:
             **pipes,
         )
 
+    def pause(self) -> None:
+        """Hold it and what it started: workers of a server that is not asked may still take a core."""
+        os.killpg(self.process.pid, signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let it run again."""
+        os.killpg(self.process.pid, signal.SIGCONT)
+
     def close(self) -> None:
         """End it and what it started."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
+        for number in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, number)
+            if number == signal.SIGCONT:
+                continue
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(END_S)
         for pipe in (self.process.stdin, self.process.stdout):
@@ -149,6 +159,25 @@ class Ours(_Process):
         path = "/tensorflow.serving.PredictionService/Predict"
         self.grpc = Target("grpc", _port(self.address), path, requests["grpc"])
         self.rest = Target("http", _port(self.rest_address), f"/v1/models/{MODEL}:predict", requests["rest"])
+
+    def await_version(self, version: int) -> None:
+        """Wait until a version answers and is the only one."""
+        deadline_s = time.monotonic() + START_S
+        while True:
+            states = self._states()
+            if states.get(version) == "AVAILABLE" and list(states.values()).count("AVAILABLE") == 1:
+                return
+            if time.monotonic() > deadline_s:
+                raise RuntimeError(f"version {version} is not served alone after {START_S} s: {states}")
+            time.sleep(0.02)
+
+    def _states(self) -> dict[int, str]:
+        try:
+            with urllib.request.urlopen(f"http://{self.rest_address}/v1/models/{MODEL}", timeout=END_S) as answer:
+                found = json.load(answer)["model_version_status"]
+        except urllib.error.HTTPError:  # none is known yet
+            return {}
+        return {int(each["version"]): str(each["state"]) for each in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -16,11 +13,9 @@ from measure.results import Result
 from serving.exporting import Exported, scratch_folder
 from serving.results import progress
 from serving.servers import Generator, Ours
-from serving.workload import MODEL, Sizes, Workload
+from serving.workload import Sizes, Workload
 
 __all__ = ["swap_cases"]
-
-SWAP_S = 60.0
 
 
 def swap_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
@@ -36,7 +31,7 @@ def swap_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         staged = [_staged(exported, version) for version in range(2, sizes.swaps + 2)]
         progress("swap_p99")
         with Ours(exported.versions, exported.requests, sizes.threads) as ours:
-            _await(ours, 1)
+            ours.await_version(1)
             full = generator.offer(
                 ours.grpc, clients=sizes.clients, seconds=sizes.turn_s, settle_s=sizes.settle_s
             ).per_s
@@ -60,7 +55,7 @@ def _swapped(
         time.sleep(sizes.settle_s + sizes.p99_turn_s / 2)
         begin_s = time.time()
         os.rename(hidden, exported.versions / str(version))
-        _await(ours, version)
+        ours.await_version(version)
         end_s = time.time()
         load = generator.end()
         at_s = load.begin_s + load.at_s
@@ -78,26 +73,3 @@ def _swapped(
     return Result(
         case="swap_p99", ours=busy, peer=quiet, ratio=busy / quiet, unit="ms", rounds=len(staged), extra=extra
     )
-
-
-def _await(ours: Ours, version: int) -> None:
-    """Wait until a version answers and is the only one."""
-    deadline_s = time.monotonic() + SWAP_S
-    while True:
-        states = _states(ours)
-        if states.get(version) == "AVAILABLE" and "AVAILABLE" not in [
-            state for other, state in states.items() if other != version
-        ]:
-            return
-        if time.monotonic() > deadline_s:
-            raise RuntimeError(f"version {version} is not served alone after {SWAP_S} s: {states}")
-        time.sleep(0.02)
-
-
-def _states(ours: Ours) -> dict[int, str]:
-    try:
-        with urllib.request.urlopen(f"http://{ours.rest_address}/v1/models/{MODEL}", timeout=SWAP_S) as answer:
-            found = json.load(answer)["model_version_status"]
-    except urllib.error.HTTPError:  # none is known yet
-        return {}
-    return {int(each["version"]): str(each["state"]) for each in found}

@@ -50,6 +50,7 @@ def _beside(
     with ExitStack() as stack:
         peer = stack.enter_context(Peer(name, setting, exported.weights, exported.requests))
         ours = stack.enter_context(Ours(exported.versions, exported.requests, sizes.threads))
+        ours.await_version(1)
         _check_agreement(ours, peer, exported)
         match = Match(ours, peer, sizes, generator)
         progress(f"rps_{name}")
@@ -124,11 +125,11 @@ class FullLoad:
 
 
 class Match:
-    """Our server by gRPC, the same by REST, and a peer: all three in every round, the order turning around."""
+    """Our server by gRPC, the same by REST, and a peer, in turns; who has not the turn is held."""
 
     def __init__(self, ours: Ours, peer: Peer, sizes: Sizes, generator: Generator) -> None:
         self._peer = peer
-        self._targets = (ours.grpc, ours.rest, peer.target)
+        self._targets = ((ours, ours.grpc), (ours, ours.rest), (peer, peer.target))
         self._sizes = sizes
         self._generator = generator
 
@@ -172,11 +173,18 @@ class Match:
         for number in range(self._sizes.rounds):
             places = range(len(self._targets)) if number % 2 == 0 else reversed(range(len(self._targets)))
             for place in places:
-                loads[place].append(self._offer(self._targets[place], seconds, rate))
+                loads[place].append(self._offer(*self._targets[place], seconds, rate))
         return loads
 
-    def _offer(self, target: Target, seconds: float, rate: float | None) -> Load:
+    def _offer(self, server: Ours | Peer, target: Target, seconds: float, rate: float | None) -> Load:
         sizes = self._sizes
-        return self._generator.offer(
-            target, clients=sizes.clients, seconds=seconds, settle_s=sizes.settle_s, rate=rate
-        )
+        others = {each for each, _ in self._targets if each is not server}
+        for other in others:
+            other.pause()
+        try:
+            return self._generator.offer(
+                target, clients=sizes.clients, seconds=seconds, settle_s=sizes.settle_s, rate=rate
+            )
+        finally:
+            for other in others:
+                other.go_on()
