@@ -7,6 +7,7 @@ import os
 import sys
 
 from fastapi import FastAPI, Request, Response
+
 from serving.peer_model import PeerModel
 
 __all__ = ["app", "main"]

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import litserve
 import torch
-from serving.peer_model import PeerModel
 from torch import Tensor
+
+from serving.peer_model import PeerModel
 
 __all__ = ["Api", "main"]
 

@@ -7,6 +7,7 @@ gRPC's framing to ours. Imports nothing but the standard library, so that it sta
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -56,10 +57,8 @@ class Connection:
 
     def flush(self) -> None:
         """Send what was kept."""
-        try:
+        with contextlib.suppress(BlockingIOError):
             self.out = self.out[self.socket.send(self.out) :]
-        except BlockingIOError:
-            pass
 
     def receive(self) -> None:
         """Take in what has come."""
@@ -84,10 +83,10 @@ class HttpConnection(Connection):
         super().__init__(host, port)
         self._head = f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: {content_type}\r\n".encode()
 
-    def ask(self, request: bytes) -> None:  # noqa: D102
+    def ask(self, request: bytes) -> None:
         self.send(self._head + b"Content-Length: %d\r\n\r\n" % len(request) + request)
 
-    def answers(self) -> bool:  # noqa: D102
+    def answers(self) -> bool:
         self.receive()
         end = self.buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -132,7 +131,7 @@ class GrpcConnection(Connection):
         self.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(_SETTINGS, 0, 0, settings))
         self.send(_frame(_WINDOW_UPDATE, 0, 0, widen))
 
-    def ask(self, request: bytes) -> None:  # noqa: D102
+    def ask(self, request: bytes) -> None:
         self._stream += 2
         self._has_data = False
         message = b"\0" + struct.pack("!I", len(request)) + request
@@ -156,7 +155,7 @@ class GrpcConnection(Connection):
             )
         )
 
-    def answers(self) -> bool:  # noqa: D102
+    def answers(self) -> bool:
         self.receive()
         is_done = False
         for kind, flags, stream, body in self._frames():

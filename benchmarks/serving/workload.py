@@ -74,11 +74,11 @@ FULL = Sizes(
 )
 QUICK = Sizes(
     ids=104_000,
-    load_ids=1_000_000,
-    rounds=2,
-    turn_s=1.5,
-    settle_s=0.4,
-    p99_turn_s=2.5,
+    load_ids=260_000,
+    rounds=1,
+    turn_s=1.2,
+    settle_s=0.3,
+    p99_turn_s=1.5,
     trial_s=0.0,
     swaps=1,
     loads=2,

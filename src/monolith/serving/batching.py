@@ -3,8 +3,9 @@
 While a call is computed, requests gather; the thread that becomes free takes the oldest and every other that can be
 answered in the same call, up to a number of rows. A further thread begins a call beside it once as many rows wait as
 are being computed: what a call costs by itself is then shared by many, and a lone request still finds a thread at once.
-Nobody waits for company while no call is under way, unless a latency budget says so. The queue has bounds, past which requests are refused at once; a request
-whose time is up, or whose caller has gone, is not computed. What a call computes is not known here.
+Nobody waits for company while no call is under way, unless a latency budget says so. The queue has bounds, past which
+requests are refused at once; a request whose time is up, or whose caller has gone, is not computed.
+What a call computes is not known here.
 """
 
 from __future__ import annotations
