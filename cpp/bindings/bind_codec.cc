@@ -11,11 +11,13 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "arrays.h"
+#include "engine/base64.h"
 #include "engine/city_hash.h"
 #include "engine/crc32c.h"
 #include "engine/entry_dump.h"
@@ -48,6 +50,27 @@ std::uint32_t crc32c(nb::handle data, std::uint32_t seed_crc) {
 std::uint64_t city_hash64(nb::handle data) {
   const Buffer buffer(data);
   return engine::city_hash64(buffer.bytes().data(), buffer.bytes().size());
+}
+
+// None where the text is no base64 in its plain form; who asks says what is wrong with it.
+nb::object decode_base64(nb::str text) {
+  Py_ssize_t length = 0;
+  const char* signs = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
+  if (signs == nullptr) {
+    PyErr_Clear();
+    return nb::none();
+  }
+  const std::string_view view(signs, static_cast<std::size_t>(length));
+  const auto size = engine::base64_size(view);
+  if (!size) return nb::none();
+  auto bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(*size)));
+  if (!bytes.is_valid()) throw nb::python_error();
+  bool is_good = false;
+  {
+    nb::gil_scoped_release unlocked;
+    is_good = engine::decode_base64(view, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())));
+  }
+  return is_good ? bytes : nb::none();
 }
 
 nb::bytes frame_record(nb::handle payload) {
@@ -148,6 +171,8 @@ nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& 
 
 // Signatures are spelled where a buffer or a tuple would otherwise be an untyped object in the stubs.
 void bind_codec(nb::module_& m) {
+  m.def("decode_base64", &decode_base64, "text"_a, nb::sig("def decode_base64(text: str) -> bytes | None"),
+        "The bytes that a text stands for, or None where it is no base64.");
   m.def("crc32c", &crc32c, "data"_a, "seed_crc"_a = 0, "Extend a CRC-32C by the bytes of ``data``.",
         nb::sig("def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int"));
   m.def(

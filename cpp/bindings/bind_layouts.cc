@@ -1,14 +1,17 @@
 // bind_layouts.cc: exposes layouts and their step plans; converts, releases the GIL and forwards.
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <memory>
 #include <string>
 #include <tuple>
 
 #include "arrays.h"
 #include "engine/error.h"
 #include "engine/layout/layouts.h"
+#include "engine/table.h"
 #include "module.h"
 
 namespace bindings {
@@ -104,6 +107,32 @@ void pool(const StepPlan& plan, nb::sequence rows, nb::sequence outputs) {
   plan.pool(row_views, output_views, *shared_pool());
 }
 
+// Looks the ids of every table up and pools their rows, in one step.
+void gather(const StepPlan& plan, const std::vector<std::shared_ptr<engine::Table>>& tables, nb::sequence outputs) {
+  if (tables.size() != plan.tables()) {
+    throw engine::DimensionMismatch("there are " + std::to_string(tables.size()) + " tables; the plan has ids of " +
+                                    std::to_string(plan.tables()));
+  }
+  const auto all_outputs = arrays_of<Matrix<float>>(outputs, "output", "writable float32 with two dimensions");
+  const auto output_views = views_of(all_outputs);
+  nb::gil_scoped_release unlocked;
+  std::vector<std::unique_ptr<float[]>> rows;
+  std::vector<MatrixView<const float>> row_views;
+  std::vector<engine::LookupJob> jobs;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    const auto& ids = plan.unique(i).ids;
+    const std::size_t dim = tables[i]->schema().dim();
+    rows.push_back(std::make_unique_for_overwrite<float[]>(ids.size() * dim));
+    row_views.push_back({rows.back().get(), ids.size(), dim});
+    jobs.push_back({.table = tables[i].get(),
+                    .bags = {.ids = ids, .offsets = {}, .pooling = engine::Pooling::kNone, .first_n = 0},
+                    .out = rows.back().get(),
+                    .found = nullptr});
+  }
+  engine::Table::lookup_all(jobs, *shared_pool());
+  plan.pool(row_views, output_views, *shared_pool());
+}
+
 std::vector<double> scatter(const StepPlan& plan, nb::sequence grads, nb::sequence rows) {
   const auto all_grads = arrays_of<Matrix<const float>>(grads, "the gradient of output", "float32 with two dimensions");
   const auto all_rows = arrays_of<Matrix<float>>(rows, "the gradient of table", "writable float32 with two dimensions");
@@ -147,6 +176,10 @@ void bind_layouts(nb::module_& m) {
            nb::sig("def pool(self, rows: collections.abc.Sequence[typing.Any], "
                    "outputs: collections.abc.Sequence[typing.Any]) -> None"),
            "Fill every output (rows, width) from the rows (unique ids, dim) of every table.")
+      .def("gather", &gather, "tables"_a, "outputs"_a,
+           nb::sig("def gather(self, tables: collections.abc.Sequence[Table], "
+                   "outputs: collections.abc.Sequence[typing.Any]) -> None"),
+           "Fill every output (rows, width) with what the tables, one per table of the plan, hold now.")
       .def("scatter", &scatter, "grads"_a, "rows"_a,
            nb::sig("def scatter(self, grads: collections.abc.Sequence[typing.Any], "
                    "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),

@@ -12,6 +12,9 @@ from numpy.typing import NDArray
 from typing_extensions import Buffer
 
 
+def decode_base64(text: str) -> bytes | None:
+    """The bytes that a text stands for, or None where it is no base64."""
+
 def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int:
     """Extend a CRC-32C by the bytes of ``data``."""
 
@@ -811,6 +814,11 @@ class StepPlan:
     def pool(self, rows: Sequence[Any], outputs: Sequence[Any]) -> None:
         """
         Fill every output (rows, width) from the rows (unique ids, dim) of every table.
+        """
+
+    def gather(self, tables: Sequence[Table], outputs: Sequence[Any]) -> None:
+        """
+        Fill every output (rows, width) with what the tables, one per table of the plan, hold now.
         """
 
     def scatter(self, grads: Sequence[Any], rows: Sequence[Any]) -> list[float]:

@@ -6,7 +6,7 @@ Tables, learning rates and results are always in sorted-name order, whatever ord
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 
@@ -129,6 +129,16 @@ class MultiTable:
             jobs.append(job)
         _native.lookup_all(jobs)
         return results
+
+    def gather(self, plan: _native.StepPlan, tables: Sequence[str], outputs: Sequence[Rows]) -> None:
+        """Look up the ids of a plan and fill the layouts: ``lookup`` and ``StepPlan.pool`` in one step.
+
+        Args:
+            plan: The ids of a batch.
+            tables: The plan's tables, in its order.
+            outputs: One array (rows, width) per output of the plan's layouts.
+        """
+        plan.gather([self[name]._native for name in tables], outputs)
 
     def apply_gradients(
         self,

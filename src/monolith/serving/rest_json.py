@@ -21,6 +21,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from monolith import _native
 from monolith.core.errors import InvalidRequest
 from monolith.serving.loaded_model import Outputs
 
@@ -103,6 +104,9 @@ def _decoded(value: Any) -> Any:
         return value  # the model says which objects it takes
     if not isinstance(value["b64"], str):
         raise InvalidRequest('the value of "b64" is no string')
+    found = _native.decode_base64(value["b64"])
+    if found is not None:
+        return found
     try:
         return base64.b64decode(value["b64"], validate=True)
     except (binascii.Error, ValueError) as exc:

@@ -107,6 +107,7 @@ class Servable:
             self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
             self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
+            self._table_names = declaration.tables
 
     @classmethod
     def load(
@@ -257,15 +258,19 @@ class Servable:
         if not batch.size:
             return {name: self._nothing(name) for name in outputs}
         plan = embedder.plan(batch)
-        ids = {name: plan.ids(place) for place, name in enumerate(embedder.declaration.tables)}
+        names = self._table_names
+        flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
+        found: Mapping[str, Rows] = {}
         with self._gate.shared():  # rows and weights of one cut
-            dense = self._dense
+            dense, tables = self._dense, self.tables
             if dense is None:
                 raise self._closed()
-            found = embedder.store.pull(ids)
-        flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
-        if flat:
-            plan.pool([found[name] for name in embedder.declaration.tables], flat)
+            if embedder.store is not tables:
+                found = embedder.store.pull({name: plan.ids(place) for place, name in enumerate(names)})
+            elif flat:
+                tables.gather(plan, names, flat)
+        if found and flat:
+            plan.pool([found[name] for name in names], flat)
         scores = dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
         return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
 

@@ -187,3 +187,30 @@ def test_the_parameters_file_of_tensorflow_serving_is_understood() -> None:
             parse_batching_parameters(text, "b.conf")
     with pytest.raises(ConfigError, match="wait_s is 11"):
         BatchSettings(wait_s=11)
+
+
+def test_a_further_call_begins_once_as_many_rows_wait_as_are_computed(queue: Callable[..., BatchQueue]) -> None:
+    made, log, gate = queue(threads=2), [], threading.Event()
+    first = Addition(log, rows=4, gate=gate)
+    running = submitted(made, first)
+    assert first.begun.wait(60)
+    few = Addition(log, rows=3)
+    waiting = submitted(made, few)
+    assert not few.begun.wait(0.05)  # a thread is free, but the call would be a small one
+    company = submitted(made, Addition(log, rows=1))
+    assert (waiting.answer(), company.answer()) == (4, 2)
+    assert log == [2]
+    gate.set()
+    assert running.answer() == 5
+    assert submitted(made, Addition(log, rows=1)).answer() == 2  # nothing is computed: at once
+
+
+def test_what_waits_for_company_is_computed_when_the_call_before_it_ends(queue: Callable[..., BatchQueue]) -> None:
+    made, log, gate = queue(threads=2), [], threading.Event()
+    first = Addition(log, rows=4, gate=gate)
+    running = submitted(made, first)
+    assert first.begun.wait(60)
+    waiting = submitted(made, Addition(log, rows=3))
+    gate.set()
+    assert (running.answer(), waiting.answer()) == (5, 4)
+    assert log == [1, 1]

@@ -1,0 +1,57 @@
+"""The bars of every case of serving, and what its lines say about the run."""
+
+from __future__ import annotations
+
+import sys
+from typing import TextIO
+
+from measure import results
+from measure.machine import machine
+from measure.results import Result
+from serving.workload import Sizes
+from train.workload import DENSE, DIM, HIDDEN, SPARSE
+
+__all__ = ["BARS", "progress", "write"]
+
+BARS: dict[str, tuple[float, float]] = {
+    "rps_litserve": (2.0, 5.0),
+    "rps_fastapi": (2.0, 5.0),
+    "p99_litserve": (0.5, 0.25),
+    "p99_fastapi": (0.5, 0.25),
+    "swap_p99": (2.0, 2.0),
+    "load_10m_s": (5.0, 0.5),
+}
+"""(must reach, aim) by case."""
+
+LOWER_IS_BETTER = frozenset({"p99_litserve", "p99_fastapi", "swap_p99", "load_10m_s"})
+
+_PACKAGES = {
+    "numpy": "numpy",
+    "torch": "torch",
+    "onnxruntime": "onnxruntime",
+    "grpcio": "grpcio",
+    "litserve": "litserve",
+    "fastapi": "fastapi",
+    "uvicorn": "uvicorn",
+}
+
+
+def write(result: Result, sizes: Sizes, out: TextIO) -> None:
+    """Print the line of a result."""
+    env = {
+        **machine(_PACKAGES),
+        "clients": sizes.clients,
+        "rows_per_request": sizes.batch,
+        "ids": sizes.ids,
+        "sparse": len(SPARSE),
+        "dense": DENSE,
+        "dim": DIM,
+        "hidden": list(HIDDEN),
+        "quick": sizes.quick,
+    }
+    results.write(result, out, bench="serving", bars=BARS, env=env, lower_is_better=LOWER_IS_BETTER)
+
+
+def progress(text: str) -> None:
+    """Tell the person who waits."""
+    print(f"bench serving: {text}", file=sys.stderr, flush=True)
