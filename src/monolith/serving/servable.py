@@ -265,7 +265,7 @@ class Servable:
             dense, tables = self._dense, self.tables
             if dense is None:
                 raise self._closed()
-            if embedder.store is not tables:
+            if tables is None or embedder.store is not tables:
                 found = embedder.store.pull({name: plan.ids(place) for place, name in enumerate(names)})
             elif flat:
                 tables.gather(plan, names, flat)
