@@ -423,8 +423,8 @@ def test_a_server_that_stops_answers_what_it_has_and_refuses_the_rest(serve: Cal
         stopping.start()
         while served.server.is_ready:
             threading.Event().wait(0.005)
-        with pytest.raises((ServingError, ClusterError)):
-            one.score(example())
+        with pytest.raises((ServingError, ClusterError)):  # refused, or too late to be refused and without an answer
+            one.score(example(), timeout_s=1.0)
         gate.set()
         for thread in [*asking, stopping]:
             thread.join(60)
