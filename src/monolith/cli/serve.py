@@ -19,7 +19,6 @@ from monolith.cli._tf_serving_flags import translated
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from monolith.core.stop_signals import stop_signals
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelConfig, ModelServer
 
@@ -131,6 +130,7 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
+    from monolith.core.stop_signals import stop_signals
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
     from monolith.serving.figures import Figures
