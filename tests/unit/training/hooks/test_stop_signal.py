@@ -48,8 +48,12 @@ def test_the_second_signal_does_what_it_did_before(tmp_path: Path) -> None:
             signal.raise_signal(signal.SIGINT)
             signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
-        FakeRun(tmp_path, [StopSignalHook(), SendsTwice()]).train(MANY)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs this in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            FakeRun(tmp_path, [StopSignalHook(), SendsTwice()]).train(MANY)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_a_run_in_another_thread_leaves_signals_alone(tmp_path: Path) -> None:
