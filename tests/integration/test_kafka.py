@@ -457,7 +457,7 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
         member.kill()
         until(lambda: again.encode() in got)
         assert {first[0], again} == {f"new {partition}" for partition in moved}
-    # At least once: on a slow machine the member may have been taken for dead before, and what it had was read here too.
+    # At least once: on a slow machine the member may have been taken for dead before, and its records read here too.
     assert {*(b"new %d" % int(partition) for partition in kept), again.encode()} <= set(got)
     assert source.position()["offsets"] == {topic: {str(partition): 3 for partition in range(4)}}
 
