@@ -130,6 +130,7 @@ def serve(
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
+    from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
@@ -153,6 +154,7 @@ def serve(
         ),
     )
     figures = Figures()
+    end_with_starter(os.environ)
     with (
         stop_signals() as endings,
         _security(tls_cert, tls_key, tls_client_ca, ssl_config_file, token) as security,

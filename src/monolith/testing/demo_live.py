@@ -19,6 +19,7 @@ from urllib.request import ProxyHandler, build_opener
 import numpy as np
 from numpy.typing import NDArray
 
+from monolith.core import lifeline
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ServingError
 from monolith.data import Framing
@@ -156,7 +157,8 @@ class LiveDemo:
         serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
         serve += ["--port", 0, "--rest-port", 0, "--json"]
         self._trainer = started.enter_context(DemoProcess("trainer", train, self._folder))
-        self._server = started.enter_context(DemoProcess("server", serve, self._folder))
+        # Its standard input is its lifeline; the trainer's are its events, and it ends with them.
+        self._server = started.enter_context(DemoProcess("server", serve, self._folder, {lifeline.VARIABLE: "0"}))
         self._addresses = self._until("the server to say where it is", self._said_addresses)
         self._client = started.enter_context(Client(self._addresses["address"], model=MODEL))
         self._until("the server to load the model", self._is_served)

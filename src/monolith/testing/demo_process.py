@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
@@ -28,9 +29,12 @@ class DemoProcess:
         name: What to call it in errors.
         arguments: The command and its options.
         folder: Where ``NAME.out`` and ``NAME.log`` go, which are what it prints and what it logs.
+        environment: Variables that it has besides those of this process.
     """
 
-    def __init__(self, name: str, arguments: Sequence[object], folder: Path) -> None:
+    def __init__(
+        self, name: str, arguments: Sequence[object], folder: Path, environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self._out = folder / f"{name}.out"
         self.log = folder / f"{name}.log"
@@ -41,6 +45,7 @@ class DemoProcess:
                 stdout=out,
                 stderr=log,
                 start_new_session=True,
+                env={**os.environ, **(environment or {})},
             )
 
     @property

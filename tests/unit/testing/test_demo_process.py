@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from monolith.core import lifeline
 from monolith.core.errors import ClusterError
 from monolith.testing.demo_process import DemoProcess
 
@@ -57,4 +58,13 @@ def test_a_process_is_gone_after_the_block_whatever_ends_it(tmp_path: Path) -> N
         interrupted()
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+    assert "model server stopped" in process.log.read_text()
+
+
+def test_a_server_ends_with_the_one_whose_pipe_is_its_lifeline(tmp_path: Path) -> None:
+    arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
+    with DemoProcess("server", arguments, tmp_path, {lifeline.VARIABLE: "0"}) as process:
+        wait_until(lambda: process.said)
+        process._stdin.close()  # as the system does when this process is killed
+        wait_until(lambda: is_over(process))
     assert "model server stopped" in process.log.read_text()

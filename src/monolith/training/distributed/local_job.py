@@ -25,9 +25,9 @@ from typing import IO, Self
 
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.core.lifeline import Lifeline
 from monolith.discovery import FileDiscovery
 from monolith.discovery.address import split_address
-from monolith.training.distributed.lifeline import Lifeline
 
 __all__ = ["Ended", "LocalJob", "Say"]
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith.core.errors import ConfigError
+from monolith.core.lifeline import end_with_starter
 from monolith.core.stop_signals import stop_signals
 from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
 from monolith.discovery.address import split_address
@@ -18,11 +19,13 @@ from monolith.training.config.cluster import ClusterConfig
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.lifecycle import Session, run_role
-from monolith.training.distributed.lifeline import SERVER_PATIENCE_S, end_with_starter
 
 __all__ = ["run_process", "security_of", "server_settings"]
 
 logger = logging.getLogger(__name__)
+
+SERVER_PATIENCE_S = 20.0
+"""How long a server goes on without the process that started it, so that workers can save."""
 
 
 def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dict[str, float] | None:

@@ -16,17 +16,15 @@ from typing import Self
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["GRACE_S", "SERVER_PATIENCE_S", "VARIABLE", "Lifeline", "end_with_starter"]
+__all__ = ["GRACE_S", "VARIABLE", "Lifeline", "end_with_starter"]
 
 logger = logging.getLogger(__name__)
 
 VARIABLE = "MONOLITH_LIFELINE"
 """Tells a process the number of its end of the pipe."""
 
-SERVER_PATIENCE_S = 20.0
-"""How long a server goes on without its starter, so that workers can save."""
 GRACE_S = 30.0
-"""How long a process may take to end by itself after that."""
+"""How long a process may take to end by itself when it is asked to."""
 
 
 class Lifeline:
@@ -64,7 +62,7 @@ def end_with_starter(
     *,
     patience_s: float = 0.0,
     grace_s: float = GRACE_S,
-    ask: Callable[[], None] = lambda: signal.raise_signal(signal.SIGTERM),
+    ask: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     end: Callable[[], None] = lambda: os._exit(1),
 ) -> threading.Thread | None:
     """Watch for the end of the process that started this one; return who watches, None where nobody asked for it.

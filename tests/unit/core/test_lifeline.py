@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from monolith.core.errors import ConfigError
-from monolith.training.distributed.lifeline import VARIABLE, Lifeline, end_with_starter
+from monolith.core.lifeline import VARIABLE, Lifeline, end_with_starter
 
 SOON_S = 60.0
 
