@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -143,6 +144,16 @@ def test_a_killed_server_recovers_and_training_goes_on(
         train(store, 1)
 
 
+def wait_until_stopped(pid: int) -> None:
+    """A signal takes its time to reach the threads of a process: until then they answer."""
+    for _ in range(6000):
+        states = [Path(f"/proc/{pid}/task/{thread}/stat").read_text() for thread in os.listdir(f"/proc/{pid}/task")]
+        if all(state.rpartition(")")[2].split()[0] == "T" for state in states):
+            return
+        threading.Event().wait(0.01)
+    raise AssertionError("it does not stop")
+
+
 @TRANSPORTS
 def test_a_paused_server_holds_nobody_longer_than_the_deadline(start: Callable[..., Process], transport: str) -> None:
     process = start()
@@ -151,6 +162,7 @@ def test_a_paused_server_holds_nobody_longer_than_the_deadline(start: Callable[.
         train(store, 1)
         before = store.pull({"t": IDS})["t"]
         os.kill(process.child.pid, signal.SIGSTOP)
+        wait_until_stopped(process.child.pid)
         with pytest.raises(MonolithError, match=f"127.0.0.1:{process.port}|unix:"):
             store.pull({"t": IDS})
         os.kill(process.child.pid, signal.SIGCONT)
