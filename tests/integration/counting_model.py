@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,29 @@ class Counter(mt.Model):
         return mt.Output(
             head="count", predictions=count.detach(), label=batch.label[:, 0], loss=loss, is_classification=False
         )
+
+
+class LostOnTheWay(Counter):
+    """Worker 1 stands still after a few steps, with a file in hand, to be killed; the others begin when it does.
+
+    What tells them is ``on_the_way``, in the folder that all of them run in.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._steps = 0
+
+    def forward(self, batch: Any) -> mt.Output:
+        self._steps += 1
+        if sys.argv[sys.argv.index("--index") + 1] == "1":
+            if self._steps == 4:
+                Path("on_the_way").touch()
+                while True:
+                    time.sleep(1)
+        else:
+            while not Path("on_the_way").exists():
+                time.sleep(0.01)
+        return super().forward(batch)
 
 
 def write_files(folder: Path, rows: list[int]) -> str:

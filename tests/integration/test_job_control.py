@@ -81,7 +81,9 @@ def test_the_controller_of_the_chief_holds_saves_and_tells_of_all_workers(tmp_pa
         stop = StopEventHook(end, "the launcher ends the job")  # at the chief: all workers end
         workers = start(pool, servers, config, {0: [reached[0], stop], 1: [reached[1]]})
         try:
-            assert all(hook.reached.wait(120) for hook in reached.values())
+            for index, hook in reached.items():
+                while not hook.reached.wait(0.1):
+                    assert not workers[index].done(), workers[index].exception()
             with ControllerClient(tmp_path / "run") as client:
                 client.stop_training()
                 while client.block_status().unblocked:

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import counting_model
 
+from monolith.core.clock import Deadline, SystemClock
 from monolith.ps import Security
 from monolith.testing.local_cluster import LocalCluster
 from monolith.testing.ps_servers import PsServers
@@ -100,11 +101,14 @@ def test_a_job_that_is_stopped_goes_on_with_the_files_that_are_left(tmp_path: Pa
 def test_the_files_of_a_killed_worker_are_read_by_the_others(tmp_path: Path) -> None:
     rows = [150] * 6
     pattern = counting_model.write_files(tmp_path, rows)
-    command = ["train", "--task", TASK, "--data", pattern, "--batch-size", 5, "--model-dir", tmp_path / "run",
-               "--threads", 1, "--save-summary-steps", 0, "--log-step-count-steps", 3, "--enable-dynamic-sharding",
+    task = f"{counting_model.__file__}:LostOnTheWay"
+    command = ["train", "--task", task, "--data", pattern, "--batch-size", 5, "--model-dir", tmp_path / "run",
+               "--threads", 1, "--save-summary-steps", 0, "--log-step-count-steps", 50, "--enable-dynamic-sharding",
                "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 5]  # fmt: skip
     with LocalCluster(command, num_workers=2, folder=tmp_path) as cluster:
-        cluster.wait_for("worker 1", "step finished")
+        deadline = Deadline(SystemClock(), 120)
+        while not (tmp_path / "on_the_way").exists() and not deadline.is_past:
+            threading.Event().wait(0.02)
         cluster.kill("worker 1")
         cluster.wait_for("chief", "a worker is gone, its files are given out again")
         cluster.wait_for("chief", "checkpoint saved")  # the only one, at the end

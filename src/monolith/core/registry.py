@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import sys
+import threading
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType, ModuleType
@@ -41,6 +42,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _TASKS_PREFIX = "monolith.tasks."
+_IMPORTING = threading.RLock()  # a file on its way in is among the modules before its classes are there
 
 
 class UnknownModel(ConfigError, LookupError):
@@ -230,19 +232,20 @@ def _import_file(path: str) -> ModuleType:
     absolute = os.path.realpath(path)
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
     name = f"{stem}_{zlib.crc32(absolute.encode()):08x}"
-    if name in sys.modules:
-        return sys.modules[name]
-    description = importlib.util.spec_from_file_location(name, absolute)
-    if description is None or description.loader is None:
-        raise ConfigError(f"{path!r} cannot be imported; is it a Python file?")
-    module = importlib.util.module_from_spec(description)
-    sys.modules[name] = module
-    try:
-        description.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
+    with _IMPORTING:
+        if name in sys.modules:
+            return sys.modules[name]
+        description = importlib.util.spec_from_file_location(name, absolute)
+        if description is None or description.loader is None:
+            raise ConfigError(f"{path!r} cannot be imported; is it a Python file?")
+        module = importlib.util.module_from_spec(description)
+        sys.modules[name] = module
+        try:
+            description.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

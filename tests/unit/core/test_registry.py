@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -152,6 +153,15 @@ def test_a_class_is_loaded_from_a_file_once(tmp_path: Path) -> None:
         load_class(f"{file}:Rankr")
     with pytest.raises(ConfigError, match=r"names no class; write .*my-ranker\.py:CLASS; known: Ranker, Retriever"):
         load_class(str(file))
+
+
+@pytest.mark.usefixtures("models")
+def test_a_class_is_loaded_by_several_threads_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "slow_ranker.py"
+    file.write_text("import time\ntime.sleep(0.2)\nclass Ranker: pass\n")
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(load_class, [f"{file}:Ranker"] * 2)
+    assert first is second
 
 
 @pytest.mark.usefixtures("models")
