@@ -310,11 +310,12 @@ class PsService:
         return (None if log is None else log.position) or LogPosition(0, 0)
 
     def _flush_deltas(self, request: messages.FlushDeltasRequest, context: Any) -> messages.FlushDeltasResponse:
+        if request.instance or request.hold or request.table:
+            self._tables.shard_of_start(request.instance)
         if not request.hold and not request.table:
             if self._tables.log is not None:
                 self._tables.log.flush()
             return messages.FlushDeltasResponse(sequence=self._position.sequence, log=self._position.log)
-        self._tables.shard_of_start(request.instance)
         flushed = self._flushed_at_a_moment(request)
         if flushed is None:
             return messages.FlushDeltasResponse(is_late=True)

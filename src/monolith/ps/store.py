@@ -256,9 +256,20 @@ class RemoteStore:
         return tuple(position.sequence for position in self.flush_positions())
 
     def flush_positions(self) -> tuple[LogPosition, ...]:
-        """Like ``flush_deltas``; return also which logs they are."""
-        requests = dict.fromkeys(range(len(self._links)), messages.FlushDeltasRequest())
-        answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+        """Like ``flush_deltas``; return also which logs they are.
+
+        Raises:
+            ShardUnavailable: A server is away, or was started anew and may lack what others have; ``on_restart`` is
+                told, and the next call may succeed.
+        """
+        transport = self._transport
+        requests = {i: messages.FlushDeltasRequest(instance=instance) for i, instance in self._instances().items()}
+        try:
+            answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+        except ClusterError as error:
+            if error.retryable:
+                self._reconnect(transport, self._timeout_s)
+            raise
         return tuple(LogPosition(answers[index].log, answers[index].sequence) for index in sorted(answers))
 
     def flush_jointly(self, table: str) -> tuple[tuple[LogPosition, ...], Ids, Rows]:
