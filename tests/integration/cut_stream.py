@@ -111,9 +111,13 @@ class CutStream:
         made = mt.Estimator(child.Together)
         export_model(made.model, made.store, self._folder / "exports", name="together", step=0, version=1)
         self._job.__enter__()
-        self._job.start_all()
-        self._start_server()
-        self._job.wait_for("chief", "checkpoint saved")  # a server that dies takes all back to one
+        try:
+            self._job.start_all()
+            self._start_server()
+            self._job.wait_for("chief", "checkpoint saved")  # a server that dies takes all back to one
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     def __exit__(

@@ -6,6 +6,7 @@ process is known here, and no transport; the clock is one for all.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -94,7 +95,11 @@ def _wrong_answers(
     for number in sorted(cuts):
         numbers.setdefault(cuts[number].state, []).append(number)
     shown = 0  # the earliest cut that the last answer can be of: any later one would allow less
+    said = 0
+    untold = deque(sorted(applied, key=lambda one: one.received_s))
     for answer in answers:
+        while untold and untold[0].received_s <= answer.sent_s:
+            said = max(said, untold.popleft().number)
         same = numbers.get(answer.state)
         if same is None:
             yield _of_no_cut(cuts, answer)
@@ -103,7 +108,6 @@ def _wrong_answers(
         if not taken:
             yield Violation("early", f"{answer} is of cut {same[0]}, which was taken at {cuts[same[0]].taken_s}")
             continue
-        said = max((one.number for one in applied if one.received_s <= answer.sent_s), default=0)
         if taken[-1] < said:
             yield Violation("stale", f"{answer} is of cut {taken[-1]}, and the server had cut {said} before")
         elif taken[-1] < shown:
