@@ -15,6 +15,7 @@ BENCH_ARGS ?= --quick
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 SOAK_SECONDS ?= 600
+export CHAOS_SECONDS ?= 60
 
 VENV := .venv
 COMPAT := .venv-compat
@@ -95,8 +96,8 @@ test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
 .PHONY: chaos soak
-chaos: setup ## Kill, hold, cut off and stop the processes of training jobs; takes minutes
-	$(BIN)/python -m pytest tests/chaos $(PYTEST_ARGS)
+chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
+	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python -m monolith.testing.soak --seconds $(SOAK_SECONDS)

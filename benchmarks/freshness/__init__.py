@@ -1,1 +1,1 @@
-"""How soon what is learnt is served: a trainer and a model server as processes, and what travels between them."""
+"""How soon what is learnt is served: trainer, parameter servers and a model server as processes, and what travels."""

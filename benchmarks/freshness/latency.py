@@ -9,28 +9,50 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from freshness.results import progress
-from freshness.trainer import run_trainer
+from freshness.trainer import run_local_trainer, run_worker
 from freshness.workload import Sizes, marker_record
 from measure.results import Result
 from monolith.core.errors import ModelNotReady
 from monolith.serving import Client
+from monolith.testing.ps_processes import PsProcess
+from monolith.training.distributed.ps_role import log_folder, newest_tables
 
 __all__ = ["latency_cases"]
 
-INTERVALS_S = {"update_to_predict_p99_s": 1.0, "update_to_predict_p99_s_100ms": 0.1}
+SERVERS = 2
+"""Parameter servers of the cases that have any."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """How a case is run."""
+
+    interval_s: float
+    """From one publish to the next."""
+    servers: int
+    """Parameter servers; 0 = the trainer has the tables itself."""
+
+
+FORMS = {
+    "update_to_predict_p99_s": _Form(1.0, SERVERS),
+    "update_to_predict_p99_s_100ms": _Form(0.1, SERVERS),
+    "local_update_to_predict_p99_s": _Form(1.0, 0),
+    "local_update_to_predict_p99_s_100ms": _Form(0.1, 0),
+}
 _PAUSE_S = 0.005
 """Between two requests: what is measured is freshness, not how many requests a server can take."""
 
 
 def latency_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
-    """Train and publish in one process, serve in a second, ask from this one."""
+    """Train in one process, on tables in others, serve in another, and ask from this one."""
     for case in cases:
         progress(case)
         with tempfile.TemporaryDirectory() as folder:
@@ -38,23 +60,39 @@ def latency_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 
 
 def _measured(case: str, folder: Path, sizes: Sizes) -> Result:
+    form = FORMS[case]
     ours, theirs = multiprocessing.Pipe()
     spawned = multiprocessing.get_context("spawn")
-    trainer = spawned.Process(target=run_trainer, args=(folder, sizes, INTERVALS_S[case], theirs))
+    run = run_worker if form.servers else run_local_trainer
+    trainer = spawned.Process(target=run, args=(folder, sizes, form.interval_s, theirs))
     trainer.start()
     try:
         _expect(ours, trainer, "exported")
-        with _server(folder) as client:
-            ours.send("go")
+        with _parameter_servers(folder, form.servers) as addresses, _server(folder) as client:
+            ours.send(addresses)
             _expect(ours, trainer, "training")
             seen, requests = _watch(client, sizes.seconds)
             ours.send("stop")
             made = ours.recv()
+            trainer.join(60)
     finally:
-        trainer.join(60)
         if trainer.is_alive():
             trainer.kill()
     return _result(case, made, seen, requests)
+
+
+@contextmanager
+def _parameter_servers(folder: Path, count: int) -> Iterator[list[str]]:
+    """Run the servers of the job; their logs are written once a second by themselves, and at every publish."""
+    run = folder / "run"
+    with ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                PsProcess(index, count, ["--recover-from", newest_tables(run), "--delta-log", log_folder(run, index)])
+            )
+            for index in range(count)
+        ]
+        yield [each.address for each in started]
 
 
 def _expect(pipe: Any, trainer: Any, word: str) -> None:
@@ -116,11 +154,11 @@ def _result(case: str, made: Any, seen: list[tuple[float, int]], requests: int) 
         before = count
     p50, p99 = np.percentile(waits, [50, 99])
     cuts = len(seen) - 1
-    interval_s = INTERVALS_S[case]
     extra = {
         "p50_s": float(p50),
         "max_s": float(np.max(waits)),
-        "publish_interval_s": interval_s,
+        "publish_interval_s": FORMS[case].interval_s,
+        "parameter_servers": FORMS[case].servers,
         "cuts": cuts,
         "requests": requests,
         "steps": len(made),

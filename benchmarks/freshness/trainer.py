@@ -1,18 +1,25 @@
-"""The trainer's process: it trains without pause, and after every step sets the marker and notes when."""
+"""The trainer's process: it trains without pause, and after every step counts up in the marker and notes when."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from freshness.workload import MARKER, Examples, Sizes, export, fill, make_estimator
+from freshness.workload import MARKER, QUIET, Examples, RankerOfJob, Sizes, export, fill, make_estimator
 from monolith.embedding import MultiTable
+from monolith.ps import Security
+from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.worker_role import TrainedWorker
 from monolith.training.hooks import Hook, Run, StepResult
 
-__all__ = ["run_trainer"]
+__all__ = ["run_local_trainer", "run_worker"]
+
+_ONE_MORE = {"marker": np.array([[-1.0]], np.float32)}
+"""A gradient that adds 1 to the marker's row, which learns by plain descent at a rate of 1."""
 
 
 class Mark(Hook):
@@ -30,9 +37,8 @@ class Mark(Hook):
         self._pipe.send("training")
 
     def after_step(self, run: Run, result: StepResult) -> None:
-        assert isinstance(run.store, MultiTable)
         self._times.append(time.monotonic())
-        run.store["marker"].assign([MARKER], [[float(len(self._times))]], time_s=1_700_000_000)
+        run.store.push({"marker": np.array([MARKER])}, _ONE_MORE, time_s=1_700_000_000)
         if self._pipe.poll():
             run.stop("the measurement is over")
 
@@ -40,8 +46,8 @@ class Mark(Hook):
         self._pipe.send(np.array(self._times))
 
 
-def run_trainer(folder: Path, sizes: Sizes, interval_s: float, pipe: Any) -> None:
-    """Export, say so, and train until told to stop."""
+def run_local_trainer(folder: Path, sizes: Sizes, interval_s: float, pipe: Any) -> None:
+    """Export, say so, and train with tables of its own until told to stop."""
     made = make_estimator(publish_dir=folder / "published", publish_interval_s=interval_s)
     assert isinstance(made.store, MultiTable)
     fill(made.store, sizes)
@@ -49,3 +55,30 @@ def run_trainer(folder: Path, sizes: Sizes, interval_s: float, pipe: Any) -> Non
     pipe.send("exported")
     pipe.recv()
     made.train(Examples(sizes), hooks=[Mark(pipe)])  # type: ignore[arg-type]
+
+
+def run_worker(folder: Path, sizes: Sizes, interval_s: float, pipe: Any) -> None:
+    """Write a checkpoint and export, say so, and be the worker of a job whose servers it is then told."""
+    _write_checkpoint(folder, sizes)
+    pipe.send("exported")
+    addresses: Sequence[str] = pipe.recv()
+    config = ClusterJobConfig(
+        task=f"{RankerOfJob.__module__}:{RankerOfJob.__name__}",
+        task_options={"rows": sizes.rows, "batch": sizes.batch},
+        num_ps=len(addresses),
+        model_dir=str(folder / "run"),
+        publish_dir=folder / "published",
+        publish_interval_s=interval_s,
+        **QUIET,
+    )
+    TrainedWorker(addresses, config, Security(), hooks=[Mark(pipe)]).train()
+
+
+def _write_checkpoint(folder: Path, sizes: Sizes) -> None:
+    """Take one step, so that there is something for a job to go on from."""
+    made = make_estimator(model_dir=str(folder / "run"))
+    assert isinstance(made.store, MultiTable)
+    fill(made.store, sizes)
+    made.train(Examples(sizes), steps=1)  # type: ignore[arg-type]
+    made.close()
+    export(made, folder / "exports")

@@ -14,17 +14,34 @@ from torch import nn
 import monolith as mt
 from monolith.core import fid
 from monolith.data import Batch, Ragged
-from monolith.embedding import Adagrad, Fp32, MultiTable
+from monolith.embedding import Adagrad, Fp32, MultiTable, Sgd, Zeros
 from monolith.export import export_model
 from monolith.serving.servable_features import records_of_features
 
-__all__ = ["DIM", "FULL", "MARKER", "QUICK", "Examples", "Ranker", "Sizes", "fill", "make_estimator", "marker_record"]
+__all__ = [
+    "DIM",
+    "FULL",
+    "MARKER",
+    "QUICK",
+    "QUIET",
+    "Examples",
+    "Ranker",
+    "RankerOfJob",
+    "Sizes",
+    "export",
+    "fids",
+    "fill",
+    "make_estimator",
+    "marker_record",
+]
 
 DIM = 16
 SLOTS = {"user": 1, "item": 2, "marker": 3}
 MARKER = fid.make_v2(SLOTS["marker"], 7)
 _OTHER = fid.make_v2(SLOTS["marker"], 1)
 _SEED = 20240607
+QUIET = {"log_step_count_steps": 0, "save_summary_steps": 0, "threads": 1, "seed": 7}
+"""Settings of every run: one thread, and nothing written but what is measured."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +68,24 @@ class Ranker(mt.Model):
         for name, slot in SLOTS.items():
             self.embedding_feature(name, slot=slot)
         self.vectors = self.embedding_slice(["user", "item"], "vector", DIM, optimizer=Adagrad(0.05), out="concat")
-        self.marker = self.embedding_slice("marker", "count", 1, optimizer=Adagrad(0.05), compressor=Fp32())
+        counting: dict[str, Any] = {"optimizer": Sgd(1.0), "initializer": Zeros(), "compressor": Fp32()}
+        self.marker = self.embedding_slice("marker", "count", 1, **counting)
         self.tower = nn.Sequential(nn.Linear(2 * DIM, 64), nn.ReLU(), nn.Linear(64, 1))
 
     def forward(self, batch: Any) -> mt.Output:  # noqa: D102
         logits = self.tower(self.vectors(batch)).squeeze(1)
         return mt.Output(logits=logits, label=batch.label[:, 0], extra={"marker": self.marker(batch).squeeze(1)})
+
+
+class RankerOfJob(Ranker):
+    """The same model as the task of a job, which brings its examples along."""
+
+    def __init__(self, rows: int, batch: int) -> None:
+        super().__init__()
+        self._sizes = Sizes(rows=rows, seconds=0.0, batch=batch)
+
+    def input_fn(self, mode: str) -> Any:  # noqa: D102
+        return Examples(self._sizes)
 
 
 class Examples:
@@ -93,8 +122,7 @@ def fids(slot: int, values: Any) -> Any:
 def make_estimator(**options: Any) -> mt.Estimator:
     """Return an estimator of the model on one thread."""
     torch.set_num_threads(1)
-    quiet = {"log_step_count_steps": 0, "save_summary_steps": 0, "threads": 1}
-    return mt.Estimator(Ranker, mt.RunConfig(seed=7, **{**quiet, **options}))
+    return mt.Estimator(Ranker, mt.RunConfig(**{**QUIET, **options}))
 
 
 def fill(tables: MultiTable, sizes: Sizes) -> None:

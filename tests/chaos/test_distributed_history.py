@@ -46,6 +46,7 @@ def test_no_acknowledged_push_is_lost_and_none_is_applied_twice(
             while len(done) < 3 or not end.is_past:
                 done.append(servers.hurt_at_random(chance, 3.0))
                 assert clients.wait_for(30, SOON_S), f"after {done}:\n{servers.logs()}"
+                print(f"{end.remaining_s():.0f} s to go: {done[-1]}", flush=True)
         with servers.open_store(transport) as store:
             final = read_numbers(store, KEYS)
     assert clients.failures == []

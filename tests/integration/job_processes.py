@@ -30,6 +30,7 @@ class JobProcesses:
         num_workers: Workers, the chief among them.
         server_options: What servers are told besides.
         worker_options: What workers are told besides.
+        limit_s: How long all of it may take. Then every process is aborted, and says where it stood.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class JobProcesses:
         num_workers: int = 1,
         server_options: Sequence[object] = (),
         worker_options: Sequence[object] = (),
+        limit_s: float = LIMIT_S,
     ) -> None:
         self._shell = Shell(folder)
         self.ports = [free_port() for _ in range(num_ps)]
@@ -52,7 +54,7 @@ class JobProcesses:
         for index in range(num_workers):
             self._commands[f"worker {index}" if index else "chief"] = [*common, "--index", index, *worker_options]
         self._started: dict[str, list[Command]] = {name: [] for name in self._commands}
-        self._alarm = threading.Timer(LIMIT_S, self._abort)
+        self._alarm = threading.Timer(limit_s, self._abort)
         self._is_late = False
 
     def start(self, name: str, *, largest_file: int | None = None) -> None:

@@ -104,6 +104,6 @@ def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
     assert len(cuts) > 1
 
 
-def test_several_workers_are_told_that_they_cannot_publish(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="publishes with one worker"):
-        TrainedWorker(["127.0.0.1:1"], job(tmp_path, num_workers=2), Security())
+def test_a_job_without_a_folder_is_told_that_it_cannot_publish(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="model_dir is empty"):
+        TrainedWorker(["127.0.0.1:1"], job(tmp_path, model_dir=""), Security())

@@ -22,15 +22,28 @@ std::string spell(std::span<const DeltaSlice> slices) {
   return text;
 }
 
+// Which of the segment's tables goes into which of ours: those of the job itself only where we have them.
+std::vector<std::uint32_t> matched(const DeltaHeader& header, std::span<Table* const> tables) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t number = 0; number < header.tables.size(); ++number) {
+    const std::string& name = header.tables[number].name;
+    const auto is_wanted = [&](const Table* table) { return table->config().name == name; };
+    if (name.starts_with(kJobTables) && std::none_of(tables.begin(), tables.end(), is_wanted)) continue;
+    found.push_back(number);
+  }
+  return found;
+}
+
 // Refuses tables whose rows mean something else.
-void check_tables(const std::string& path, const DeltaHeader& header, std::span<Table* const> tables) {
-  if (header.tables.size() != tables.size()) {
-    throw SchemaMismatch("the segment '" + path + "' holds " + std::to_string(header.tables.size()) +
-                         " tables, there are " + std::to_string(tables.size()) + "; replay it into the same tables");
+void check_tables(const std::string& path, const DeltaHeader& header, std::span<const std::uint32_t> numbers,
+                  std::span<Table* const> tables) {
+  if (numbers.size() != tables.size()) {
+    throw SchemaMismatch("the segment '" + path + "' holds " + std::to_string(numbers.size()) + " tables, there are " +
+                         std::to_string(tables.size()) + "; replay it into the same tables");
   }
   for (std::size_t t = 0; t < tables.size(); ++t) {
     const Table& table = *tables[t];
-    const DeltaTable& ours = header.tables[t];
+    const DeltaTable& ours = header.tables[numbers[t]];
     if (ours.name != table.config().name) {
       throw SchemaMismatch("the segment '" + path + "' holds a table '" + ours.name + "' where '" +
                            table.config().name + "' is asked for; replay it into tables of the same names");
@@ -196,11 +209,10 @@ std::vector<std::byte> read_delta_marks(const std::string& path) {
 
 DeltaHeader replay_delta(const std::string& path, std::span<Table* const> tables, ShardFilter keep) {
   const DeltaReader segment(path);
-  check_tables(path, segment.header(), tables);
+  const std::vector<std::uint32_t> numbers = matched(segment.header(), tables);
+  check_tables(path, segment.header(), numbers, tables);
   if (!tables.empty()) segment.verify(tables[0]->pool());
-  for (std::size_t t = 0; t < tables.size(); ++t) {
-    TableReplay(segment, static_cast<std::uint32_t>(t), *tables[t], keep).run();
-  }
+  for (std::size_t t = 0; t < tables.size(); ++t) TableReplay(segment, numbers[t], *tables[t], keep).run();
   return segment.header();
 }
 

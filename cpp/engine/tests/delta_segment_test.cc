@@ -18,14 +18,14 @@
 namespace engine {
 namespace {
 
-std::shared_ptr<Table> make_table(bool is_serving = false) {
+std::shared_ptr<Table> make_table(bool is_serving = false, const std::string& name = "t") {
   SliceConfig slice;
   slice.dim = 3;
   slice.optimizer = {"adagrad", {{"initial_accumulator_value", 0.1}, {"weight_decay_factor", 0.0}}};
   slice.initializer = {"zeros", {}};
   slice.compressor = {"fp16", {}};
   TableConfig config;
-  config.name = "t";
+  config.name = name;
   config.slices = {slice};
   config.is_serving = is_serving;
   return std::make_shared<Table>(config, std::make_shared<Pool>(2));
@@ -124,6 +124,27 @@ TEST_F(DeltaSegment, ASegmentIsRefusedWholeWhenOneByteIsWrong) {
   EXPECT_EQ(copy->size(), 0U);
   EXPECT_THROW(verify_delta(path, table->pool()), SnapshotCorrupt);
   EXPECT_EQ(read_delta_header(path).tables.at(0).upserts, 3U);
+}
+
+TEST_F(DeltaSegment, TablesOfTheJobItselfAreLeftOutWhereTheyAreNotWanted) {
+  const auto own = make_table(false, "monolith.workers");
+  const auto table = make_table();
+  DeltaCollector collector({own, table}, DeltaFlavour::kDurable, {}, false);
+  apply(*own, {7}, 1.0F);
+  apply(*table, {1, 2, 3}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  const std::string path = write(collector);
+  const auto copy = make_table();
+  const auto own_copy = make_table(false, "monolith.workers");
+  Table* const model[] = {copy.get()};
+  Table* const all[] = {own_copy.get(), copy.get()};
+  replay_delta(path, model, {});
+  expect_same(*table, *copy);
+  replay_delta(path, all, {});
+  expect_same(*own, *own_copy);
+  const auto other = make_table(false, "u");
+  Table* const wrong[] = {other.get()};
+  EXPECT_THROW(replay_delta(path, wrong, {}), SchemaMismatch);
 }
 
 TEST_F(DeltaSegment, AServingTableReadsADurableSegment) {

@@ -59,12 +59,14 @@ class PushName(_message.Message):
     def __init__(self, client: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class HoldRequest(_message.Message):
-    __slots__ = ("instance", "hold")
+    __slots__ = ("instance", "hold", "keeps_cut")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     HOLD_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_CUT_FIELD_NUMBER: _ClassVar[int]
     instance: int
     hold: int
-    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ...) -> None: ...
+    keeps_cut: bool
+    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ..., keeps_cut: _Optional[bool] = ...) -> None: ...
 
 class HoldResponse(_message.Message):
     __slots__ = ("marks",)
@@ -143,16 +145,32 @@ class RestoreResponse(_message.Message):
     def __init__(self, restored: _Optional[_Iterable[str]] = ..., skipped: _Optional[_Iterable[str]] = ..., missing: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class FlushDeltasRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("instance", "hold", "awaited", "timeout_ms", "table")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    AWAITED_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    hold: int
+    awaited: _containers.RepeatedCompositeFieldContainer[PushName]
+    timeout_ms: int
+    table: str
+    def __init__(self, instance: _Optional[int] = ..., hold: _Optional[int] = ..., awaited: _Optional[_Iterable[_Union[PushName, _Mapping]]] = ..., timeout_ms: _Optional[int] = ..., table: _Optional[str] = ...) -> None: ...
 
 class FlushDeltasResponse(_message.Message):
-    __slots__ = ("sequence", "log")
+    __slots__ = ("sequence", "log", "is_late", "ids", "rows")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     LOG_FIELD_NUMBER: _ClassVar[int]
+    IS_LATE_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     log: int
-    def __init__(self, sequence: _Optional[int] = ..., log: _Optional[int] = ...) -> None: ...
+    is_late: bool
+    ids: bytes
+    rows: bytes
+    def __init__(self, sequence: _Optional[int] = ..., log: _Optional[int] = ..., is_late: _Optional[bool] = ..., ids: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class CompactDeltasRequest(_message.Message):
     __slots__ = ("log", "sequence")

@@ -351,15 +351,20 @@ class MultiTable:
             table._native.copy_to(serving[name]._native)
 
     @classmethod
-    def load(cls, path: str | PathLike[str], *, shard: tuple[int, int] = (0, 1)) -> MultiTable:
+    def load(
+        cls, path: str | PathLike[str], *, shard: tuple[int, int] = (0, 1), without: str | None = None
+    ) -> MultiTable:
         """Make all tables of a snapshot, with the specs that were saved.
 
         Args:
             path: The snapshot's folder.
             shard: (index, count): take only ids with ``uint64(id) % count == index``.
+            without: How the names of tables begin that are left out.
         """
         tables = cls(())
         for entry in sorted(snapshot.read_manifest(path), key=lambda entry: entry.name):
+            if without is not None and entry.name.startswith(without):
+                continue
             tables._tables[entry.name] = Table._load_saved(entry, shard=shard)
             tables._table_of_feature[entry.name] = entry.name
         return tables

@@ -30,7 +30,10 @@ from monolith.embedding.learning_rates import (
 )
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, Optimizer
 
-__all__ = ["MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
+__all__ = ["JOB_TABLES", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
+
+JOB_TABLES = "monolith."
+"""How the names of tables begin that are a training job's own, not its model's; the engine has the same."""
 
 MAX_SLOTS = 1 << 15
 """Slots of the second id layout: 15 bits."""

@@ -17,7 +17,7 @@ from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding.snapshot import TableCut
 from monolith.ps.durable_log import LogPosition
-from monolith.ps.tables import ShardTables
+from monolith.ps.tables import FlushedLog, ShardTables
 
 __all__ = ["WaitingCut"]
 
@@ -49,10 +49,18 @@ class WaitingCut:
         """Hold pushes back under this name, and return which are applied. Waits for a cut that is being saved."""
         with self._writing, self._lock:
             self._let_go()
-            shard = self._tables.shard
-            shard.hold_pushes(hold, int(self._hold_lease_s * 1000))
-            self._hold = hold
-            return shard.client_marks()
+            return self._begin_hold(hold)
+
+    def hold_for_log(self, hold: int) -> bytes:
+        """Like ``hold``, for ``flush_held``: a cut that waits, or is being saved, is left alone."""
+        with self._lock:
+            return self._begin_hold(hold)
+
+    def _begin_hold(self, hold: int) -> bytes:
+        shard = self._tables.shard
+        shard.hold_pushes(hold, int(self._hold_lease_s * 1000))
+        self._hold = hold
+        return shard.client_marks()
 
     def release(self, hold: int) -> None:
         """End a hold; one that is over already is none of our business."""
@@ -81,6 +89,22 @@ class WaitingCut:
         if awaited and not shard.settle_pushes(hold, awaited, timeout_ms):
             return None
         return self._take(lambda: shard.release_pushes(hold))
+
+    def flush_held(
+        self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int, table: str
+    ) -> FlushedLog | None:
+        """Write the log as it is at one moment of a hold, and end it; see ``take_held`` for what it waits for.
+
+        Args:
+            hold: Its name.
+            awaited: Pushes that are to be applied first.
+            timeout_ms: How long to wait for them.
+            table: Whose rows at that moment are returned; empty: none.
+        """
+        shard = self._tables.shard
+        if awaited and not shard.settle_pushes(hold, awaited, timeout_ms):
+            return None
+        return self._tables.flush(table, lambda: shard.release_pushes(hold))
 
     def take(self) -> int:
         """Cut the tables; return the number of the cut. Waits for one that is being saved."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from monolith.ps.cuts import WaitingCut
 from monolith.ps.durable_log import LogPosition
 from monolith.ps.health import Health
 from monolith.ps.single_table import SingleTableCalls
-from monolith.ps.tables import ShardTables
+from monolith.ps.tables import FlushedLog, ShardTables
 
 __all__ = ["DataPlaneOffer", "Drain", "PsService"]
 
@@ -275,7 +275,8 @@ class PsService:
         self._tables.shard_of_start(request.instance)
         if not request.hold:
             raise ConfigError("hold is 0; name the hold by a number that nobody else uses")
-        return messages.HoldResponse(marks=self._cut.hold(request.hold))
+        hold = self._cut.hold_for_log if request.keeps_cut else self._cut.hold
+        return messages.HoldResponse(marks=hold(request.hold))
 
     def _release(self, request: messages.ReleaseRequest, context: Any) -> messages.ReleaseResponse:
         self._cut.release(request.hold)
@@ -285,8 +286,8 @@ class PsService:
         self._tables.shard_of_start(request.instance)
         if not request.hold:
             return messages.CutResponse(cut=self._cut.take())
-        awaited = [(push.client, push.sequence) for push in request.awaited]
-        return messages.CutResponse(cut=self._cut.take_held(request.hold, awaited, max(0, request.timeout_ms)) or 0)
+        cut = self._cut.take_held(request.hold, _pushes(request.awaited), max(0, request.timeout_ms))
+        return messages.CutResponse(cut=cut or 0)
 
     def _drop_cut(self, request: messages.DropCutRequest, context: Any) -> messages.DropCutResponse:
         self._cut.drop(request.cut)
@@ -309,9 +310,27 @@ class PsService:
         return (None if log is None else log.position) or LogPosition(0, 0)
 
     def _flush_deltas(self, request: messages.FlushDeltasRequest, context: Any) -> messages.FlushDeltasResponse:
-        if self._tables.log is not None:
-            self._tables.log.flush()
-        return messages.FlushDeltasResponse(sequence=self._position.sequence, log=self._position.log)
+        if request.instance or request.hold or request.table:
+            self._tables.shard_of_start(request.instance)
+        if not request.hold and not request.table:
+            if self._tables.log is not None:
+                self._tables.log.flush()
+            return messages.FlushDeltasResponse(sequence=self._position.sequence, log=self._position.log)
+        flushed = self._flushed_at_a_moment(request)
+        if flushed is None:
+            return messages.FlushDeltasResponse(is_late=True)
+        return messages.FlushDeltasResponse(
+            sequence=flushed.position.sequence,
+            log=flushed.position.log,
+            ids=flushed.ids.astype("<i8", copy=False).tobytes(),
+            rows=flushed.rows.astype("<f4", copy=False).tobytes(),
+        )
+
+    def _flushed_at_a_moment(self, request: messages.FlushDeltasRequest) -> FlushedLog | None:
+        if not request.hold:
+            return self._tables.flush(request.table)
+        timeout_ms = max(0, request.timeout_ms)
+        return self._cut.flush_held(request.hold, _pushes(request.awaited), timeout_ms, request.table)
 
     def _compact_deltas(self, request: messages.CompactDeltasRequest, context: Any) -> messages.CompactDeltasResponse:
         log, position = self._tables.log, LogPosition(request.log, request.sequence)
@@ -335,6 +354,10 @@ def _or_status(kind: Callable[..., T], answer: Callable[[Any, Any], T], request:
         return answer(request, context)
     except ConfigError as error:
         return kind(status_code=1, error_message=str(error))
+
+
+def _pushes(names: Iterable[messages.PushName]) -> list[tuple[int, int]]:
+    return [(push.client, push.sequence) for push in names]
 
 
 def _added(calls: Mapping[str, Mapping[str, Any]], *names: str) -> tuple[int, int]:

@@ -197,8 +197,7 @@ class RemoteStore:
         """
 
         def take(transport: Transport, timeout_s: float) -> dict[int, int]:
-            instances = {index: greeting.instance for index, greeting in enumerate(self._greetings)}
-            return self._joint_cut.take(instances, self._save_timeout_s)
+            return self._joint_cut.take(self._instances(), self._save_timeout_s)
 
         return RemoteCut(self._links, self._reliably(take), self._specs, self._save_timeout_s)
 
@@ -257,10 +256,44 @@ class RemoteStore:
         return tuple(position.sequence for position in self.flush_positions())
 
     def flush_positions(self) -> tuple[LogPosition, ...]:
-        """Like ``flush_deltas``; return also which logs they are."""
-        requests = dict.fromkeys(range(len(self._links)), messages.FlushDeltasRequest())
-        answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+        """Like ``flush_deltas``; return also which logs they are.
+
+        Raises:
+            ShardUnavailable: A server is away, or was started anew and may lack what others have; ``on_restart`` is
+                told, and the next call may succeed.
+        """
+        transport = self._transport
+        requests = {i: messages.FlushDeltasRequest(instance=instance) for i, instance in self._instances().items()}
+        try:
+            answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+        except ClusterError as error:
+            if error.retryable:
+                self._reconnect(transport, self._timeout_s)
+            raise
         return tuple(LogPosition(answers[index].log, answers[index].sequence) for index in sorted(answers))
+
+    def flush_jointly(self, table: str) -> tuple[tuple[LogPosition, ...], Ids, Rows]:
+        """Have all servers write their delta logs as they are at one moment, whoever pushes meanwhile.
+
+        Of every worker's pushes the logs have the same ones then; they wait for some milliseconds.
+
+        Args:
+            table: Whose rows of that moment are returned, in any order.
+
+        Returns:
+            Where each log is, and ids and rows of the table.
+        """
+        dim = self._dims[self._number(table)]
+
+        def flush(transport: Transport, timeout_s: float) -> dict[int, messages.FlushDeltasResponse]:
+            return self._joint_cut.flush(self._instances(), self._save_timeout_s, table)
+
+        answers = [answer for _, answer in sorted(self._reliably(flush).items())]
+        return (
+            tuple(LogPosition(answer.log, answer.sequence) for answer in answers),
+            np.concatenate([np.frombuffer(answer.ids, "<i8") for answer in answers]),
+            np.concatenate([np.frombuffer(answer.rows, "<f4").reshape(-1, dim) for answer in answers]),
+        )
 
     def compact_deltas(self, path: str | PathLike[str]) -> int:
         """Have the servers remove what their delta logs hold from before a snapshot, the newest; return the segments.
@@ -350,6 +383,9 @@ class RemoteStore:
                 raise ShardUnavailable(str(error)) from error
 
         return retry(self._retries, attempt, clock=self._clock)
+
+    def _instances(self) -> dict[int, int]:
+        return {index: greeting.instance for index, greeting in enumerate(self._greetings)}
 
     def _greet(self, timeout_s: float) -> list[Greeting]:
         request = messages.ConnectRequest(tables=self._encoded, shards=len(self._links))

@@ -9,8 +9,11 @@ import logging
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+
+import numpy as np
 
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, ShardUnavailable
@@ -18,13 +21,24 @@ from monolith.embedding.multi_table import MultiTable, RestoreReport
 from monolith.embedding.optimizers import Sgd
 from monolith.embedding.snapshot import SavedTable, TableCut, read_manifest, spec_of
 from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.store import Ids, Rows
 from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
 from monolith.ps.durable_log import DurableLog, LogPosition
 
-__all__ = ["ShardTables"]
+__all__ = ["FlushedLog", "ShardTables"]
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedLog:
+    """A segment of the log, and the rows of one table at its moment."""
+
+    position: LogPosition
+    """(0, 0) where there is no log."""
+    ids: Ids
+    rows: Rows
 
 
 class ShardTables:
@@ -259,6 +273,32 @@ class ShardTables:
         with shard.pause_pushes():
             return take(), None
 
+    def flush(self, table: str, is_valid: Callable[[], bool] = lambda: True) -> FlushedLog:
+        """Write the log as it is between two pushes, and return a table's rows of that moment.
+
+        Args:
+            table: Which; empty: none.
+            is_valid: Asked at the very instant.
+
+        Raises:
+            ConfigError: There is no such table.
+            ShardUnavailable: It was not valid; to be tried again.
+            ArtifactError: The log could not be written.
+        """
+        copied = self[table] if table else None
+
+        def take() -> tuple[Ids, Rows]:
+            found = (np.empty(0, np.int64), np.empty((0, 0), np.float32)) if copied is None else _all_rows(copied)
+            if not is_valid():
+                raise ShardUnavailable(f"server {self.index} let pushes through before its log was written; try again")
+            return found
+
+        if self.log is None:
+            with self.shard.pause_pushes():
+                return FlushedLog(LogPosition(0, 0), *take())
+        position, (ids, rows) = self.log.cut(take)
+        return FlushedLog(position or LogPosition(0, 0), ids, rows)
+
     def evict(self, now_s: int | None) -> int:
         """Remove expired rows; return how many."""
         return sum(table.evict(now_s) for table in self.all)
@@ -272,3 +312,9 @@ class ShardTables:
                 continue
             allowed = max(1, table.memory_bytes + headroom_bytes)
             table._native.set_budget(allowed if own is None else min(own, allowed))
+
+
+def _all_rows(table: Table) -> tuple[Ids, Rows]:
+    lots = list(table.items())
+    ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in lots)])
+    return ids, np.concatenate([np.empty((0, table.dim), np.float32), *(rows for _, rows in lots)])

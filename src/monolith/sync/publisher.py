@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
@@ -23,11 +23,12 @@ from monolith.embedding import MultiTable
 from monolith.sync.base import Base, write_base
 from monolith.sync.dense_versions import DenseWriter
 
-__all__ = ["LocalRows", "Publisher", "RowState", "Rows"]
+__all__ = ["LocalRows", "Publisher", "RowState", "Rows", "Weights"]
 
 logger = logging.getLogger(__name__)
 
-T = TypeVar("T")
+Weights: TypeAlias = Mapping[str, NDArray[Any]]
+"""Dense weights, by the names that a checkpoint gives them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,11 @@ class Rows(Protocol):
     folders: tuple[Path, ...]
     """The log of each shard."""
 
-    def write(self, take: Callable[[], T]) -> tuple[RowState, T]:
-        """Write what has changed, and call ``take`` at that instant.
+    def write(self, take: Callable[[], Weights]) -> tuple[RowState, Weights]:
+        """Write what has changed; return also the dense weights of that instant.
+
+        Args:
+            take: Copies the weights of this process.
 
         Raises:
             OSError: It could not be written, and comes with the next call.
@@ -93,10 +97,10 @@ class LocalRows:
         self._tables = tables
         self._writer = DeltaWriter(self.folders[0], (0, 1), tables, clock=clock, flavour=flavour, lock=lock)
 
-    def write(self, take: Callable[[], T]) -> tuple[RowState, T]:
+    def write(self, take: Callable[[], Weights]) -> tuple[RowState, Weights]:
         """Write what has changed, and call ``take`` at that instant; training waits while changed rows are copied."""
 
-        def take_all() -> tuple[int, T]:
+        def take_all() -> tuple[int, Weights]:
             return max((self._tables[name].max_time_s for name in self._tables), default=0), take()
 
         sequence, (newest_event_s, taken) = self._writer.cut(take_all)
@@ -131,7 +135,7 @@ class Publisher:
         self,
         root: str | PathLike[str],
         rows: Rows,
-        weights: Callable[[], Mapping[str, NDArray[Any]]],
+        weights: Callable[[], Weights],
         *,
         clock: Clock,
     ) -> None:

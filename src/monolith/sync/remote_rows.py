@@ -1,62 +1,52 @@
 """The rows of a model on parameter servers: published from the delta logs that the servers keep anyway.
 
-Knows the servers by what they write, and by the one call that has them write it now.
+How the servers are made to write them, and what is one moment of all of them, comes in from outside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TypeAlias
 
 from monolith.artifacts.delta_log import DeltaReader, LogPosition
 from monolith.core.errors import ConfigError
 from monolith.embedding.snapshot import read_manifest
 from monolith.ps.durable_log import position_in
 from monolith.sync.base import Base
-from monolith.sync.publisher import RowState
+from monolith.sync.publisher import RowState, Weights
 
-__all__ = ["FlushedLogs", "RemoteRows"]
+__all__ = ["Flush", "RemoteRows"]
 
-T = TypeVar("T")
+Flush: TypeAlias = Callable[[Callable[[], Weights]], tuple[Sequence[LogPosition], Weights]]
+"""Has every server write its log as it is at one moment; returns where each is, and the dense weights of that moment.
 
-
-class FlushedLogs(Protocol):
-    """Servers whose logs can be brought up to date."""
-
-    def flush_positions(self) -> tuple[LogPosition, ...]:
-        """Have every server write its log now; return where each is."""
-        ...
+It is told how to copy the weights of this process.
+"""
 
 
 class RemoteRows:
-    """The logs of the servers of a job with one worker.
+    """The logs of the servers of a job.
 
     Args:
-        store: The servers.
+        flush: See ``Flush``.
         folders: The log of each server, as this process sees it.
-        lock: Keeps the worker from pushing while it is entered: then all servers have all of its pushes.
     """
 
-    def __init__(self, store: FlushedLogs, folders: Sequence[Path], lock: AbstractContextManager[Any]) -> None:
+    def __init__(self, flush: Flush, folders: Sequence[Path]) -> None:
         self.folders: tuple[Path, ...] = tuple(folders)
-        self._store = store
-        self._lock = lock
+        self._flush = flush
 
-    def write(self, take: Callable[[], T]) -> tuple[RowState, T]:
-        """Have the servers write what has changed, and call ``take`` while the worker waits.
+    def write(self, take: Callable[[], Weights]) -> tuple[RowState, Weights]:
+        """Have the servers write what has changed.
 
         Raises:
             ConfigError: A server keeps no log, or its log is not in the folder that was given.
             ClusterError: A server is away.
         """
-        self._store.flush_positions()  # so that little is left to be written while the worker waits
-        with self._lock:
-            positions = self._store.flush_positions()
-            taken = take()
+        positions, weights = self._flush(take)
         newest_event_s = max(self._newest_event_s(index, position) for index, position in enumerate(positions))
-        return RowState(positions=dict(enumerate(positions)), newest_event_s=newest_event_s), taken
+        return RowState(positions=dict(enumerate(positions)), newest_event_s=newest_event_s), weights
 
     def _newest_event_s(self, index: int, position: LogPosition) -> int:
         if not position.sequence:

@@ -17,6 +17,7 @@ from monolith import _native
 from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, Segment, shard_folder
 from monolith.core.errors import ArtifactError, DeltaLogBroken
 from monolith.embedding import MultiTable
+from monolith.embedding.specs import JOB_TABLES
 from monolith.sync.base import Base, read_base
 
 __all__ = ["RowMove", "opened", "plan_move", "rebuilt", "replay"]
@@ -147,7 +148,7 @@ def rebuilt(move: RowMove, like: MultiTable, keep: tuple[int, int]) -> MultiTabl
     tables = like.emptied()
     if move.base is not None:
         try:
-            trained = MultiTable.load(move.base.tables, shard=keep)
+            trained = MultiTable.load(move.base.tables, shard=keep, without=JOB_TABLES)
         except FileNotFoundError as error:
             raise ArtifactError(f"{error}: the base was removed meanwhile; begin with a newer one") from error
         trained.copy_to(tables)

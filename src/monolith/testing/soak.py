@@ -1,6 +1,7 @@
 """A long job whose processes are held and killed now and then, and measured: ``python -m monolith.testing.soak``.
 
-Prints a line of JSON per minute. Ends with 1 where a process grows, the job stands still, or something is left behind.
+Prints a line of JSON per minute, and in the end whether all was well. Ends with 1 where a process grows, the job stands
+still, or something is left behind; with 130 where Ctrl-C ended it before.
 """
 
 from __future__ import annotations
@@ -70,8 +71,11 @@ class Soak:
         self._clock = clock or SystemClock()
         self._watched = {name: _Watched() for name in NAMES}
         self._harms = {"hold": 0, "kill": 0}
+        self._begun_s = self._clock.monotonic_s()
         self.problems: list[str] = []
         """What is wrong, in words."""
+        self.is_interrupted = False
+        """Whether it was ended before its time."""
 
     def run(self) -> bool:
         """Run it; return whether all is well."""
@@ -100,8 +104,20 @@ class Soak:
                 self._watch(cluster)
         except ClusterError as error:
             self.problems.append(str(error))
+        except KeyboardInterrupt:
+            self.is_interrupted = True
         self._judge()
         return not self.problems
+
+    def verdict(self) -> str:
+        """Say in one line how it ended."""
+        end = "interrupted" if self.is_interrupted else "ended"
+        harms = " and ".join(f"{count} times {harm}" for harm, count in self._harms.items())
+        found = "all is well" if not self.problems else f"{len(self.problems)} problems"
+        return f"soak {end} after {self._elapsed_s():.0f} s, with {harms}: {found}"
+
+    def _elapsed_s(self) -> float:
+        return self._clock.monotonic_s() - self._begun_s
 
     def _watch(self, cluster: LocalCluster) -> None:
         pause = threading.Event()
@@ -151,7 +167,14 @@ class Soak:
     def _report(self, cluster: LocalCluster, steps: dict[str, int]) -> None:
         usages = {name: one.samples[-1].as_dict() for name, one in self._watched.items() if one.samples}
         starts = {name: cluster.starts(name) for name in NAMES}
-        line = {"steps": steps, "starts": starts, "harms": self._harms, "usage": usages, "problems": self.problems}
+        line = {
+            "seconds": round(self._elapsed_s()),
+            "steps": steps,
+            "starts": starts,
+            "harms": self._harms,
+            "usage": usages,
+            "problems": self.problems,
+        }
         sys.stdout.write(json.dumps(line) + "\n")
         sys.stdout.flush()
 
@@ -188,11 +211,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ["TMPDIR"] = folder
         tempfile.tempdir = folder
         soak = Soak(Path(folder), given.seconds, seed=seed, report_s=given.report_s)
-        is_well = soak.run()
+        soak.run()
         left = [path.name for path in Path(folder).glob("monolith-job-*")]
-    for problem in [*soak.problems, *(f"left behind: {name}" for name in left)]:
-        sys.stderr.write(f"{problem}\n")
-    return 0 if is_well and not left else 1
+    soak.problems += [f"left behind: {name}" for name in left]
+    for text in [*soak.problems, soak.verdict()]:
+        sys.stderr.write(f"{text}\n")
+    if soak.problems:
+        return 1
+    return 130 if soak.is_interrupted else 0
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from monolith.core.errors import MonolithError
 from monolith.data import Batch
 from monolith.features import PulledBatch
 from monolith.training.heads import Heads
@@ -100,6 +101,7 @@ class Pipeline:
         self._unpushed: Gradients | None = None
         self._unapplied: Gradients | None = None
         self._pushes: deque[Future[None]] = deque()
+        self._is_halfway = False
         self._store = ThreadPoolExecutor(1, "embeddings") if prefetch or late_push else None
         self._turns = _Turns()
 
@@ -111,7 +113,10 @@ class Pipeline:
                 raise self._reading_failed
             return None
         with self._turns:
-            return self._run_step(step)
+            self._is_halfway = True  # until all of it is done: what fails in between may have been applied in part
+            stepped = self._run_step(step)
+            self._is_halfway = False
+            return stepped
 
     def _run_step(self, step: int) -> Stepped:
         for one in self._ahead:
@@ -184,6 +189,9 @@ class Pipeline:
         """Hold the steps, with everything applied that is late; for another thread, or between two steps.
 
         Reading goes on, and rows that were pulled ahead stay. What an update has failed with is told to the steps.
+
+        Raises:
+            MonolithError: A step has failed, and part of it may be applied: no state that anybody should see.
         """
         with self._turns:
             if self._unpushed is not None:
@@ -193,6 +201,8 @@ class Pipeline:
                 self._stepper.apply_dense(self._unapplied)
                 self._unapplied = None
             wait(self._pushes)
+            if self._is_halfway or any(push.exception() is not None for push in self._pushes):
+                raise MonolithError("a step has failed halfway; its state is neither that before it nor that after it")
             yield
 
     def close(self) -> None:

@@ -20,6 +20,30 @@ def test_an_update_has_arrived_when_an_answer_shows_it_or_a_later_one() -> None:
     assert result.extra["cuts"] == 2
 
 
+def test_the_marker_counts_up_by_one_wherever_its_row_is() -> None:
+    from freshness.trainer import Mark
+    from freshness.workload import MARKER, Ranker
+    from monolith.embedding import MultiTable
+    from monolith.ps import RemoteStore
+    from monolith.testing.ps_servers import PsServers
+
+    class Pipe:
+        def poll(self) -> bool:
+            return False
+
+    class Run:
+        def __init__(self, store: Any) -> None:
+            self.store = store
+
+    specs = Ranker().declaration.table_specs()
+    with PsServers(2) as servers, RemoteStore(servers.addresses, specs) as remote:
+        for store in (MultiTable(specs), remote):
+            mark = Mark(Pipe())
+            for _ in range(3):
+                mark.after_step(Run(store), None)  # type: ignore[arg-type]
+            np.testing.assert_array_equal(store.pull({"marker": np.array([MARKER])})["marker"], [[3.0]])
+
+
 def test_examples_and_marker_are_what_the_model_declares() -> None:
     from freshness.workload import MARKER, QUICK, Examples, Ranker, fill, marker_record
     from monolith.data.records import messages

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter
-from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
+from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ShardUnavailable
 from monolith.embedding import Adagrad, MultiTable, RandomUniform, Sgd, SliceSpec, TableSpec
 from monolith.embedding.snapshot import read_manifest
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig, messages
@@ -95,6 +95,22 @@ def test_what_was_not_yet_in_the_log_is_lost_with_its_server_and_others_keep_the
         )
         assert (found[0::2] == kept[0::2]).all()
         assert (found[1::2] == old[1::2]).all()
+
+
+def test_a_server_that_was_lost_unnoticed_is_no_part_of_what_all_have_written(
+    durable: Callable[..., PsServers],
+) -> None:
+    servers = durable()
+    seen: list[int] = []
+    with RemoteStore(servers.addresses, [TABLE], on_restart=lambda restart: seen.append(restart.index)) as store:
+        learn(store, 0)
+        store.flush_deltas()
+        learn(store, 1)
+        crash(servers, 1)
+        with pytest.raises(ShardUnavailable, match="started"):
+            store.flush_deltas()
+        assert seen == [1], "whoever publishes may go on, or not, knowing it"
+        assert store.flush_deltas() == (2, 1)
 
 
 def test_a_server_that_is_stopped_writes_its_last_segment(durable: Callable[..., PsServers]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.artifacts.delta_log import DeltaReader, LogPosition
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, RpcTimeout, ShardUnavailable
 from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
@@ -198,3 +199,53 @@ def test_no_cut_has_half_of_a_push(serve: Callable[..., PsServers], tmp_path: Pa
     assert stores[0].pull({"t": PAIR})["t"].ravel().tolist() == [pushes, pushes]
     for store in stores:
         store.close()
+
+
+def test_no_published_moment_has_half_of_a_push(serve: Callable[..., PsServers], tmp_path: Path) -> None:
+    servers = serve(2, delta_log=tmp_path / "log", delta_interval_s=0.05)
+    ended = threading.Event()
+    stores = [RemoteStore(servers.addresses, [COUNTER]) for _ in range(3)]
+
+    def push(store: RemoteStore) -> None:
+        while not ended.is_set():
+            store.push({"t": PAIR}, {"t": -np.ones((2, 1), np.float32)})
+
+    def shown(positions: tuple[LogPosition, ...]) -> list[float]:
+        replayed = MultiTable([COUNTER])
+        for index, position in enumerate(positions):
+            DeltaReader(tmp_path / "log" / f"ps_{index}").replay(replayed, until=position.sequence)
+        return [float(value) for value in replayed.lookup({"t": PAIR})["t"].ravel()]
+
+    found = []
+    with ThreadPoolExecutor(2) as pool:
+        pushing = [pool.submit(push, store) for store in stores[1:]]
+        try:
+            for _ in range(8):
+                positions, ids, rows = stores[0].flush_jointly("t")
+                found.append((shown(positions), rows.ravel()[np.argsort(ids)].tolist()))
+        finally:
+            ended.set()
+        for one in pushing:
+            one.result(60)
+    for in_logs, in_tables in found:
+        assert in_logs[0] == in_logs[1]
+        assert in_logs == in_tables or in_tables == []
+    assert found[-1][0] > found[0][0], "pushes went on in between"
+    for store in stores:
+        store.close()
+
+
+def test_a_cut_that_waits_to_be_saved_outlives_a_publish(serve: Callable[..., PsServers], tmp_path: Path) -> None:
+    servers = serve(2, delta_log=tmp_path / "log", delta_interval_s=60)
+    with RemoteStore(servers.addresses, [COUNTER]) as store:
+        one = {"t": -np.ones((2, 1), np.float32)}
+        store.push({"t": PAIR}, one)
+        cut = store.cut()
+        store.push({"t": PAIR}, one)
+        positions, ids, rows = store.flush_jointly("t")
+        assert [position.sequence for position in positions] == [2, 2]
+        assert sorted(zip(ids.tolist(), rows.ravel().tolist(), strict=True)) == [(0, 2.0), (1, 2.0)]
+        cut.write(tmp_path / "s")
+        assert MultiTable.load(tmp_path / "s").lookup({"t": PAIR})["t"].ravel().tolist() == [1, 1]
+        with pytest.raises(ConfigError, match="no table 'u'"):
+            store.flush_jointly("u")

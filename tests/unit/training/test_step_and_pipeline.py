@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import monolith as mt
-from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
+from monolith.core.errors import ClusterError, ConfigError, MonolithError, SchemaMismatch, TrainingDiverged
 from monolith.embedding import MultiTable, Ones, Sgd, Zeros
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.heads import judge
@@ -157,6 +157,27 @@ def test_after_a_drain_nothing_is_stale() -> None:
     pipeline.run_step(4)
     pipeline.close()
     assert model.seen[-1] == 4
+
+
+@pytest.mark.parametrize("late_push", [False, True])
+def test_nobody_sees_the_state_of_a_step_that_failed_halfway(monkeypatch: pytest.MonkeyPatch, late_push: bool) -> None:
+    stepper = stepper_of(Adder())
+    pipeline = take_steps(stepper, 2, late_push=late_push)
+    with pipeline.settled():
+        assert rows_of(stepper, [7])[0][0] == -1.0
+
+    def fail(*given: Any, **options: Any) -> None:
+        raise ClusterError("server 1 is away")
+
+    monkeypatch.setattr(stepper.embedder, "push", fail)
+    if late_push:
+        pipeline.run_step(2)  # its push is under way when somebody looks
+    else:
+        with pytest.raises(ClusterError):
+            pipeline.run_step(2)
+    with pytest.raises(MonolithError, match="failed halfway"), pipeline.settled():
+        pass
+    pipeline.close()
 
 
 def test_every_batch_comes_once_whatever_is_read_ahead() -> None:

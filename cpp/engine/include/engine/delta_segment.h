@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/snapshot.h"
@@ -71,8 +72,12 @@ std::vector<std::byte> read_delta_marks(const std::string& path);
 // Of names and slices, as in the header of a segment of these tables.
 std::uint32_t delta_tables_hash(std::span<Table* const> tables, DeltaFlavour flavour);
 
+// How the names of tables begin that are a training job's own, not its model's.
+inline constexpr std::string_view kJobTables = "monolith.";
+
 // Upserts and removes what the segment says, after every byte was checked. `tables` are all of the segment's, in its
-// order. A durable segment may go into serving tables too. Throws SchemaMismatch; then nothing was changed.
+// order; those of the job itself may be left out. A durable segment may go into serving tables too. Throws
+// SchemaMismatch; then nothing was changed.
 DeltaHeader replay_delta(const std::string& path, std::span<Table* const> tables, ShardFilter keep);
 
 }  // namespace engine

@@ -14,12 +14,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith.embedding import EmbeddingStore, Sgd, SliceSpec, TableSpec
+from monolith.embedding.specs import JOB_TABLES
 
-__all__ = ["DONE", "HELD", "READY", "STOPPING", "SharedRows", "WorkerRow", "shared_specs", "total_steps"]
+__all__ = [
+    "DONE",
+    "HELD",
+    "READY",
+    "STOPPING",
+    "WEIGHTS",
+    "SharedRows",
+    "WorkerRow",
+    "joined_weights",
+    "shared_specs",
+    "total_steps",
+]
 
 Floats = NDArray[np.float32]
 
-WEIGHTS, WORKERS = "monolith.dense_weights", "monolith.workers"
+WEIGHTS, WORKERS = f"{JOB_TABLES}dense_weights", f"{JOB_TABLES}workers"
 _CHUNK = 256
 _HALF = 1 << 20  # of a count of steps: float32 holds whole numbers up to 2**24 only
 
@@ -127,6 +139,13 @@ class SharedRows:
         padded = np.zeros(len(self._chunks) * _CHUNK, np.float32)
         padded[: self._weights] = values
         return padded.reshape(-1, _CHUNK)
+
+
+def joined_weights(ids: NDArray[np.int64], rows: Floats, weights: int) -> Floats:
+    """Return the dense weights of all rows of their table, which come in any order."""
+    found = np.zeros((-(-weights // _CHUNK), _CHUNK), np.float32)
+    found[ids] = rows
+    return found.reshape(-1)[:weights]
 
 
 def total_steps(rows: Sequence[WorkerRow]) -> int:

@@ -28,6 +28,7 @@ from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.job_gate import JobGate
 from monolith.training.distributed.lifecycle import Session
 from monolith.training.distributed.ps_role import end_servers, log_folder, newest_tables
+from monolith.training.distributed.publishing import flush_alone, flush_jointly
 from monolith.training.distributed.server_memory import ServerMemoryHook
 from monolith.training.distributed.server_search import find_servers
 from monolith.training.distributed.shared_files import (
@@ -143,10 +144,10 @@ class TrainedWorker:
             raise ConfigError(
                 f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
             )
-        if config.publish_dir is not None and (config.num_workers > 1 or not config.model_dir):
+        if config.publish_dir is not None and not config.model_dir:
             raise ConfigError(
-                f"publish_dir is {str(config.publish_dir)!r} with num_workers {config.num_workers} and model_dir "
-                f"{str(config.model_dir)!r}; a job on servers publishes with one worker and a model_dir"
+                f"publish_dir is {str(config.publish_dir)!r} and model_dir is empty; a job on servers publishes from "
+                "their logs in model_dir: give one"
             )
         self._addresses = addresses
         self._config = config
@@ -344,8 +345,13 @@ class TrainedWorker:
 
         def rows(between_steps: AbstractContextManager[None]) -> RemoteRows:
             assert self._remote is not None
+            assert self._estimator is not None
             folders = [log_folder(config.model_dir, index) for index in range(len(self._addresses))]
-            return RemoteRows(self._remote, [folder for folder in folders if folder is not None], between_steps)
+            if config.num_workers == 1:
+                flush = flush_alone(self._remote, between_steps)
+            else:
+                flush = flush_jointly(self._remote, between_steps, self._estimator.model)
+            return RemoteRows(flush, [folder for folder in folders if folder is not None])
 
         return [PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows)]
 
