@@ -84,6 +84,7 @@ class Following:
         source = self._sources.get(servable.name, self._sources.get(""))
         if source is None:
             return servable
+        servable.follow()
         follower = Follower(
             source,
             servable,

@@ -12,6 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, Segment, shard_folder
@@ -20,7 +24,10 @@ from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync.base import Base, read_base
 
-__all__ = ["RowMove", "opened", "plan_move", "rebuilt", "replay"]
+__all__ = ["RowMove", "Touched", "opened", "plan_move", "rebuilt", "replay", "touched_ids"]
+
+Touched: TypeAlias = Mapping[str, NDArray[np.int64]]
+"""Ids by table, each once and rising."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +137,17 @@ def replay(segments: Sequence[Segment], tables: MultiTable, keep: tuple[int, int
     natives = [tables[name]._native for name in tables]
     for segment in segments:
         _native.replay_delta(str(segment.path), natives, *keep)
+
+
+def touched_ids(segments: Sequence[Segment], keep: tuple[int, int]) -> Touched | None:
+    """Return the ids whose rows segments change or remove, by table; None where one replaces a whole table."""
+    if any(table.is_complete for segment in segments for table in segment.tables.values()):
+        return None
+    found: dict[str, list[NDArray[np.int64]]] = {}
+    for segment in segments:
+        for name, ids in zip(segment.tables, _native.read_delta_ids(str(segment.path), *keep), strict=True):
+            found.setdefault(name, []).append(ids)
+    return {name: np.unique(np.concatenate(each)) for name, each in found.items()}
 
 
 def rebuilt(move: RowMove, like: MultiTable, keep: tuple[int, int]) -> MultiTable:

@@ -66,6 +66,7 @@ class Model:
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
+        **_: Any,
     ) -> None:
         if tables is not None:
             self.tables = tables
