@@ -41,6 +41,8 @@ class RowMove:
     is_anew: bool
     """Whether it begins with empty tables, or with ``base``, instead of those in use."""
     base: Base | None = None
+    newest: Sequence[Segment] = ()
+    """The segments that the cut names, whether they are to be replayed or not."""
 
     @property
     def rows(self) -> int:
@@ -55,7 +57,9 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
         DeltaLogBroken: The segments are not there, or damaged, and no base makes up for it.
     """
     readers = _readers(root, cut)
-    goal = {shard: _position(reader, cut.sequences[shard]) for shard, reader in enumerate(readers)}
+    newest = [reader.read(cut.sequences[shard]) for shard, reader in enumerate(readers) if cut.sequences[shard]]
+    logs = {segment.shard[0]: segment.log for segment in newest}
+    goal = {shard: LogPosition(logs.get(shard, 0), sequence) for shard, sequence in sorted(cut.sequences.items())}
     if at.keys() == goal.keys() and all(_leads_to(at[shard], goal[shard]) for shard in goal):
         try:
             segments = _segments(readers, at, cut)
@@ -63,10 +67,10 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
             pass  # they were removed; begin anew
         else:
             if not any(segment.is_complete for segment in segments):
-                return RowMove(segments=segments, positions=goal, is_anew=False)
+                return RowMove(segments=segments, positions=goal, is_anew=False, newest=newest)
     start = {shard: LogPosition(position.log, 0) for shard, position in goal.items()}
     try:
-        return RowMove(segments=_segments(readers, start, cut), positions=goal, is_anew=True)
+        return RowMove(segments=_segments(readers, start, cut), positions=goal, is_anew=True, newest=newest)
     except DeltaLogBroken:
         base = read_base(root)
         if base is None or base.positions.keys() != goal.keys():
@@ -74,7 +78,7 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
         if not all(_leads_to(base.positions[shard], goal[shard]) for shard in goal):
             raise
         segments = _segments(readers, base.positions, cut)
-        return RowMove(segments=segments, positions=goal, is_anew=True, base=base)
+        return RowMove(segments=segments, positions=goal, is_anew=True, base=base, newest=newest)
 
 
 def _readers(root: Path, cut: Cut) -> list[DeltaReader]:
@@ -82,12 +86,6 @@ def _readers(root: Path, cut: Cut) -> list[DeltaReader]:
     if cut.folders:
         return [DeltaReader(os.path.normpath(root / folder)) for folder in cut.folders]
     return [DeltaReader(shard_folder(root, shard, count)) for shard in range(count)]
-
-
-def _position(reader: DeltaReader, sequence: int) -> LogPosition:
-    if not sequence:
-        return LogPosition(0, 0)
-    return LogPosition(reader.read(sequence).log, sequence)
 
 
 def _leads_to(one: LogPosition, other: LogPosition) -> bool:
