@@ -97,6 +97,19 @@ void bind_delta(nb::module_& m) {
       },
       "path"_a);
   m.def(
+      "read_delta_ids",
+      [](const std::string& path, std::uint64_t index, std::uint64_t count) {
+        std::vector<std::vector<std::int64_t>> ids;
+        {
+          nb::gil_scoped_release unlocked;
+          ids = engine::read_delta_ids(path, {.index = index, .count = count});
+        }
+        std::vector<NewVector<std::int64_t>> found;
+        for (auto& each : ids) found.push_back(as_vector(std::move(each)));
+        return found;
+      },
+      "path"_a, "index"_a, "count"_a);
+  m.def(
       "delta_tables_hash",
       [](const Tables& tables, engine::DeltaFlavour flavour) {
         return engine::delta_tables_hash(pointers(tables), flavour);

@@ -46,6 +46,7 @@ class Watched:
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
+        **_: Any,
     ) -> None:
         self.tables = tables or self.tables
         if update is not None:

@@ -45,6 +45,7 @@ class Model:
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
+        **_: Any,
     ) -> None:
         self.tables = tables or self.tables
         if update is not None:

@@ -207,6 +207,27 @@ std::vector<std::byte> read_delta_marks(const std::string& path) {
   return marks;
 }
 
+std::vector<std::vector<std::int64_t>> read_delta_ids(const std::string& path, ShardFilter keep) {
+  const DeltaReader segment(path);
+  std::vector<std::vector<std::int64_t>> found(segment.header().tables.size());
+  std::vector<std::byte> bytes;
+  const auto take = [&](const DeltaReader::Piece& piece, const std::byte* at, std::size_t count) {
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto id = get<std::int64_t>(at + i * sizeof(std::int64_t));
+      if (static_cast<std::uint64_t>(id) % keep.count == keep.index) found[piece.table].push_back(id);
+    }
+  };
+  for (const DeltaReader::Piece& piece : segment.blocks()) {
+    segment.read(piece, bytes);
+    take(piece, bytes.data() + sizeof(std::uint32_t), piece.rows);
+  }
+  for (const DeltaReader::Piece& piece : segment.tombstones()) {
+    segment.read(piece, bytes);
+    take(piece, bytes.data(), bytes.size() / sizeof(std::int64_t));
+  }
+  return found;
+}
+
 DeltaHeader replay_delta(const std::string& path, std::span<Table* const> tables, ShardFilter keep) {
   const DeltaReader segment(path);
   const std::vector<std::uint32_t> numbers = matched(segment.header(), tables);

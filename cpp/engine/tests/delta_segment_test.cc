@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstring>
@@ -145,6 +146,23 @@ TEST_F(DeltaSegment, TablesOfTheJobItselfAreLeftOutWhereTheyAreNotWanted) {
   const auto other = make_table(false, "u");
   Table* const wrong[] = {other.get()};
   EXPECT_THROW(replay_delta(path, wrong, {}), SchemaMismatch);
+}
+
+TEST_F(DeltaSegment, TheIdsThatASegmentTouchesAreThoseItUpsertsAndThoseItRemoves) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  apply(*table, {1, 2, 3}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  write(collector);
+  apply(*table, {3, 4, -5}, 1.0F);
+  const std::vector<std::int64_t> removed = {1};
+  table->erase(removed);
+  ASSERT_TRUE(collector.collect());
+  const std::string path = write(collector);
+  std::vector<std::int64_t> ids = read_delta_ids(path, {}).at(0);
+  std::sort(ids.begin(), ids.end());
+  EXPECT_EQ(ids, (std::vector<std::int64_t>{-5, 1, 3, 4}));
+  EXPECT_EQ(read_delta_ids(path, {.index = 0, .count = 2}).at(0), (std::vector<std::int64_t>{4}));
 }
 
 TEST_F(DeltaSegment, AServingTableReadsADurableSegment) {

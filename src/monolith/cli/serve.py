@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,8 +96,16 @@ def serve(
     request_log_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the requests in them.")] = 0.0,
     sync_from: Annotated[
         list[str] | None,
-        typer.Option(help="Folder that training publishes in: follow it. MODEL=FOLDER for one of several models."),
+        typer.Option(
+            help="Folder that training publishes in, or host:port of a publisher: follow it. MODEL=... for one of "
+            "several models."
+        ),
     ] = None,
+    sync_cache: Annotated[
+        Path | None, typer.Option(help="Folder for what publishers send; a temporary one when not given.")
+    ] = None,
+    sync_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the publishers.")] = None,
+    sync_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None,
     sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05,
     num_versions: Annotated[
         int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
@@ -135,7 +143,7 @@ def serve(
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
     from monolith.serving.figures import Figures
-    from monolith.serving.following import Following, parse_sources
+    from monolith.serving.following import Following, StreamSettings, parse_sources
 
     token = "" if token_file is None else token_file.read_text().strip()
     settings = BatchSettings(
@@ -186,8 +194,11 @@ def serve(
             request_log_prefix=request_log,
         )
         load = servable_loader(calls, threads=threads_per_call)
-        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s)
+        sync_token = "" if sync_token_file is None else sync_token_file.read_text().strip()
+        streams = StreamSettings(cache=sync_cache, security=Security(ca_file=sync_ca, token=sync_token))
+        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s, streams=streams)
         with (
+            closing(following),
             ModelServer(config, following, figures=figures, samples=following.samples) as server,
             registered(found, name, replica, server.address),
         ):

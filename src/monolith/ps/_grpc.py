@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hmac
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from monolith.core import errors
@@ -33,6 +34,7 @@ __all__ = [
     "method_handlers",
     "on_cancel",
     "open_channel",
+    "stream_handlers",
     "translated",
 ]
 
@@ -109,13 +111,16 @@ class _CallDetails(grpc.ClientCallDetails):
         self.compression = details.compression
 
 
-class _TokenSender(grpc.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]
+class _TokenSender(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInterceptor):  # type: ignore[type-arg]
     def __init__(self, token: str) -> None:
         self._field = ("authorization", f"Bearer {token}")
 
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         metadata = (*(client_call_details.metadata or ()), self._field)
         return continuation(_CallDetails(client_call_details, metadata), request)
+
+    def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        return self.intercept_unary_unary(continuation, client_call_details, request)
 
 
 def translated(error: Any, verb: str, address: str) -> MonolithError:
@@ -218,6 +223,20 @@ def method_handlers(
     }
 
 
+def stream_handlers(
+    methods: Mapping[str, tuple[type[Any], type[Any]]], handlers: Mapping[str, Callable[[Any, Any], Iterator[Any]]]
+) -> dict[str, Any]:
+    """Like ``method_handlers``, of methods that answer one request with many messages."""
+    return {
+        verb: grpc.unary_stream_rpc_method_handler(
+            _guarded_stream(verb, answer),
+            request_deserializer=methods[verb][0].FromString,
+            response_serializer=methods[verb][1].SerializeToString,
+        )
+        for verb, answer in handlers.items()
+    }
+
+
 def bytes_handlers(handlers: Mapping[str, Callable[[bytes, Any], bytes]]) -> dict[str, Any]:
     """Return gRPC's handlers of methods that read and write their messages themselves."""
     return {verb: grpc.unary_unary_rpc_method_handler(answer) for verb, answer in handlers.items()}
@@ -231,20 +250,35 @@ def abort(context: grpc.ServicerContext, code: int, text: str) -> NoReturn:
 
 def _guarded(verb: str, answer: Handler) -> Handler:
     def call(request: Any, context: grpc.ServicerContext) -> Any:
-        try:
+        with _telling(verb, context):
             return answer(request, context)
-        except MonolithError as error:
-            kind = next(kind for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
-            code = next((code for base, code in _CODES if isinstance(error, base)), grpc.StatusCode.INTERNAL)
-            context.set_trailing_metadata(((_ERROR_KEY, kind.__name__),))
-            context.abort(code, str(error))
-        except OSError as error:  # a path that this server cannot read or write, and the text names it
-            context.abort(grpc.StatusCode.INTERNAL, str(error))
-        except Exception as error:
-            logger.exception("a call failed call=%s", verb)
-            context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
     return call
+
+
+def _guarded_stream(verb: str, answer: Callable[[Any, Any], Iterator[Any]]) -> Callable[[Any, Any], Iterator[Any]]:
+    def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        with _telling(verb, context):
+            yield from answer(request, context)
+
+    return call
+
+
+@contextmanager
+def _telling(verb: str, context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call with a status when something is raised."""
+    try:
+        yield
+    except MonolithError as error:
+        kind = next(kind for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+        code = next((code for base, code in _CODES if isinstance(error, base)), grpc.StatusCode.INTERNAL)
+        context.set_trailing_metadata(((_ERROR_KEY, kind.__name__),))
+        context.abort(code, str(error))
+    except OSError as error:  # a path that this server cannot read or write, and the text names it
+        context.abort(grpc.StatusCode.INTERNAL, str(error))
+    except Exception as error:
+        logger.exception("a call failed call=%s", verb)
+        context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
 
 
 def on_cancel(context: grpc.ServicerContext) -> Callable[[Callable[[], None]], bool]:

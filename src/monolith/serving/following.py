@@ -2,49 +2,83 @@
 
 from __future__ import annotations
 
+import re
+import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from monolith.artifacts.delta_log import Cut
 from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
+from monolith.ps.security import Security
 from monolith.serving.figures import Histogram, Samples
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
+from monolith.sync.subscription import Subscription
 
-__all__ = ["Following", "parse_sources"]
+__all__ = ["Following", "Source", "StreamSettings", "StreamSource", "parse_sources"]
+
+_ADDRESS = re.compile(r"[^/\\]+:[0-9]+")
 
 _BOUNDS_US = tuple(
     int(seconds * 1e6) for seconds in (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 3600, 86400)
 )
 
 
-def parse_sources(given: list[str]) -> dict[str, Path]:
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """A publisher that is followed over the network."""
+
+    address: str
+    """``host:port``."""
+
+
+Source: TypeAlias = Path | StreamSource
+"""Where a model follows from: a folder that this process sees, or a publisher."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamSettings:
+    """How publishers are subscribed to."""
+
+    cache: Path | None = None
+    """Folder that what they send is kept in; None: one that goes with the process."""
+    security: Security = field(default_factory=Security)
+    """TLS and token of the publishers."""
+    first_cut_s: float = 10.0
+    """How long a version waits for a publisher's first cut before it is served as it was exported."""
+
+
+def parse_sources(given: list[str]) -> dict[str, Source]:
     """Return where models follow from, by name; the name is empty where it is for every model.
 
     >>> parse_sources(["runs/clicks/published"])
     {'': PosixPath('runs/clicks/published')}
+    >>> parse_sources(["clicks=10.0.0.7:8600"])
+    {'clicks': StreamSource(address='10.0.0.7:8600')}
 
     Args:
-        given: ``FOLDER``, or ``MODEL=FOLDER`` for one model of several.
+        given: ``FOLDER`` or ``host:port``, or ``MODEL=`` one of them for one model of several. What ends in a colon
+            and digits and has no slash is an address.
 
     Raises:
         ConfigError: A folder is missing, or a model is named twice.
     """
-    found: dict[str, Path] = {}
+    found: dict[str, Source] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals:
             name, folder = "", text
         if not folder:
-            raise ConfigError(f"--sync-from is {text!r}; give FOLDER, or MODEL=FOLDER")
+            raise ConfigError(f"--sync-from is {text!r}; give FOLDER, or MODEL=FOLDER, or host:port for FOLDER")
         if name in found:
             raise ConfigError(f"--sync-from is given twice for {name or 'every model'}; give each model one folder")
-        found[name] = Path(folder)
+        found[name] = StreamSource(folder) if _ADDRESS.fullmatch(folder) else Path(folder)
     return found
 
 
@@ -59,22 +93,28 @@ class Following:
         sources: Where to follow from, by the name that the export gives its model; the empty name is for all others.
         clock: Measures lag.
         poll_s: How long to wait before looking for another cut.
+        streams: How publishers are subscribed to.
     """
 
     def __init__(
         self,
         load: Callable[[Path], Servable],
-        sources: Mapping[str, Path],
+        sources: Mapping[str, Source],
         *,
         clock: Clock | None = None,
         poll_s: float = 0.05,
+        streams: StreamSettings | None = None,
     ) -> None:
         self._load = load
         self._sources = sources
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
         self._lock = threading.Lock()
+        self._streams = streams or StreamSettings()
+        self._subscriptions: dict[str, Subscription] = {}
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._followers: dict[Servable, Follower] = {}
+        self._addresses: dict[Servable, str] = {}
         self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
         self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
 
@@ -84,8 +124,14 @@ class Following:
         source = self._sources.get(servable.name, self._sources.get(""))
         if source is None:
             return servable
+        servable.follow()
+        if isinstance(source, StreamSource):
+            self._addresses[servable] = source.address
+            root = self._received(source.address)
+        else:
+            root = source
         follower = Follower(
-            source,
+            root,
             servable,
             clock=self._clock,
             poll_s=self._poll_s,
@@ -99,9 +145,39 @@ class Following:
         follower.start()
         return servable
 
+    def _received(self, address: str) -> Path:
+        """Return the folder of what a publisher sends; the first who asks subscribes."""
+        with self._lock:
+            found = self._subscriptions.get(address)
+            if found is None:
+                name = re.sub(r"[^\w.-]", "_", address)
+                found = Subscription(address, self._cache() / name, security=self._streams.security)
+                self._subscriptions[address] = found
+                found.start()
+        found.wait_for_first(self._streams.first_cut_s)
+        return found.folder
+
+    def _cache(self) -> Path:
+        if self._streams.cache is not None:
+            return self._streams.cache
+        if self._scratch is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix="monolith-sync-")
+        return Path(self._scratch.name)
+
+    def close(self) -> None:
+        """End the subscriptions; a second call does nothing."""
+        with self._lock:
+            ended, self._subscriptions = list(self._subscriptions.values()), {}
+            scratch, self._scratch = self._scratch, None
+        for each in ended:
+            each.close()
+        if scratch is not None:
+            scratch.cleanup()
+
     def _leave(self, servable: Servable) -> None:
         with self._lock:
             follower = self._followers.pop(servable)
+            self._addresses.pop(servable, None)
         follower.close()
 
     def _applied(self, model: str, cut: Cut) -> None:
@@ -114,7 +190,17 @@ class Following:
     def statuses(self) -> dict[tuple[str, int], FollowerStatus]:
         """Return where every version is, by model and version."""
         with self._lock:
-            return {(each.name, each.version): follower.status for each, follower in self._followers.items()}
+            return {
+                (each.name, each.version): self._told(each, follower.status)
+                for each, follower in self._followers.items()
+            }
+
+    def _told(self, servable: Servable, status: FollowerStatus) -> FollowerStatus:
+        """Return a status that says also what is wrong with the connection."""
+        found = self._subscriptions.get(self._addresses.get(servable, ""))
+        if found is None:
+            return status
+        return replace(status, failures=status.failures + found.failures, error=status.error or found.error)
 
     def samples(self) -> list[Samples]:
         """Return the numbers of now."""

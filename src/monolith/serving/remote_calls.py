@@ -12,7 +12,7 @@ import math
 import queue
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -144,13 +144,22 @@ class RemoteCalls:
         """Return where a sub-model is served now."""
         return self._addresses.find(model, part)
 
+    def tries(self, pause_s: float) -> Iterator[None]:
+        """Yield at once, and again after every pause, until the time for the calls of a batch is over."""
+        end_s = self._end_s()
+        yield
+        while self._clock.monotonic_s() + pause_s < end_s:
+            self._clock.sleep_s(pause_s)
+            yield
+
+    def _end_s(self) -> float:
+        end_s = self._clock.monotonic_s() + self.settings.timeout_s
+        wanted_until_s = request_deadline_s()
+        return end_s if wanted_until_s is None else min(end_s, wanted_until_s)
+
     def ask_all(self, asks: Sequence[Ask]) -> None:
         """Ask every question at the same time; after return each has an answer or an error."""
-        now_s = self._clock.monotonic_s()
-        wanted_until_s = request_deadline_s()
-        end_s = now_s + self.settings.timeout_s
-        if wanted_until_s is not None:
-            end_s = min(end_s, wanted_until_s)
+        now_s, end_s = self._clock.monotonic_s(), self._end_s()
         ended: queue.SimpleQueue[tuple[Ask, _Replica, Any]] = queue.SimpleQueue()
         for ask in asks:
             ask.untried = self._in_turn(ask.place, now_s)

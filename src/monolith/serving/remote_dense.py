@@ -8,6 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from monolith.artifacts.export_manifest import ExportManifest
+from monolith.serving.cut_history import CutKey
 from monolith.serving.remote_addresses import Place
 from monolith.serving.remote_calls import Ask, RemoteCalls, Verb
 from monolith.serving.remote_messages import metadata_request, predict_request, read_input_names, read_outputs
@@ -42,17 +43,21 @@ class RemoteDense:
         answer = self._answer(place, "GetModelMetadata", metadata_request(place.name, self._version), "its signatures")
         self._inputs = read_input_names(answer, _SIGNATURE, _PART)
 
-    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Compute the named outputs.
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], cut: CutKey | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Compute the named outputs, with the weights of a cut; None: the newest.
 
         Raises:
+            OtherCut: Who was asked has weights of other cuts only.
             ShardUnavailable: No replica computed them.
             RpcTimeout: The time was not enough.
         """
         wanted = {name: inputs[name] for name in self._inputs}
         place = self._calls.place_of(self._model, _PART)
-        payload = predict_request(place.name, self._version, _SIGNATURE, wanted, outputs)
-        return read_outputs(self._answer(place, "Predict", payload, f"outputs {', '.join(outputs)}"), outputs, _PART)
+        payload = predict_request(place.name, self._version, _SIGNATURE, wanted, outputs, cut)
+        answer = self._answer(place, "Predict", payload, f"outputs {', '.join(outputs)}")
+        return read_outputs(answer, outputs, _PART, cut)
 
     def _answer(self, place: Place, verb: Verb, payload: bytes, what: str) -> bytes:
         ask = Ask(_PART, f"{what} of model {self._model!r} version {self._version}", place, verb, payload)

@@ -11,15 +11,25 @@ from numpy.typing import NDArray
 from monolith.core.errors import InvalidRequest, RecordCorrupt, ShardUnavailable
 from monolith.data.records._protobuf import parse_bytes
 from monolith.serving import messages
+from monolith.serving.cut_history import CutKey, OtherCut
 from monolith.serving.tensors import data_type, read_tensor
 
 __all__ = ["metadata_request", "predict_request", "read_input_names", "read_outputs"]
 
+_CUT, _CUTS = "cut", "cuts"
+
 
 def predict_request(
-    model: str, version: int, signature: str, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]
+    model: str,
+    version: int,
+    signature: str,
+    inputs: Mapping[str, NDArray[Any]],
+    outputs: Sequence[str],
+    cut: CutKey | None = None,
 ) -> bytes:
-    """Return the bytes of a request; numbers go as they lie in memory."""
+    """Return the bytes of a request, as of a cut if one is given; numbers go as they lie in memory."""
+    if cut is not None:  # the answer says also which cuts there are
+        inputs, outputs = {**inputs, _CUT: np.array(cut, np.int64)}, ()
     request = messages.PredictRequest(output_filter=outputs)
     request.model_spec.name = model
     request.model_spec.version.value = version
@@ -33,14 +43,28 @@ def predict_request(
     return request.SerializeToString()
 
 
-def read_outputs(payload: bytes, names: Sequence[str], part: str) -> dict[str, NDArray[Any]]:
+def read_outputs(payload: bytes, names: Sequence[str], part: str, cut: CutKey | None = None) -> dict[str, NDArray[Any]]:
     """Return the named outputs of an answer.
+
+    Args:
+        payload: The answer.
+        names: What is wanted of it.
+        part: Who gave it.
+        cut: What was asked for; who follows nothing says nothing of it.
 
     Raises:
         ShardUnavailable: It is no answer, or lacks one of them: something else listens there.
+        OtherCut: It says that there are other cuts only.
     """
     try:
         found = parse_bytes(messages.PredictResponse, payload, "the answer").outputs
+        if cut is not None and _CUTS in found:
+            held = [(number, time_us) for number, time_us in read_tensor(found[_CUTS], _CUTS).reshape(-1, 2).tolist()]
+            if cut not in held:
+                numbers = ", ".join(str(number) for number, _ in held)
+                raise OtherCut(
+                    f"{part} shows cut {numbers}, not {cut[0]}; see whether all parts follow the same", [part], held
+                )
         if absent := [name for name in names if name not in found]:
             raise InvalidRequest(f"it has no output {absent[0]!r}")
         return {name: read_tensor(found[name], name) for name in names}

@@ -6,16 +6,18 @@ Nothing here knows of requests over a network, of versions beside this one, or o
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from monolith.artifacts.checkpoint_manifest import verify_files
+from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.export_manifest import (
     PROGRAM,
     RECORD_INPUTS,
@@ -35,22 +37,55 @@ from monolith.embedding import MultiTable
 from monolith.embedding.store import Ids, Rows
 from monolith.export.program_session import ProgramSession
 from monolith.features import Declaration, Embedder
+from monolith.serving.cut_history import (
+    EXPORTED,
+    KEPT,
+    CutKey,
+    OtherCut,
+    RowHistory,
+    Undo,
+    key_of,
+    keys_array,
+    read_key,
+)
 from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
 from monolith.serving.servable_gate import Gate
 from monolith.serving.servable_parsers import Parsers
 from monolith.serving.servable_tables import TableCalls
+from monolith.sync.row_moves import Touched
 
 __all__ = ["DenseRunner", "PartialRows", "RowSource", "Servable"]
 
 Arrays = dict[str, NDArray[Any]]
 
+_CUT, _CUTS = "cut", "cuts"
+_PARTS = ("entry", "dense")
+"""Sub-models that compute the dense part of an answer whose rows are elsewhere."""
+
 
 class RowSource(Protocol):
     """Where an entry's rows come from when they are not in its folder."""
 
-    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
-        """Return one row per id of every table named; the ids of a table are unique."""
+    def pull(self, ids: Mapping[str, Ids], cut: CutKey | None = None) -> Mapping[str, Rows]:
+        """Return one row per id of every table named; the ids of a table are unique.
+
+        Args:
+            ids: The ids, by table.
+            cut: Whose rows; None: the newest of each part.
+
+        Raises:
+            OtherCut: Somebody has rows of other cuts only.
+        """
+        ...
+
+    def tries(self) -> Iterator[None]:
+        """Yield again and again, with pauses, for as long as a batch may wait for its rows."""
+        ...
+
+    @property
+    def allows_degraded(self) -> bool:
+        """Whether a marked answer is better than none."""
         ...
 
 
@@ -70,9 +105,23 @@ class PartialRows(dict[str, Rows]):
 class DenseRunner(Protocol):
     """What computes the dense part when it is not in the folder."""
 
-    def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Compute the named outputs."""
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], cut: CutKey | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Compute the named outputs, with the weights of a cut; None: the newest.
+
+        Raises:
+            OtherCut: It has weights of other cuts only.
+        """
         ...
+
+
+class _State(NamedTuple):
+    """A cut and the dense part that belongs to it."""
+
+    key: CutKey | None
+    """None where nothing is followed."""
+    dense: DenseRunner | ProgramSession
 
 
 class Servable:
@@ -90,7 +139,7 @@ class Servable:
         manifest: ExportManifest,
         tables: MultiTable | None,
         rows: RowSource | None,
-        dense: DenseRunner | None,
+        dense: DenseRunner | ProgramSession | None,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -101,6 +150,9 @@ class Servable:
         self._before_close: list[Callable[[], None]] = []
         self._embedder: Embedder | None = None
         self._calls = None if tables is None else TableCalls(tables)
+        self._rows = rows
+        self._history = RowHistory()
+        self._states: tuple[_State, ...] = () if dense is None else (_State(None, dense),)
         source = tables if rows is None else rows
         if manifest.declaration is not None and source is not None:
             declaration = Declaration.from_json(json.dumps(manifest.declaration))
@@ -117,7 +169,7 @@ class Servable:
         threads: int = 1,
         verify: Literal["sizes", "checksums"] = "sizes",
         rows: RowSource | None = None,
-        dense: DenseRunner | None = None,
+        dense: DenseRunner | ProgramSession | None = None,
     ) -> Servable:
         """Load an export.
 
@@ -258,21 +310,52 @@ class Servable:
         if not batch.size:
             return {name: self._nothing(name) for name in outputs}
         plan = embedder.plan(batch)
-        names = self._table_names
+        names, rows = self._table_names, self._rows
         flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
-        found: Mapping[str, Rows] = {}
-        with self._gate.shared():  # rows and weights of one cut
-            dense, tables = self._dense, self.tables
-            if dense is None:
-                raise self._closed()
-            if tables is None or embedder.store is not tables:
-                found = embedder.store.pull({name: plan.ids(place) for place, name in enumerate(names)})
-            elif flat:
-                tables.gather(plan, names, flat)
-        if found and flat:
-            plan.pool([found[name] for name in names], flat)
-        scores = dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
-        return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
+        if rows is None:
+            with self._gate.shared():  # rows and weights of one cut
+                dense, tables = self._dense, self.tables
+                if dense is None or tables is None:
+                    raise self._closed()
+                if flat:
+                    tables.gather(plan, names, flat)
+            return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
+        ids = {name: plan.ids(place) for place, name in enumerate(names)}
+
+        def score_at(state: _State) -> Arrays:
+            cut = {} if state.key is None else {"cut": state.key}
+            found = rows.pull(ids, **cut)
+            if flat:
+                plan.pool([found[name] for name in names], flat)
+            inputs = self._inputs(batch, flat, embedder.declaration)
+            is_here = isinstance(state.dense, ProgramSession)
+            scores = state.dense.run(inputs, outputs, **({} if is_here else cut))
+            return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
+
+        return self._agreed(score_at, rows)
+
+    def _agreed(self, score_at: Callable[[_State], Arrays], rows: RowSource) -> Arrays:
+        """Return scores at the newest cut that this entry and its parts have."""
+        newest = self._newest()
+        if newest.key is None:
+            return score_at(newest)
+        refused: OtherCut | None = None
+        for _ in rows.tries():
+            states: Sequence[_State] = self._states
+            while states:
+                try:
+                    return score_at(states[0])
+                except OtherCut as other:
+                    refused = other
+                    states = [state for state in states[1:] if state.key in other.held]
+        if refused is None or not rows.allows_degraded:
+            raise refused or self._closed()
+        return DegradedOutputs(score_at(_State(None, self._newest().dense)), refused.parts)
+
+    def _newest(self) -> _State:
+        if not self._states:
+            raise self._closed()
+        return self._states[0]
 
     def _inputs(self, batch: Batch, flat: Sequence[Rows], declaration: Declaration) -> Arrays:
         inputs: Arrays = {
@@ -312,13 +395,33 @@ class Servable:
         found = self._signature(signature)
         if found.kind == "score":
             raise InvalidRequest(f"signature {signature!r} of {self.name!r} takes records; call predict")
+        key: CutKey | None = None
+        if _CUT in inputs and found.kind in ("raw_lookup", "dense"):
+            key = read_key(inputs[_CUT])
+            inputs = {name: value for name, value in inputs.items() if name != _CUT}
         if found.kind == "dense":
-            return self._call_dense(found, inputs)
+            return self._call_dense(found, inputs, key)
+        if key is not None:
+            with self._gate.shared():
+                return self._call_rows_at(signature, found, inputs, key)
         is_change = found.kind in ("raw_assign", "hashtable_assign")
         with self._gate.exclusive() if is_change else self._gate.shared():
             return self._table_calls().call(signature, found, inputs)
 
-    def _call_dense(self, signature: Signature, inputs: Mapping[str, ArrayLike]) -> Arrays:
+    def _call_rows_at(self, name: str, signature: Signature, inputs: Mapping[str, ArrayLike], key: CutKey) -> Arrays:
+        """Answer as of a cut, or say only which cuts there are; as ever where nothing is followed."""
+        calls, keys = self._table_calls(), self._history.keys
+        if not keys:
+            return calls.call(name, signature, inputs)
+        cuts = {_CUTS: keys_array(keys)}
+        if key not in keys:
+            return cuts
+        tables = self.tables
+        assert tables is not None  # there are calls
+        look = functools.partial(self._history.lookup, key, tables)
+        return {**TableCalls(tables, look).call(name, signature, inputs), **cuts}
+
+    def _call_dense(self, signature: Signature, inputs: Mapping[str, ArrayLike], key: CutKey | None) -> Arrays:
         given: Arrays = {}
         for name, info in signature.inputs.items():
             if name not in inputs:
@@ -328,10 +431,12 @@ class Servable:
                 raise InvalidRequest(f"input {name!r} has shape {given[name].shape}; it must be {info.shape}")
         if len({len(value) for value in given.values()}) > 1:
             raise InvalidRequest("the inputs have different numbers of rows")
-        dense = self._dense
-        if dense is None:
-            raise self._closed()
-        return dense.run(given, list(signature.outputs))
+        states, outputs = self._states, list(signature.outputs)
+        if key is None or self._newest().key is None:
+            return self._newest().dense.run(given, outputs)
+        cuts = {_CUTS: keys_array([state.key for state in states if state.key is not None])}
+        state = next((state for state in states if state.key == key), None)
+        return cuts if state is None else {**state.dense.run(given, outputs), **cuts}
 
     def _table_calls(self) -> TableCalls:
         self._check_open()
@@ -347,6 +452,8 @@ class Servable:
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
+        cut: Cut | None = None,
+        touched: Callable[[], Touched | None] | None = None,
     ) -> None:
         """Move to another cut: change rows and dense weights, in one step as predictions see it.
 
@@ -354,6 +461,8 @@ class Servable:
             update: Changes the tables; no prediction reads rows meanwhile.
             weights: Dense weights that changed, named as in a checkpoint.
             tables: Take the place of the tables, which go when the last prediction is done with them.
+            cut: What it then shows; None: not said.
+            touched: Gives the ids that ``update`` changes, by table; None where that are perhaps all.
 
         Raises:
             ConfigError: There is nothing here of what is to change.
@@ -368,13 +477,43 @@ class Servable:
             session = self._dense.with_weights(weights)
         if (update is not None or tables is not None) and self.tables is None:
             raise ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables to change")
+        is_asked = cut is not None and self.manifest.sub_model == "ps"
+        ids = touched() if is_asked and touched is not None else None
         with self._gate.exclusive():
+            undo = self._undo(tables, ids) if is_asked else None
             if tables is not None:
                 self._replace_tables(tables)
             if update is not None and self.tables is not None:
                 update(self.tables)
             if session is not None:
                 self._dense = session
+            self._show(None if cut is None else key_of(cut), undo)
+
+    def follow(self) -> None:
+        """Note that it follows from now on: it shows its export, and entry and parts answer together."""
+        with self._gate.exclusive():
+            self._show(EXPORTED, None)
+
+    def _undo(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
+        """Return what brings the rows of now back, which are about to change; None where that would be too much."""
+        now = self.tables
+        if now is None or (tables is not None and self._history.keys[:1] == [EXPORTED]):
+            return None
+        if tables is not None:
+            return now
+        return None if ids is None else {name: (ids[name], now[name].lookup(ids[name])) for name in now if name in ids}
+
+    def _show(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
+        if key is not None:
+            self._history.moved(key, undo)
+        if self._dense is None:
+            return
+        before = self._states
+        if key is None:  # the same cut, with other weights
+            self._states = (_State(before[0].key, self._dense), *before[1:])
+            return
+        earlier = [state for state in before if state.key is not None] if self.manifest.sub_model in _PARTS else []
+        self._states = (_State(key, self._dense), *earlier[:KEPT])
 
     def _replace_tables(self, tables: MultiTable) -> None:
         self.tables = tables
@@ -409,6 +548,8 @@ class Servable:
         with self._gate.exclusive():
             self._is_closed = True
             self.tables = self._calls = self._embedder = self._dense = None
+            self._states = ()
+            self._history = RowHistory()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,15 +22,21 @@ _RAW_ASSIGN = "/raw_assign"
 
 
 class TableCalls:
-    """What can be asked of tables by tensors. Whoever calls sees to it that changes come alone."""
+    """What can be asked of tables by tensors. Whoever calls sees to it that changes come alone.
 
-    def __init__(self, tables: MultiTable) -> None:
+    Args:
+        tables: The tables.
+        look: Looks rows up instead of the tables: table and ids in, rows out.
+    """
+
+    def __init__(self, tables: MultiTable, look: Callable[[str, Any], Rows] | None = None) -> None:
         self._tables = tables
+        self._look = look or (lambda table, ids: tables[table].lookup(ids))
 
     def lookup(self, table: str, ids: ArrayLike) -> Rows:
         """Return the rows of a table's ids."""
         try:
-            return self._tables[table].lookup(ids)
+            return self._look(table, ids)
         except (ConfigError, EngineError) as error:
             raise InvalidRequest(str(error)) from error
 

@@ -15,7 +15,7 @@ from monolith.artifacts.delta_log import LogPosition
 from monolith.core.durable_files import replace_file, seal, unseal
 from monolith.core.errors import ManifestInvalid, VersionConflict
 
-__all__ = ["BASE", "Base", "read_base", "write_base"]
+__all__ = ["BASE", "Base", "encoded_base", "read_base", "write_base"]
 
 BASE = "base.json"
 _FORMAT = "monolith.base"
@@ -33,12 +33,14 @@ class Base:
 
 def write_base(root: str | PathLike[str], base: Base) -> None:
     """Make a snapshot that is safe the one to begin with. Its place is kept relative to ``root``."""
-    positions = {
-        str(shard): {"log": position.log, "sequence": position.sequence} for shard, position in base.positions.items()
-    }
     tables = os.path.relpath(base.tables.absolute(), Path(root).absolute())
-    body = {"format": _FORMAT, "version": _VERSION, "tables": tables, "positions": positions}
-    replace_file(Path(root) / BASE, seal(body))
+    replace_file(Path(root) / BASE, encoded_base(tables, base.positions))
+
+
+def encoded_base(tables: str, positions: Mapping[int, LogPosition]) -> bytes:
+    """Return the content of the file; ``tables`` is relative to its folder."""
+    placed = {str(shard): {"log": each.log, "sequence": each.sequence} for shard, each in positions.items()}
+    return seal({"format": _FORMAT, "version": _VERSION, "tables": tables, "positions": placed})
 
 
 def read_base(root: str | PathLike[str]) -> Base | None:

@@ -28,7 +28,7 @@ from monolith.artifacts.export_tensors import read_tensors, write_tensors
 from monolith.core.durable_files import replace_file, seal, sync_folder, unseal
 from monolith.core.errors import ArtifactError, ManifestInvalid, VersionConflict
 
-__all__ = ["DENSE", "DenseReader", "DenseWriter"]
+__all__ = ["DENSE", "DenseReader", "DenseWriter", "version_files"]
 
 DENSE = "dense"
 _FORMAT = "monolith.dense"
@@ -147,6 +147,17 @@ class DenseReader:
             return read_tensors(path)
         except FileNotFoundError as error:
             raise ArtifactError(f"'{path}' is gone: a newer version was published meanwhile; read that") from error
+
+
+def version_files(root: str | PathLike[str], version: int) -> list[str]:
+    """Return the names, within ``root``, of all files that a version needs; its list is the last.
+
+    Raises:
+        ArtifactError: The list is missing or was altered.
+    """
+    numbers = sorted(_read_list(Path(root) / DENSE, version).files)
+    paths = [*(_tensor_path(Path(DENSE), number) for number in numbers), _list_path(Path(DENSE), version)]
+    return [path.as_posix() for path in paths]
 
 
 def _is_same(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:

@@ -20,7 +20,7 @@ from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
 from monolith.sync.dense_versions import DenseReader
-from monolith.sync.row_moves import opened, plan_move, rebuilt, replay
+from monolith.sync.row_moves import Touched, opened, plan_move, rebuilt, replay, touched_ids
 
 __all__ = ["Follower", "FollowerStatus", "Target"]
 
@@ -51,8 +51,18 @@ class Target(Protocol):
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
+        cut: Cut | None = None,
+        touched: Callable[[], Touched | None] | None = None,
     ) -> None:
-        """Change rows, or replace all of them, and change weights, in one step as predictions see it."""
+        """Change rows, or replace all of them, and change weights, in one step as predictions see it.
+
+        Args:
+            update: Changes the tables.
+            weights: Dense weights that changed.
+            tables: Take the place of the tables.
+            cut: What it then shows.
+            touched: Gives the ids that ``update`` changes, by table; None where that are perhaps all.
+        """
         ...
 
 
@@ -186,14 +196,19 @@ class Follower:
         """Move rows and weights; return how many rows, None for all of them."""
         target, tables = self._target, self._target.tables
         if tables is None:
-            target.apply(weights=weights)
+            target.apply(weights=weights, cut=cut)
             return 0
         move = plan_move(self._root, cut, self._at)
         keep = target.shard
         if move.is_anew:
-            target.apply(weights=weights, tables=rebuilt(move, tables, keep))
+            target.apply(weights=weights, tables=rebuilt(move, tables, keep), cut=cut)
         else:
             with opened(move.segments) as held:
-                target.apply(lambda tables: replay(held, tables, keep), weights=weights)
+                target.apply(
+                    lambda tables: replay(held, tables, keep),
+                    weights=weights,
+                    cut=cut,
+                    touched=lambda: touched_ids(held, keep),
+                )
         self._at = move.positions
         return None if move.is_anew else move.rows

@@ -12,6 +12,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, Segment, shard_folder
@@ -20,7 +24,10 @@ from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync.base import Base, read_base
 
-__all__ = ["RowMove", "opened", "plan_move", "rebuilt", "replay"]
+__all__ = ["RowMove", "Touched", "opened", "plan_move", "rebuilt", "replay", "touched_ids"]
+
+Touched: TypeAlias = Mapping[str, NDArray[np.int64]]
+"""Ids by table, each once and rising."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +41,8 @@ class RowMove:
     is_anew: bool
     """Whether it begins with empty tables, or with ``base``, instead of those in use."""
     base: Base | None = None
+    newest: Sequence[Segment] = ()
+    """The segments that the cut names, whether they are to be replayed or not."""
 
     @property
     def rows(self) -> int:
@@ -48,7 +57,9 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
         DeltaLogBroken: The segments are not there, or damaged, and no base makes up for it.
     """
     readers = _readers(root, cut)
-    goal = {shard: _position(reader, cut.sequences[shard]) for shard, reader in enumerate(readers)}
+    newest = [reader.read(cut.sequences[shard]) for shard, reader in enumerate(readers) if cut.sequences[shard]]
+    logs = {segment.shard[0]: segment.log for segment in newest}
+    goal = {shard: LogPosition(logs.get(shard, 0), sequence) for shard, sequence in sorted(cut.sequences.items())}
     if at.keys() == goal.keys() and all(_leads_to(at[shard], goal[shard]) for shard in goal):
         try:
             segments = _segments(readers, at, cut)
@@ -56,10 +67,10 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
             pass  # they were removed; begin anew
         else:
             if not any(segment.is_complete for segment in segments):
-                return RowMove(segments=segments, positions=goal, is_anew=False)
+                return RowMove(segments=segments, positions=goal, is_anew=False, newest=newest)
     start = {shard: LogPosition(position.log, 0) for shard, position in goal.items()}
     try:
-        return RowMove(segments=_segments(readers, start, cut), positions=goal, is_anew=True)
+        return RowMove(segments=_segments(readers, start, cut), positions=goal, is_anew=True, newest=newest)
     except DeltaLogBroken:
         base = read_base(root)
         if base is None or base.positions.keys() != goal.keys():
@@ -67,7 +78,7 @@ def plan_move(root: Path, cut: Cut, at: Mapping[int, LogPosition]) -> RowMove:
         if not all(_leads_to(base.positions[shard], goal[shard]) for shard in goal):
             raise
         segments = _segments(readers, base.positions, cut)
-        return RowMove(segments=segments, positions=goal, is_anew=True, base=base)
+        return RowMove(segments=segments, positions=goal, is_anew=True, base=base, newest=newest)
 
 
 def _readers(root: Path, cut: Cut) -> list[DeltaReader]:
@@ -75,12 +86,6 @@ def _readers(root: Path, cut: Cut) -> list[DeltaReader]:
     if cut.folders:
         return [DeltaReader(os.path.normpath(root / folder)) for folder in cut.folders]
     return [DeltaReader(shard_folder(root, shard, count)) for shard in range(count)]
-
-
-def _position(reader: DeltaReader, sequence: int) -> LogPosition:
-    if not sequence:
-        return LogPosition(0, 0)
-    return LogPosition(reader.read(sequence).log, sequence)
 
 
 def _leads_to(one: LogPosition, other: LogPosition) -> bool:
@@ -130,6 +135,17 @@ def replay(segments: Sequence[Segment], tables: MultiTable, keep: tuple[int, int
     natives = [tables[name]._native for name in tables]
     for segment in segments:
         _native.replay_delta(str(segment.path), natives, *keep)
+
+
+def touched_ids(segments: Sequence[Segment], keep: tuple[int, int]) -> Touched | None:
+    """Return the ids whose rows segments change or remove, by table; None where one replaces a whole table."""
+    if any(table.is_complete for segment in segments for table in segment.tables.values()):
+        return None
+    found: dict[str, list[NDArray[np.int64]]] = {}
+    for segment in segments:
+        for name, ids in zip(segment.tables, _native.read_delta_ids(str(segment.path), *keep), strict=True):
+            found.setdefault(name, []).append(ids)
+    return {name: np.unique(np.concatenate(each)) for name, each in found.items()}
 
 
 def rebuilt(move: RowMove, like: MultiTable, keep: tuple[int, int]) -> MultiTable:

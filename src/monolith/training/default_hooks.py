@@ -19,6 +19,7 @@ from monolith.training.hooks import (
     ThroughputHook,
 )
 from monolith.training.hooks.prediction_dump import prediction_files, prediction_topic
+from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
 __all__ = ["default_hooks"]
@@ -35,7 +36,14 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
         hooks.append(PrometheusHook(metrics, config.metrics_port))
     hooks += _dumps(config)
     if config.publish_dir is not None:
-        hooks.append(PublishHook(config.publish_dir, every_s=config.publish_interval_s, flavour=config.publish_flavour))
+        hooks.append(
+            PublishHook(
+                config.publish_dir,
+                every_s=config.publish_interval_s,
+                flavour=config.publish_flavour,
+                stream=stream_of(config),
+            )
+        )
     if config.model_dir:
         hooks.append(StopFileHook())
         if getattr(config, "export_when_saving", False):

@@ -37,11 +37,15 @@ class Version:
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
+        **_: Any,
     ) -> None:
         self.tables = tables or self.tables
         if update is not None:
             update(self.tables)
         self.weights |= dict(weights or {})
+
+    def follow(self) -> None:
+        pass
 
     def before_close(self, act: Callable[[], None]) -> None:
         self._closers.append(act)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,8 @@ from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ManifestInvalid, SchemaMismatch
 from monolith.embedding import Adagrad, Fp16, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.sync import Base, Follower, LocalRows, Publisher, read_base, write_base
+from monolith.sync.stream_server import StreamServer
+from monolith.sync.subscription import Subscription
 from monolith.testing.clock import FakeClock
 
 IDS = np.arange(1, 9)
@@ -66,6 +71,7 @@ class Model:
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
+        **_: Any,
     ) -> None:
         if tables is not None:
             self.tables = tables
@@ -90,8 +96,77 @@ def served(compressor: Any = None, **options: Any) -> MultiTable:
     return MultiTable(specs(compressor=compressor)).to_serving(**options)
 
 
+class Streams:
+    """Streams of published folders, and folders that they fill; a cut is there when a follower looks."""
+
+    def __init__(self, scratch: Path, stack: ExitStack) -> None:
+        self._scratch, self._stack = scratch, stack
+        self._servers: dict[Path, StreamServer] = {}
+        self._count = 0
+
+    def follow(self, root: Path, model: Model) -> StreamedFollower:
+        if root not in self._servers:
+            self._servers[root] = self._stack.enter_context(StreamServer(root, poll_s=0.001))
+        self._count += 1
+        subscription = Subscription(self._servers[root].address, self._scratch / str(self._count))
+        subscription.start()
+        self._stack.callback(subscription.close)
+        return StreamedFollower(root, subscription, model, self._stack.callback)
+
+
+class StreamedFollower(Follower):
+    """A follower of what is streamed, that waits for the newest cut, or for why it does not come."""
+
+    def __init__(self, root: Path, subscription: Subscription, model: Model, closing: Callable[..., Any]) -> None:
+        self.closing = closing
+        super().__init__(subscription.folder, model, clock=FakeClock(now_s=1001.0))
+        self._published, self._subscription, self._failures = root, subscription, 0
+
+    def step(self) -> bool:
+        wanted, waiting = read_cut(self._published), threading.Event()
+        while wanted is not None and _names(read_cut(self._subscription.folder)) != _names(wanted):
+            if self._subscription.failures > self._failures:
+                self._failures = self._subscription.failures
+                self._status = replace(self._status, newest=wanted)
+                raise DeltaLogBroken(self._subscription.error, last_good=0)
+            waiting.wait(0.001)
+        return super().step()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Be without a connection."""
+        old = self._subscription
+        old.close()
+        yield
+        self._subscription, self._failures = Subscription(old.address, old.folder), 0
+        self._subscription.start()
+        self.closing(self._subscription.close)
+
+
+def away(follower: Follower) -> AbstractContextManager[None]:
+    """See nothing of what is done: to a folder it happens at once."""
+    return follower.away() if isinstance(follower, StreamedFollower) else nullcontext()
+
+
+def _names(cut: Any) -> Any:
+    return None if cut is None else (cut.number, cut.published_at_s, cut.sequences, cut.dense)
+
+
+_streams: list[Streams] = []
+
+
+@pytest.fixture(autouse=True, params=["folder", "stream"])
+def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Every test is one of folders that are seen, and of those that are streamed."""
+    with ExitStack() as stack:
+        if request.param == "stream":
+            _streams.append(Streams(tmp_path_factory.mktemp("streamed"), stack))
+        yield
+        _streams.clear()
+
+
 def follow(root: Path, model: Model) -> Follower:
-    return Follower(root, model, clock=FakeClock(now_s=1001.0))
+    return _streams[0].follow(root, model) if _streams else Follower(root, model, clock=FakeClock(now_s=1001.0))
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
@@ -120,7 +195,7 @@ def test_a_follower_shows_what_the_trainer_had_at_the_cut(tmp_path: Path) -> Non
     same(model.shown(), trainer.shown())
     assert model.replaced == 1  # the first time only; after that the rows that changed
     status = follower.status
-    assert status.applied == read_cut(tmp_path) == trainer.publisher.newest
+    assert _names(status.applied) == _names(read_cut(tmp_path)) == _names(trainer.publisher.newest)
     assert status.applied is not None
     assert (status.applied.number, status.applied.sequences, status.applied.dense) == (2, {0: 2}, 2)
     assert status.applied.newest_event_s == 5
@@ -236,12 +311,13 @@ def test_without_segments_and_base_the_model_stays_as_it_was(tmp_path: Path) -> 
     trainer.publisher.publish()
     follower.step()
     before = model.shown()
-    for _ in range(2):
-        trainer.learn(IDS)
-        trainer.publisher.publish()
-    folder = trainer.rows.folders[0]
-    for sequence in (1, 2):
-        (folder / f"seg-{sequence:020d}.delta").unlink()
+    with away(follower):
+        for _ in range(2):
+            trainer.learn(IDS)
+            trainer.publisher.publish()
+        folder = trainer.rows.folders[0]
+        for sequence in (1, 2):
+            (folder / f"seg-{sequence:020d}.delta").unlink()
     for _ in range(2):
         assert not follower.try_step()
     same(model.shown(), before)
@@ -259,12 +335,13 @@ def test_a_damaged_segment_changes_nothing(tmp_path: Path) -> None:
     trainer.publisher.publish()
     follower.step()
     before = model.shown()
-    trainer.learn(IDS)
-    trainer.publisher.publish()
-    path = trainer.rows.folders[0] / f"seg-{2:020d}.delta"
-    content = bytearray(path.read_bytes())
-    content[-20] ^= 1
-    path.write_bytes(content)
+    with away(follower):
+        trainer.learn(IDS)
+        trainer.publisher.publish()
+        path = trainer.rows.folders[0] / f"seg-{2:020d}.delta"
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
     assert not follower.try_step()
     assert "checksum" in follower.status.error
     same(model.shown(), before)

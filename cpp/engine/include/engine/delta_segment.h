@@ -69,6 +69,9 @@ DeltaHeader verify_delta(const std::string& path, Pool& pool);
 // The opaque bytes that the writer put in.
 std::vector<std::byte> read_delta_marks(const std::string& path);
 
+// Of each of the segment's tables, the ids that it upserts or removes and that `keep` has, in no order.
+std::vector<std::vector<std::int64_t>> read_delta_ids(const std::string& path, ShardFilter keep);
+
 // Of names and slices, as in the header of a segment of these tables.
 std::uint32_t delta_tables_hash(std::span<Table* const> tables, DeltaFlavour flavour);
 

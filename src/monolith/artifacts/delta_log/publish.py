@@ -16,7 +16,7 @@ from monolith.core.clock import Clock
 from monolith.core.durable_files import only_writer, replace_file, seal, unseal
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
 
-__all__ = ["CUT", "Cut", "publish", "read_cut"]
+__all__ = ["CUT", "Cut", "encoded_cut", "publish", "read_cut"]
 
 CUT = "cut.json"
 _FORMAT = "monolith.cut"
@@ -66,10 +66,14 @@ def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
     with only_writer(folder):
         before = read_cut(folder)
         new = dataclasses.replace(cut, number=before.number + 1 if before else 1, published_at_s=clock.now_s())
-        sequences = {str(shard): new.sequences[shard] for shard in sorted(new.sequences)}
-        body = {"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(new), "sequences": sequences}
-        replace_file(folder / CUT, seal(body))
+        replace_file(folder / CUT, encoded_cut(new))
     return new
+
+
+def encoded_cut(cut: Cut) -> bytes:
+    """Return the content of the file."""
+    sequences = {str(shard): cut.sequences[shard] for shard in sorted(cut.sequences)}
+    return seal({"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(cut), "sequences": sequences})
 
 
 def read_cut(root: str | PathLike[str]) -> Cut | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from monolith.core.errors import ConfigError
 from monolith.training.config._checks import check_choice, check_number, check_path
 
 __all__ = ["PublishConfig"]
@@ -22,7 +23,31 @@ class PublishConfig:
     publish_flavour: Literal["serving", "durable"] = "serving"
     """Form of rows: serving, as slices are served; durable, with optimizer state, for full_precision exports."""
 
+    publish_port: int | None = None
+    """Port to stream what is published on, to servers that do not see the folder (--sync-from host:port); 0 = any,
+    None = not streamed."""
+    publish_host: str = "127.0.0.1"
+    """Interface of that port; the default is this machine only. Others should not reach it without token or TLS."""
+    publish_token_file: str | Path | None = None
+    """File with the bearer token that subscribers must know."""
+    publish_tls_cert: str | Path | None = None
+    """Certificate (PEM) of the stream; turns TLS on."""
+    publish_tls_key: str | Path | None = None
+    """Its private key (PEM)."""
+    publish_tls_ca: str | Path | None = None
+    """Authority (PEM) of the subscribers' certificates; they must show one then."""
+
     def __post_init__(self) -> None:
         check_path(self, "publish_dir")
         check_number(self, "publish_interval_s", above=0)
         check_choice(self, "publish_flavour", ("serving", "durable"))
+        for name in ("publish_token_file", "publish_tls_cert", "publish_tls_key", "publish_tls_ca"):
+            check_path(self, name)
+        if self.publish_port is not None:
+            check_number(self, "publish_port", at_least=0)
+            if self.publish_port > 65535:
+                raise ConfigError(f"publish_port is {self.publish_port}; give 0 (any) to 65535")
+            if self.publish_dir is None:
+                raise ConfigError(
+                    f"publish_port is {self.publish_port} without publish_dir; give the folder to publish in too"
+                )

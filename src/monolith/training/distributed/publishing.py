@@ -75,8 +75,12 @@ def flush_jointly(servers: FlushedServers, between_steps: AbstractContextManager
 
 def _with_shared(model: nn.Module, own: Weights, ids: NDArray[np.int64], rows: Floats) -> Weights:
     shared = weights_of(model)
-    ends = np.cumsum([weight.numel() for weight in shared])
-    parts = dict(zip(map(id, shared), np.split(joined_weights(ids, rows, int(ends[-1]) if shared else 0), ends[:-1])))
+    joined = joined_weights(ids, rows, sum(weight.numel() for weight in shared))
+    parts: dict[int, Floats] = {}
+    begin = 0
+    for weight in shared:
+        parts[id(weight)] = joined[begin : begin + weight.numel()]
+        begin += weight.numel()
     found: dict[str, NDArray[Any]] = dict(own)
     for name, weight in model.state_dict(keep_vars=True).items():  # a weight may have several names
         if id(weight) in parts:

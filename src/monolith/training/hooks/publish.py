@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -23,9 +23,13 @@ from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
 from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
 from monolith.training.checkpoints.files import TABLES
+from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.base import Hook, Run
 
-__all__ = ["PublishHook", "copied_weights"]
+if TYPE_CHECKING:
+    from monolith.sync.stream_server import StreamServer
+
+__all__ = ["PublishHook", "copied_weights", "stream_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +45,7 @@ class PublishHook(Hook):
         every_s: Seconds from one publish to the next.
         flavour: The form of the rows; see ``PublishConfig``.
         rows: Gives the logs of rows that are not in this process, told what holds the run between two steps.
+        stream: Opens what streams the folder to servers that do not see it, from the start of the run to its end.
     """
 
     def __init__(
@@ -50,6 +55,7 @@ class PublishHook(Hook):
         every_s: float = 1.0,
         flavour: Flavour = "serving",
         rows: Callable[[AbstractContextManager[None]], Rows] | None = None,
+        stream: Callable[[], StreamServer] | None = None,
     ) -> None:
         if not every_s > 0:
             raise ConfigError(f"every_s is {every_s}; give a positive number of seconds")
@@ -57,6 +63,8 @@ class PublishHook(Hook):
         self._every_s = every_s
         self._flavour: Flavour = flavour
         self._open_rows = rows
+        self._open_stream = stream
+        self._stream: StreamServer | None = None
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -67,6 +75,9 @@ class PublishHook(Hook):
         rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
         self._publisher.publish()
+        if self._open_stream is not None:
+            self._stream = self._open_stream()
+            self._stream.start()
         self._ended.clear()
         self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
@@ -129,7 +140,28 @@ class PublishHook(Hook):
                 self._publisher.publish()
         finally:
             self._publisher.close()
-            self._publisher = self._thread = None
+            if self._stream is not None:
+                self._stream.stop()
+            self._publisher = self._thread = self._stream = None
+
+
+def stream_of(config: PublishConfig) -> Callable[[], StreamServer] | None:
+    """Return what opens the stream that settings ask for; None where they ask for none."""
+    folder, port = config.publish_dir, config.publish_port
+    if folder is None or port is None:
+        return None
+
+    def open_stream() -> StreamServer:
+        from monolith.ps.security import Security
+        from monolith.sync.stream_server import StreamServer
+
+        token = "" if config.publish_token_file is None else Path(config.publish_token_file).read_text().strip()
+        paths = [config.publish_tls_cert, config.publish_tls_key, config.publish_tls_ca]
+        cert, key, authority = (None if path is None else Path(path) for path in paths)
+        security = Security(cert_file=cert, key_file=key, ca_file=authority, token=token)
+        return StreamServer(folder, host=config.publish_host, port=port, security=security)
+
+    return open_stream
 
 
 class _BetweenSteps(AbstractContextManager[None]):

@@ -1,0 +1,26 @@
+"""The messages of ``proto/monolith_sync.proto``, in the private descriptor pool of all others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from monolith.data.records._protobuf import message_class
+from monolith.data.records.messages import STANDARD
+
+if TYPE_CHECKING:
+    from monolith._proto.monolith_sync_pb2 import FollowRequest, FollowResponse, Position
+
+__all__ = ["METHODS", "PIECE_BYTES", "SERVICE", "FollowRequest", "FollowResponse", "Position"]
+
+SERVICE = "monolith.sync.Publishing"
+PIECE_BYTES = 2 << 20
+"""Largest content of a message; with its frame it stays under gRPC's 4 MiB."""
+
+if not TYPE_CHECKING:
+    FollowRequest, FollowResponse, Position = (
+        message_class(STANDARD.pool, f"monolith.sync.{name}")
+        for name in ("FollowRequest", "FollowResponse", "Position")
+    )
+
+METHODS: dict[str, tuple[type[Any], type[Any]]] = {"Follow": (FollowRequest, FollowResponse)}
+"""Method to the classes of its request and its responses."""

@@ -1,0 +1,265 @@
+"""An entry and its parts follow one by one, and every answer is of one cut."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import monolith as mt
+from monolith.artifacts.delta_log import Cut
+from monolith.core.clock import SystemClock
+from monolith.core.errors import InvalidRequest, ShardUnavailable
+from monolith.embedding import Fp32, MultiTable, Sgd, SliceSpec, TableSpec, Zeros
+from monolith.export import ExportOptions, export_model, exporter
+from monolith.export.dense_part import DensePart
+from monolith.serving import (
+    DegradedOutputs,
+    GivenAddresses,
+    ModelConfig,
+    ModelServer,
+    RemoteCalls,
+    RemoteSettings,
+    Servable,
+    ServingConfig,
+    servable_loader,
+)
+from monolith.serving.cut_history import KEPT, CutKey, RowHistory, key_of
+from monolith.serving.following import Following
+from monolith.sync import LocalRows, Publisher
+
+LONG_S = 60.0
+USER, ITEM = 2, 3
+"""Ids on either shard."""
+SHOWN = {"user": [{"fids": [USER]}], "item": [{"fids": [ITEM]}]}
+
+
+class Tells(mt.Model):
+    """Its score says what it was computed with: the row of the user, that of the item, and the weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        rule: dict[str, Any] = {"optimizer": Sgd(1.0), "initializer": Zeros(), "compressor": Fp32()}
+        for slot, name in enumerate(("user", "item"), 1):
+            self.embedding_feature(name, slot=slot)
+        self.values = self.embedding_slice(["user", "item"], "value", 1, **rule)
+        self.shift = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, batch: Any) -> mt.Output:
+        user, item = self.values(batch)
+        told = user.sum(dim=1) + 256 * item.sum(dim=1) + 65536 * self.shift
+        return mt.Output(head="told", predictions=told, label=batch.label[:, 0], loss=told, is_classification=False)
+
+
+def parts_of(score: float) -> tuple[int, int, int]:
+    whole = int(score)
+    assert whole == score
+    return whole % 256, whole // 256 % 256, whole // 65536
+
+
+@pytest.fixture(scope="module")
+def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``own``: the entry has the weights. ``remote``: ``dense_0`` has them."""
+    folder = tmp_path_factory.mktemp("exports")
+    estimator = mt.Estimator(Tells, mt.RunConfig())
+    part = DensePart(estimator.model)
+    for name in ("own", "remote"):
+        options = ExportOptions(layout="distributed", shards=2, has_remote_dense=name == "remote")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(exporter, "DensePart", lambda model: part)
+            export_model(
+                estimator.model, estimator.store, folder / name, name="m", step=1, version=1, options=options
+            )
+    return folder
+
+
+class Trainer:
+    """Publishes cut ``n`` with the number ``n`` everywhere."""
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "published"
+        self.tables = MultiTable(Tells().declaration.table_specs())
+        self.number = 0
+        clock = SystemClock()
+        weights = lambda: {"shift": np.array([self.number], np.float32)}  # noqa: E731
+        self.publisher = Publisher(self.root, LocalRows(self.root, self.tables, clock=clock), weights, clock=clock)
+
+    def publish(self) -> None:
+        self.number += 1
+        for name, fid in (("user", USER), ("item", ITEM)):
+            self.tables[name].assign([fid], [[self.number]])
+        self.publisher.publish()
+
+
+@pytest.fixture
+def stack() -> Iterator[ExitStack]:
+    with ExitStack() as found:
+        yield found
+
+
+class Fleet:
+    """Servers of the parts of one export, which follow, and an entry that asks them."""
+
+    def __init__(self, exports: Path, root: Path, stack: ExitStack) -> None:
+        self._exports, self._root, self._stack = exports, root, stack
+        self.following: list[Following] = []
+
+    def serve(self, part: str, *, poll_s: float = 0.01) -> ModelServer:
+        following = Following(servable_loader(), {"": self._root}, poll_s=poll_s)
+        self.following.append(following)
+        config = ModelConfig(name=part, base_path=self._exports / part)
+        server = ModelServer(ServingConfig(models=[config], port=0, rest_port=None, version_poll_s=0.0), following)
+        self._stack.callback(server.stop, 0.0)
+        server.start()
+        assert server.models.wait_until_settled(LONG_S)
+        return server
+
+    def entry(self, places: dict[str, list[str]], *, poll_s: float = 0.01, **settings: Any) -> Servable:
+        calls = RemoteCalls(GivenAddresses(places), RemoteSettings(**{"timeout_s": LONG_S, **settings}))
+        self._stack.callback(calls.close)
+        following = Following(servable_loader(calls), {"": self._root}, poll_s=poll_s)
+        self.following.append(following)
+        servable = following(self._exports / "entry" / "1")
+        self._stack.callback(servable.close)
+        return servable
+
+    def wait_for(self, number: int) -> None:
+        """Wait until all show a cut."""
+        waiting = threading.Event()
+        for _ in range(int(LONG_S / 0.01)):
+            if all(status.applied is not None and status.applied.number >= number
+                   for each in self.following for status in each.statuses().values()):  # fmt: skip
+                return
+            waiting.wait(0.01)
+        raise AssertionError([each.statuses() for each in self.following])
+
+
+def scores_during(trainer: Trainer, entry: Servable, cuts: int, between: Callable[[int], None]) -> list[float]:
+    """Ask all the while that cuts are published."""
+    is_over = threading.Event()
+
+    def ask() -> list[float]:
+        found = []
+        while not is_over.is_set():
+            found += entry.predict_features(SHOWN)["told"].tolist()
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        asking = [pool.submit(ask) for _ in range(2)]
+        try:
+            for number in range(cuts):
+                trainer.publish()
+                between(number)
+        finally:
+            is_over.set()
+        return [score for each in asking for score in each.result(LONG_S)]
+
+
+@pytest.mark.parametrize("weights", ["own", "remote"])
+def test_every_answer_is_of_one_cut_while_all_move(
+    weights: str, exports: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish()
+    fleet = Fleet(exports / weights, trainer.root, stack)
+    # They look at their own pace, so that they are apart much of the time.
+    places = {"ps_0": [fleet.serve("ps_0", poll_s=0.003).address]}
+    replicas = [fleet.serve("ps_1", poll_s=0.05), fleet.serve("ps_1", poll_s=0.01)]
+    places["ps_1"] = [each.address for each in replicas]
+    if weights == "remote":
+        places["dense_0"] = [fleet.serve("dense_0", poll_s=0.03).address]
+    entry = fleet.entry(places, poll_s=0.02)
+    pause = threading.Event()
+
+    def between(number: int) -> None:
+        pause.wait(0.02)
+        if number == 15:
+            replicas[0].stop(0.0)
+
+    scores = scores_during(trainer, entry, 40, between)
+    mixed = [parts_of(score) for score in scores if len(set(parts_of(score))) > 1]
+    assert mixed == []
+    assert len(set(scores)) > 3
+    fleet.following.pop(1)  # of the replica that was stopped
+    fleet.wait_for(trainer.number)
+    assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (41, 41, 41)
+
+
+def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
+    exports: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish()
+    fleet = Fleet(exports / "own", trainer.root, stack)
+    places = {"ps_0": [fleet.serve("ps_0").address], "ps_1": [fleet.serve("ps_1", poll_s=3600.0).address]}
+    entry = fleet.entry(places, timeout_s=0.5)
+    degraded = fleet.entry(places, timeout_s=0.5, allow_degraded=True)
+    fleet.following.pop(1)
+    for number in range(2, KEPT + 2):
+        trainer.publish()
+        fleet.wait_for(number)
+        assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (1, 1, 1)
+    trainer.publish()
+    fleet.wait_for(KEPT + 2)
+    with pytest.raises(ShardUnavailable, match=r"ps_1 shows cut 1, not"):
+        entry.predict_features(SHOWN)
+    found = degraded.predict_features(SHOWN)
+    assert isinstance(found, DegradedOutputs)
+    assert found.missing == ("ps_1",)
+    assert parts_of(found["told"][0]) == (5, 1, 5)
+
+
+def test_parts_that_follow_nothing_answer_whatever_is_asked(exports: Path) -> None:
+    part = Servable.load(exports / "own" / "ps_0" / "1")
+    given = {"id": np.array([USER]), "id_split": np.array([0, 0, 1])}
+    assert part.call("raw_lookup", {**given, "cut": np.array([7, 8])}).keys() == {"flat_emb"}
+    for wrong in (np.array([1.5, 2]), np.array([1]), np.array("x")):
+        with pytest.raises(InvalidRequest, match="input 'cut' has shape"):
+            part.call("raw_lookup", {**given, "cut": wrong})
+    part.follow()
+    assert part.call("raw_lookup", {**given, "cut": np.array([0, 0])})["cuts"].tolist() == [[0, 0]]
+    assert part.call("raw_lookup", {**given, "cut": np.array([7, 8])}).keys() == {"cuts"}
+    assert part.call("raw_lookup", given).keys() == {"flat_emb"}
+    part.close()
+
+
+def keys(*numbers: int) -> list[CutKey]:
+    return [(number, 0) for number in numbers]
+
+
+def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
+    spec = TableSpec("t", [SliceSpec(1, optimizer=Sgd(), compressor=Fp32())])
+    tables = MultiTable([spec]).to_serving()
+    history, ids = RowHistory(), np.array([5, 1, 9, 1])
+    at_cut: dict[CutKey, list[float]] = {}
+    random = np.random.default_rng(1)
+    history.moved((0, 0))
+    for number in range(8):
+        at_cut[number, 0] = tables["t"].lookup(ids).ravel().tolist()
+        touched = np.unique(random.integers(0, 10, 4))
+        undo = {"t": (touched, tables["t"].lookup(touched))}
+        if number == 5:
+            before, tables = tables, tables.emptied()
+            history.moved((number + 1, 0), before)
+        else:
+            tables["t"].assign(touched[1:], random.random((len(touched) - 1, 1), np.float32))
+            tables["t"].delete(touched[:1])
+            history.moved((number + 1, 0), undo)
+        at_cut[number + 1, 0] = tables["t"].lookup(ids).ravel().tolist()
+        assert history.keys == keys(*range(number + 1, max(-1, number - KEPT), -1))
+        for key in history.keys:
+            assert history.lookup(key, tables, "t", ids).ravel().tolist() == at_cut[key]
+    history.moved((9, 0))
+    assert history.keys == keys(9)
+
+
+def test_cuts_of_one_number_are_told_apart_by_their_time() -> None:
+    one, other = (Cut(sequences={0: 1}, dense=1, number=3, published_at_s=time_s) for time_s in (7.0, 7.5))
+    assert key_of(one) == (3, 7_000_000) != key_of(other)

@@ -1,0 +1,221 @@
+"""What comes over a stream is not believed, and what is lost comes again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from monolith import _native
+from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
+from monolith.artifacts.delta_log.publish import encoded_cut
+from monolith.core.clock import SystemClock
+from monolith.core.durable_files import seal
+from monolith.core.errors import ArtifactError, ClusterError, ConfigError
+from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
+from monolith.ps.security import Security
+from monolith.sync import LocalRows, Publisher, read_base
+from monolith.sync import subscription as subscription_module
+from monolith.sync.stream_cache import StreamCache
+from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
+from monolith.sync.stream_pieces import CutPieces
+from monolith.sync.stream_server import StreamServer
+from monolith.sync.subscription import Subscription
+
+LONG_S = 60.0
+SPEC = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
+
+
+class Trainer:
+    def __init__(self, root: Path, weights: int = 2) -> None:
+        self.root = root
+        self.tables = MultiTable([SPEC])
+        self.weights = np.zeros(weights, np.float32)
+        clock = SystemClock()
+        self.rows = LocalRows(root, self.tables, clock=clock)
+        self.publisher = Publisher(root, self.rows, lambda: {"w": self.weights.copy()}, clock=clock)
+
+    def publish(self, ids: Any = (1, 2, 3)) -> Cut:
+        self.tables.apply_gradients({"item": list(ids)}, {"item": np.ones((len(ids), 2), np.float32)})
+        self.weights = self.weights + 1
+        self.publisher.publish()
+        assert self.publisher.newest is not None
+        return self.publisher.newest
+
+
+def wait_for(is_so: Callable[[], bool], why: Callable[[], Any] = lambda: "") -> None:
+    waiting = threading.Event()
+    for _ in range(int(LONG_S / 0.005)):
+        if is_so():
+            return
+        waiting.wait(0.005)
+    raise AssertionError(why())
+
+
+def has_come(subscription: Subscription, cut: Cut) -> None:
+    def is_there() -> bool:
+        found = read_cut(subscription.folder)
+        return found is not None and found.number == cut.number
+
+    wait_for(is_there, lambda: subscription.error)
+
+
+@pytest.fixture
+def subscribe(tmp_path: Path) -> Iterator[Callable[..., Subscription]]:
+    made: list[Subscription] = []
+
+    def start(address: str, folder: Path = tmp_path / "cache", **options: Any) -> Subscription:
+        made.append(Subscription(address, folder, **options))
+        made[-1].start()
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close()
+
+
+def messages(root: Path, at: Any = None) -> list[FollowResponse]:
+    cut = read_cut(root)
+    assert cut is not None
+    return list(CutPieces(root, at or {}).to(cut))
+
+
+def test_no_message_is_larger_than_grpc_takes(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path / "published", weights=PIECE_BYTES)
+    trainer.publish(range(200_000))
+    found = messages(trainer.root)
+    assert len(found) > 4
+    assert max(message.ByteSize() for message in found) < 4 << 20
+    cache = StreamCache(tmp_path / "cache")
+    assert [cut.number for message in found if (cut := cache.take(message)) is not None] == [1]
+    assert cache.positions() == {0: LogPosition(trainer.rows._writer.log, 1)}
+    cache.close()
+
+
+def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path / "published")
+    trainer.publish()
+    cache = StreamCache(tmp_path / "cache")
+    for message in messages(trainer.root):
+        cache.take(message)
+    before = {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    trainer.publish()
+    sound = messages(trainer.root, cache.positions())
+    segment, cut = sound[0], sound[-1]
+
+    def changed(message: FollowResponse, **values: Any) -> FollowResponse:
+        copy = FollowResponse()
+        copy.CopyFrom(message)
+        for name, value in values.items():
+            setattr(copy, name, value)
+        if "content" in values and "crc32c" not in values:
+            copy.crc32c = _native.crc32c(copy.content)
+        return copy
+
+    elsewhere = Cut(sequences={0: 2}, dense=0, folders=("../../etc",))
+    other = Cut(sequences={0: 2}, dense=0, folders=("log-0000000000000000-00000-of-00001",))
+    bodies = [b"{", b"\xff" * 9, encoded_cut(elsewhere), encoded_cut(other), seal({"format": "monolith.cut"}),
+              seal({"format": "monolith.cut", "version": 1, "sequences": 7}),
+              seal({"format": "monolith.cut", "version": 1, "sequences": {"0": 2}, "dense": "x"})]  # fmt: skip
+    bases = [b"{", seal({"format": "monolith.base", "version": 1, "tables": "../../etc", "positions": {}}),
+             seal({"format": "monolith.base", "version": 1, "positions": 4})]  # fmt: skip
+    for wrong, why in (
+        (changed(segment, crc32c=segment.crc32c ^ 1), "checksum differs"),
+        (changed(segment, content=segment.content[:-1] + b"x", crc32c=segment.crc32c), "checksum differs"),
+        (changed(segment, path="../../etc/passwd"), "no publisher has"),
+        (changed(segment, path="/etc/passwd"), "no publisher has"),
+        (changed(segment, path="base-00000000/../../x"), "no publisher has"),
+        (changed(segment, offset=5), "do not follow"),
+        (changed(segment, size=3), "do not follow"),
+        (changed(segment, size=1 << 60), "more than"),
+        (changed(segment, content=b""), "is empty"),
+        *((changed(cut, content=body, size=len(body)), ".") for body in bodies),
+        *((changed(cut, path="base.json", content=body, size=len(body)), ".") for body in bases),
+        (cut, "before its segment"),
+    ):
+        cache.begin()
+        with pytest.raises((ArtifactError, ClusterError), match=why):
+            cache.take(wrong)
+        cache.begin()
+        for path, content in before.items():
+            assert path.read_bytes() == content
+    cache.begin()
+    assert [found.number for message in sound if (found := cache.take(message)) is not None] == [2]
+    with pytest.raises(ConfigError, match="another process receives cuts"):
+        StreamCache(tmp_path / "cache")
+    cache.close()
+
+
+def test_a_publisher_that_is_lost_leaves_what_came_and_is_found_again(
+    tmp_path: Path, subscribe: Callable[..., Subscription]
+) -> None:
+    trainer = Trainer(tmp_path / "published")
+    first = trainer.publish()
+    with StreamServer(trainer.root) as server:
+        subscription = subscribe(server.address)
+        assert subscription.wait_for_first(LONG_S)
+        has_come(subscription, first)
+        port = int(server.address.rpartition(":")[2])
+    wait_for(lambda: subscription.error != "")
+    assert read_cut(subscription.folder) is not None
+    second = trainer.publish()
+    with StreamServer(trainer.root, port=port):
+        has_come(subscription, second)
+        wait_for(lambda: subscription.error == "")
+    segments = sorted(path.name for path in subscription.folder.glob("log-*/seg-*"))
+    assert len(segments) == 2, "the first did not come twice, and is still there"
+
+
+def test_nobody_there_is_told_at_once_and_looked_for_again(
+    tmp_path: Path, subscribe: Callable[..., Subscription]
+) -> None:
+    subscription = subscribe("127.0.0.1:1")
+    assert subscription.wait_for_first(LONG_S)
+    assert "127.0.0.1:1" in subscription.error
+    wait_for(lambda: subscription.failures > 1)
+    with pytest.raises(ConfigError, match="give host:port"):
+        Subscription("here", tmp_path / "x")
+    with pytest.raises(ConfigError, match="port is 70000"):
+        StreamServer(tmp_path, port=70_000)
+
+
+def test_the_token_is_asked_for(tmp_path: Path, subscribe: Callable[..., Subscription]) -> None:
+    trainer = Trainer(tmp_path / "published")
+    cut = trainer.publish()
+    with StreamServer(trainer.root, security=Security(token="s3cret")) as server:
+        stranger = subscribe(server.address, tmp_path / "stranger")
+        assert stranger.wait_for_first(LONG_S)
+        assert "the bearer token is missing or wrong" in stranger.error
+        assert read_cut(stranger.folder) is None
+        has_come(subscribe(server.address, security=Security(token="s3cret")), cut)
+
+
+def test_who_is_behind_what_is_kept_gets_the_base_first_and_segments_do_not_pile_up(
+    tmp_path: Path, subscribe: Callable[..., Subscription], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subscription_module, "_RENEWED_BYTES", 1)
+    trainer = Trainer(tmp_path / "published")
+    with StreamServer(trainer.root, poll_s=0.002) as server:
+        subscription = subscribe(server.address)
+        has_come(subscription, trainer.publish())
+        for number in range(12):
+            has_come(subscription, trainer.publish([number]))
+        state = trainer.publisher.publish()
+        trainer.tables.save(tmp_path / "checkpoint")
+        trainer.publisher.rebase(tmp_path / "checkpoint", state)
+        cut = trainer.publish([7])
+        has_come(subscription, cut)
+        wait_for(lambda: read_base(subscription.folder) is not None, lambda: subscription.error)
+        base = read_base(subscription.folder)
+        assert base is not None
+        wait_for(lambda: len(list(subscription.folder.glob("log-*/seg-*"))) <= 2)
+        assert base.tables.parent == subscription.folder
+        late = subscribe(server.address, tmp_path / "late")
+        has_come(late, cut)
+        assert read_base(late.folder) is not None
+        has_come(subscription, trainer.publish([8]))
+    assert len(list((subscription.folder / "dense").glob("*.json"))) <= 3
