@@ -41,7 +41,7 @@ from monolith.training.distributed.shared_rows import READY, SharedRows, shared_
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
-from monolith.training.hooks import ControllerHook, Hook, PublishHook, SlowStartHook
+from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook, SlowStartHook
 from monolith.training.hooks.base import Run
 from monolith.training.job_data import SharedOut
 from monolith.training.runner import Job
@@ -171,7 +171,7 @@ class TrainedWorker:
         config = self._config
         is_alone = config.num_workers == 1
         # Only one process may write to the model folder, and to ports that the settings name.
-        own = replace(config, publish_dir=None)
+        own = replace(config, publish_dir=None, sync_targets=())
         if not config.is_chief:
             own = replace(own, model_dir="", metrics_port=None)
         job_config = config if config.is_chief else replace(config, eval_data=None)
@@ -347,7 +347,8 @@ class TrainedWorker:
             folders = [log_folder(config.model_dir, index) for index in range(len(self._addresses))]
             return RemoteRows(self._remote, [folder for folder in folders if folder is not None], between_steps)
 
-        return [PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows)]
+        pushing = [PushHook(config.publish_dir, config)] if config.sync_targets else []
+        return [*pushing, PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows)]
 
     def _compact(self, path: Path) -> None:
         assert self._remote is not None
