@@ -68,7 +68,7 @@ def chunks_of(
         at = 0
         while at < len(keys):
             fits = room // row_bytes[table]
-            if lot and (not fits or (one_table and table not in lot)):
+            if lot and (fits <= 0 or (one_table and table not in lot)):
                 yield lot
                 lot, room = {}, max_bytes
                 continue

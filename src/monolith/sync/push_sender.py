@@ -10,7 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, cast
 
 from monolith.core import metrics
 from monolith.core.clock import Clock
@@ -111,9 +111,9 @@ class Sender:
         self._version = 0
         self._pushed = self._failures = 0
         self._error: Exception | None = None
-        self._is_ended = False
+        self._is_ended = self._is_hurried = False
         security = settings.security if target.is_encrypted else Security(token=settings.security.token)
-        self._channel: Any = _grpc.open_channel(target.address, security, 2 * MAX_BYTES)
+        self._channel = cast(Any, _grpc.open_channel(target.address, security, 2 * MAX_BYTES))
         self._call = self._channel.unary_unary(_PREDICT)
         self._was_ready = False
         self._channel.subscribe(self._on_connectivity)
@@ -151,9 +151,12 @@ class Sender:
         self._export(metrics.PUSH_LAG_SECONDS, status.lag_s, labels)
 
     def wait_until_sent(self, timeout_s: float) -> bool:
-        """Wait until nothing waits, the target fails, or time is over; return whether nothing waits."""
+        """Wait until nothing waits, the target fails once more, or time is over; return whether nothing waits."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_idle or self._error is not None, timeout_s)
+            before, self._is_hurried = self._failures, True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_idle or self._failures > before, timeout_s)
+            self._is_hurried = False
             return self._is_idle
 
     @property
@@ -190,7 +193,7 @@ class Sender:
                     pauses = self._settings.backoffs.backoffs_s()
                     continue
                 pause_s = next(pauses, pause_s)
-                self._changed.wait_for(lambda: self._is_ended, pause_s)
+                self._changed.wait_for(lambda: self._is_ended or self._is_hurried, pause_s)
 
     def _send_all(self, ids: Mapping[str, Ids]) -> bool:
         """Send rows lot by lot; what could not be sent waits again."""
