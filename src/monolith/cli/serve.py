@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 import typer.core
@@ -21,6 +21,7 @@ from monolith.core.errors import ConfigError
 if TYPE_CHECKING:
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelConfig, ModelServer
+    from monolith.serving.canary import Canary
 
 __all__ = ["register"]
 
@@ -99,6 +100,19 @@ def serve(
         typer.Option(help="Folder that training publishes in: follow it. MODEL=FOLDER for one of several models."),
     ] = None,
     sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05,
+    canary: Annotated[
+        bool, typer.Option(help="Try what is published, and new versions, on a sample of requests before showing it.")
+    ] = False,
+    canary_records: Annotated[Path | None, typer.Option(help="File with that sample, instead of requests.")] = None,
+    canary_record_kind: Annotated[str, typer.Option(help="What its records are.")] = "example_batch",
+    canary_rows: Annotated[int, typer.Option(min=1, help="Rows of the sample.")] = 1024,
+    canary_min_rows: Annotated[int, typer.Option(min=1, help="With fewer rows all is shown.")] = 32,
+    canary_max_nan_rate: Annotated[float, typer.Option(help="Share of scores that may be not finite.")] = 0.0,
+    canary_max_score_shift: Annotated[float, typer.Option(help="How far a score may move, on average.")] = 0.1,
+    canary_max_mean_shift: Annotated[float, typer.Option(help="How far the mean score may move.")] = 0.05,
+    canary_max_calibration_error: Annotated[
+        float, typer.Option(help="How far scores may be from the sample's labels in sum, as a share.")
+    ] = 0.5,
     num_versions: Annotated[
         int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
     ] = 1,
@@ -186,7 +200,17 @@ def serve(
             request_log_prefix=request_log,
         )
         load = servable_loader(calls, threads=threads_per_call)
-        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s)
+        guard = _canary(
+            canary or canary_records is not None,
+            canary_records,
+            canary_record_kind,
+            (canary_min_rows, canary_rows),
+            nan_rate=canary_max_nan_rate,
+            score_shift=canary_max_score_shift,
+            mean_shift=canary_max_mean_shift,
+            calibration_error=canary_max_calibration_error,
+        )
+        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s, canary=guard)
         with (
             ModelServer(config, following, figures=figures, samples=following.samples) as server,
             registered(found, name, replica, server.address),
@@ -204,6 +228,25 @@ def _models(base_path: Path | None, name: str, config_file: Path | None, num_ver
         []
         if base_path is None
         else [ModelConfig(name=name, base_path=base_path, policy=VersionPolicy(count=num_versions))]
+    )
+
+
+def _canary(is_on: bool, records: Path | None, kind: str, rows: tuple[int, int], **limits: float) -> Canary | None:
+    from monolith.data.sources.base import RecordKind
+    from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
+
+    if not is_on:
+        return None
+    if kind not in get_args(RecordKind):
+        raise ConfigError(f"--canary-record-kind is {kind!r}; give one of {', '.join(get_args(RecordKind))}")
+    return Canary(
+        CanarySettings(
+            limits=CanaryLimits(**limits),
+            records=records,
+            record_kind=cast("RecordKind", kind),
+            min_rows=min(rows),
+            max_rows=rows[1],
+        )
     )
 
 

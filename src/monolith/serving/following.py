@@ -12,6 +12,7 @@ from monolith.artifacts.delta_log import Cut
 from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
+from monolith.serving.canary import Canary
 from monolith.serving.figures import Histogram, Samples
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
@@ -59,6 +60,7 @@ class Following:
         sources: Where to follow from, by the name that the export gives its model; the empty name is for all others.
         clock: Measures lag.
         poll_s: How long to wait before looking for another cut.
+        canary: Tries every cut, and every version, before it is shown.
     """
 
     def __init__(
@@ -68,8 +70,10 @@ class Following:
         *,
         clock: Clock | None = None,
         poll_s: float = 0.05,
+        canary: Canary | None = None,
     ) -> None:
         self._load = load
+        self._canary = canary
         self._sources = sources
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
@@ -83,21 +87,32 @@ class Following:
         servable = self._load(folder)
         source = self._sources.get(servable.name, self._sources.get(""))
         if source is None:
+            self._admit(servable)
             return servable
         follower = Follower(
             source,
-            servable,
+            servable if self._canary is None else self._canary.guarded(servable),
             clock=self._clock,
             poll_s=self._poll_s,
             name=f"{servable.name}/{servable.version}",
             on_applied=lambda cut: self._applied(servable.name, cut),
         )
         follower.try_step()
+        self._admit(servable)
         with self._lock:
             self._followers[servable] = follower
         servable.before_close(lambda: self._leave(servable))
         follower.start()
         return servable
+
+    def _admit(self, servable: Servable) -> None:
+        if self._canary is None:
+            return
+        try:
+            self._canary.admit(servable)
+        except BaseException:
+            servable.close()
+            raise
 
     def _leave(self, servable: Servable) -> None:
         with self._lock:
@@ -137,4 +152,5 @@ class Following:
             (metrics.SYNC_FAILURES_TOTAL, [(key, each.failures) for key, each in found]),
             (metrics.SYNC_PUBLISH_TO_SERVABLE_SECONDS, waits),
             (metrics.EVENT_TO_SERVABLE_SECONDS, events),
+            *([] if self._canary is None else self._canary.samples()),
         ]
