@@ -24,7 +24,7 @@ this page. How values are given, and which of them wins, is in the [guide](../gu
 
 A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable
 `MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The
-sections up to `publish` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
+sections up to `push` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
 too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
 
 Nothing acts yet on `serving`, `is_local`, and of `cluster` on the two that are exported for TensorFlow. They are
@@ -39,6 +39,7 @@ _SECTIONS = (
     "metrics",
     "runtime",
     "publish",
+    "push",
     "task",
     "data",
     "cluster",

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 import typer.core
@@ -21,6 +21,7 @@ from monolith.core.errors import ConfigError
 if TYPE_CHECKING:
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelConfig, ModelServer
+    from monolith.serving.canary import Canary
 
 __all__ = ["register"]
 
@@ -107,6 +108,19 @@ def serve(
     sync_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the publishers.")] = None,
     sync_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None,
     sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05,
+    canary: Annotated[
+        bool, typer.Option(help="Try what is published, and new versions, on a sample of requests before showing it.")
+    ] = False,
+    canary_records: Annotated[Path | None, typer.Option(help="File with that sample, instead of requests.")] = None,
+    canary_record_kind: Annotated[str, typer.Option(help="What its records are.")] = "example_batch",
+    canary_rows: Annotated[int, typer.Option(min=1, help="Rows of the sample.")] = 1024,
+    canary_min_rows: Annotated[int, typer.Option(min=1, help="With fewer rows all is shown.")] = 32,
+    canary_max_nan_rate: Annotated[float, typer.Option(help="Share of scores that may be not finite.")] = 0.0,
+    canary_max_score_shift: Annotated[float, typer.Option(help="How far a score may move, on average.")] = 0.1,
+    canary_max_mean_shift: Annotated[float, typer.Option(help="How far the mean score may move.")] = 0.05,
+    canary_max_calibration_error: Annotated[
+        float, typer.Option(help="How far scores may be from the sample's labels in sum, as a share.")
+    ] = 0.5,
     num_versions: Annotated[
         int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
     ] = 1,
@@ -196,7 +210,17 @@ def serve(
         load = servable_loader(calls, threads=threads_per_call)
         sync_token = "" if sync_token_file is None else sync_token_file.read_text().strip()
         streams = StreamSettings(cache=sync_cache, security=Security(ca_file=sync_ca, token=sync_token))
-        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s, streams=streams)
+        guard = _canary(
+            canary or canary_records is not None,
+            canary_records,
+            canary_record_kind,
+            (canary_min_rows, canary_rows),
+            nan_rate=canary_max_nan_rate,
+            score_shift=canary_max_score_shift,
+            mean_shift=canary_max_mean_shift,
+            calibration_error=canary_max_calibration_error,
+        )
+        following = Following(load, parse_sources(sync_from or []), poll_s=sync_poll_s, streams=streams, canary=guard)
         with (
             closing(following),
             ModelServer(config, following, figures=figures, samples=following.samples) as server,
@@ -215,6 +239,25 @@ def _models(base_path: Path | None, name: str, config_file: Path | None, num_ver
         []
         if base_path is None
         else [ModelConfig(name=name, base_path=base_path, policy=VersionPolicy(count=num_versions))]
+    )
+
+
+def _canary(is_on: bool, records: Path | None, kind: str, rows: tuple[int, int], **limits: float) -> Canary | None:
+    from monolith.data.sources.base import RecordKind
+    from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
+
+    if not is_on:
+        return None
+    if kind not in get_args(RecordKind):
+        raise ConfigError(f"--canary-record-kind is {kind!r}; give one of {', '.join(get_args(RecordKind))}")
+    return Canary(
+        CanarySettings(
+            limits=CanaryLimits(**limits),
+            records=records,
+            record_kind=cast("RecordKind", kind),
+            min_rows=min(rows),
+            max_rows=rows[1],
+        )
     )
 
 

@@ -53,6 +53,7 @@ __all__ = [
     "ModelNotFound",
     "Overloaded",
     "ModelNotReady",
+    "CutRefused",
 ]
 
 
@@ -215,3 +216,7 @@ class Overloaded(ServingError):
 
 class ModelNotReady(ServingError):
     """The model is known, but no version of it is loaded yet."""
+
+
+class CutRefused(ServingError):
+    """A published state, or a new version, scores a sample of requests too differently; what was there is shown on."""

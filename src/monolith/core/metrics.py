@@ -12,6 +12,11 @@ from typing import Literal
 __all__ = [
     "ALL",
     "Metric",
+    "CANARY_HELD",
+    "CANARY_LIMIT",
+    "CANARY_MEASURE",
+    "CANARY_ROWS",
+    "CANARY_TRIALS_TOTAL",
     "CHECKPOINT_AGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
     "KAFKA_ERRORS_TOTAL",
@@ -27,6 +32,10 @@ __all__ = [
     "PS_LATE_CALLS_TOTAL",
     "PS_REPEATED_PUSHES_TOTAL",
     "PS_UP",
+    "PUSH_FAILURES_TOTAL",
+    "PUSH_LAG_SECONDS",
+    "PUSH_ROWS_TOTAL",
+    "PUSH_WAITING_ROWS",
     "RETRY_FAILURES_TOTAL",
     "SERVING_BATCHES_TOTAL",
     "SERVING_BATCH_WAIT_SECONDS_TOTAL",
@@ -291,6 +300,60 @@ SERVING_LOGGED_REQUESTS_TOTAL = Metric(
     kind="counter",
     help="Sampled requests, by whether they were written or dropped because the log was behind.",
     labels=("outcome",),
+)
+PUSH_ROWS_TOTAL = Metric(
+    name="monolith_push_rows_total",
+    kind="counter",
+    help="Rows that a model server has taken from this run.",
+    labels=("target",),
+)
+PUSH_FAILURES_TOTAL = Metric(
+    name="monolith_push_failures_total",
+    kind="counter",
+    help="Requests to a model server that failed; their rows were put back.",
+    labels=("target",),
+)
+PUSH_WAITING_ROWS = Metric(
+    name="monolith_push_waiting_rows",
+    kind="gauge",
+    help="Rows that have changed and that a model server does not have yet.",
+    labels=("target",),
+)
+PUSH_LAG_SECONDS = Metric(
+    name="monolith_push_lag_seconds",
+    kind="gauge",
+    help="How long the oldest of these rows has been waiting; 0 when there is none.",
+    labels=("target",),
+)
+CANARY_TRIALS_TOTAL = Metric(
+    name="monolith_canary_trials_total",
+    kind="counter",
+    help="Published states that were tried on a sample of requests, by how it ended: passed, refused, no_sample.",
+    labels=("model", "outcome"),
+)
+CANARY_HELD = Metric(
+    name="monolith_canary_held",
+    kind="gauge",
+    help="1 while the last published state that was tried is not shown because it was refused.",
+    labels=("model", "version"),
+)
+CANARY_MEASURE = Metric(
+    name="monolith_canary_measure",
+    kind="gauge",
+    help="What the last trial found: the worst of all outputs.",
+    labels=("model", "version", "measure"),
+)
+CANARY_LIMIT = Metric(
+    name="monolith_canary_limit",
+    kind="gauge",
+    help="What a measure may be at most.",
+    labels=("measure",),
+)
+CANARY_ROWS = Metric(
+    name="monolith_canary_rows",
+    kind="gauge",
+    help="Rows of the sample of requests that are kept for trials.",
+    labels=("model",),
 )
 SYNC_CUT = Metric(
     name="monolith_sync_cut",

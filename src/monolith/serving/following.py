@@ -16,6 +16,7 @@ from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
 from monolith.ps.security import Security
+from monolith.serving.canary import Canary
 from monolith.serving.figures import Histogram, Samples
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
@@ -94,6 +95,7 @@ class Following:
         clock: Measures lag.
         poll_s: How long to wait before looking for another cut.
         streams: How publishers are subscribed to.
+        canary: Tries every cut, and every version, before it is shown.
     """
 
     def __init__(
@@ -104,8 +106,10 @@ class Following:
         clock: Clock | None = None,
         poll_s: float = 0.05,
         streams: StreamSettings | None = None,
+        canary: Canary | None = None,
     ) -> None:
         self._load = load
+        self._canary = canary
         self._sources = sources
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
@@ -123,6 +127,7 @@ class Following:
         servable = self._load(folder)
         source = self._sources.get(servable.name, self._sources.get(""))
         if source is None:
+            self._admit(servable)
             return servable
         servable.follow()
         if isinstance(source, StreamSource):
@@ -132,13 +137,14 @@ class Following:
             root = source
         follower = Follower(
             root,
-            servable,
+            servable if self._canary is None else self._canary.guarded(servable),
             clock=self._clock,
             poll_s=self._poll_s,
             name=f"{servable.name}/{servable.version}",
             on_applied=lambda cut: self._applied(servable.name, cut),
         )
         follower.try_step()
+        self._admit(servable)
         with self._lock:
             self._followers[servable] = follower
         servable.before_close(lambda: self._leave(servable))
@@ -173,6 +179,15 @@ class Following:
             each.close()
         if scratch is not None:
             scratch.cleanup()
+
+    def _admit(self, servable: Servable) -> None:
+        if self._canary is None:
+            return
+        try:
+            self._canary.admit(servable)
+        except BaseException:
+            servable.close()
+            raise
 
     def _leave(self, servable: Servable) -> None:
         with self._lock:
@@ -223,4 +238,5 @@ class Following:
             (metrics.SYNC_FAILURES_TOTAL, [(key, each.failures) for key, each in found]),
             (metrics.SYNC_PUBLISH_TO_SERVABLE_SECONDS, waits),
             (metrics.EVENT_TO_SERVABLE_SECONDS, events),
+            *([] if self._canary is None else self._canary.samples()),
         ]

@@ -148,6 +148,8 @@ class Servable:
         self._dense = dense
         self._is_closed = False
         self._before_close: list[Callable[[], None]] = []
+        self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
+        """Told of records that were scored."""
         self._embedder: Embedder | None = None
         self._calls = None if tables is None else TableCalls(tables)
         self._rows = rows
@@ -247,9 +249,12 @@ class Servable:
         wanted = self._wanted(signature, outputs)
         try:
             batch = self._parsers.parse(records, kind)
-            return self._score(batch, wanted)
+            scores = self._score(batch, wanted)
         except (DataError, ConfigError) as error:
             raise InvalidRequest(str(error)) from error
+        if self.on_scored is not None:
+            self.on_scored(records, kind)
+        return scores
 
     def predict_features(
         self,
@@ -274,6 +279,23 @@ class Servable:
         if embedder is None:
             raise self._closed()
         return self.predict(records_of_features(embedder.declaration, features), "example", signature, outputs)
+
+    @property
+    def can_score(self) -> bool:
+        """Whether it takes records: a sub-model with rows or the dense part alone does not."""
+        return self._embedder is not None and SERVING_DEFAULT in self.signatures
+
+    def read(self, records: Sequence[bytes | bytearray | memoryview], kind: RecordKind) -> Batch:
+        """Return the batch that serialized records are, for ``predict_batch``.
+
+        Raises:
+            InvalidRequest: The records cannot be read, or do not fit the model.
+        """
+        self._wanted(SERVING_DEFAULT, None)
+        try:
+            return self._parsers.parse(records, kind)
+        except (DataError, ConfigError) as error:
+            raise InvalidRequest(str(error)) from error
 
     def predict_batch(
         self, batch: Batch, signature: str = SERVING_DEFAULT, outputs: Sequence[str] | None = None
@@ -514,6 +536,53 @@ class Servable:
             return
         earlier = [state for state in before if state.key is not None] if self.manifest.sub_model in _PARTS else []
         self._states = (_State(key, self._dense), *earlier[:KEPT])
+
+    def foreseen(
+        self,
+        batches: Sequence[Batch],
+        update: Callable[[MultiTable], None] | None = None,
+        *,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+        tables: MultiTable | None = None,
+    ) -> Servable:
+        """Return a model beside this one that scores some batches as this one will after ``apply``; nobody waits.
+
+        It holds the rows that the batches need, and those that the update changes.
+
+        Args:
+            batches: What it will be asked.
+            update: As of ``apply``; called for tables of its own.
+            weights: As of ``apply``.
+            tables: As of ``apply``.
+        """
+        self._check_open()
+        dense, embedder = self._dense, self._embedder
+        if dense is None or embedder is None:
+            raise self._closed()
+        if weights and isinstance(dense, ProgramSession):
+            dense = dense.with_weights(weights)
+        if self.tables is None:
+            return Servable(self.folder, self.manifest, None, embedder.store, dense)
+        if tables is None:
+            tables = self._rows_of(batches, embedder)
+            if update is not None:
+                update(tables)
+        return Servable(self.folder, self.manifest, tables, None, dense)
+
+    def _rows_of(self, batches: Sequence[Batch], embedder: Embedder) -> MultiTable:
+        """Return tables with the rows that batches need."""
+        plans = [embedder.plan(batch) for batch in batches if batch.size]
+        with self._gate.shared():
+            tables = self.tables
+            if tables is None:
+                raise self._closed()
+            found = tables.emptied()
+            for plan in plans:
+                for place, name in enumerate(self._table_names):
+                    ids = plan.ids(place)
+                    rows, is_there = tables[name].lookup(ids, return_found=True)
+                    found[name].assign(ids[is_there], rows[is_there])
+        return found
 
     def _replace_tables(self, tables: MultiTable) -> None:
         self.tables = tables

@@ -36,6 +36,7 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.InvalidRequest, Code.INVALID_ARGUMENT),
     (errors.ModelNotFound, Code.NOT_FOUND),
     (errors.ModelNotReady, Code.UNAVAILABLE),
+    (errors.CutRefused, Code.FAILED_PRECONDITION),
     (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
     (errors.DataError, Code.INVALID_ARGUMENT),
     (errors.ConfigError, Code.INVALID_ARGUMENT),

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.core.clock import Clock
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import ConfigError, CutRefused, MonolithError
 from monolith.embedding import MultiTable
 from monolith.sync.dense_versions import DenseReader
 from monolith.sync.row_moves import Touched, opened, plan_move, rebuilt, replay, touched_ids
@@ -126,6 +126,7 @@ class Follower:
         self._dense = DenseReader(root)
         self._at: Mapping[int, LogPosition] = {}
         self._status = FollowerStatus()
+        self._refused: Cut | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -166,8 +167,11 @@ class Follower:
         Raises:
             ArtifactError: What was published is damaged, or was removed meanwhile.
             SchemaMismatch: It is of another model.
+            CutRefused: The model does not take it; this cut is not tried again.
         """
         cut = read_cut(self._root)
+        if cut is not None and cut == self._refused:
+            return False  # one try each: the next cut is tried on top of what is shown
         if cut is None or cut == self._status.applied:
             if self._status.error:
                 self._status = replace(self._status, error="")
@@ -175,7 +179,11 @@ class Follower:
         self._status = replace(self._status, newest=cut)
         started_s = self._clock.monotonic_s()
         weights, stamps = self._dense.changes(cut.dense) if self._target.has_weights and cut.dense else ({}, None)
-        rows = self._move(cut, weights)
+        try:
+            rows = self._move(cut, weights)
+        except CutRefused:
+            self._refused = cut
+            raise
         if stamps is not None:
             self._dense.took(stamps)
         self._status = replace(self._status, applied=cut, error="")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from monolith.training.config import RunConfig
@@ -14,6 +15,7 @@ from monolith.training.hooks import (
     ProgressHook,
     PrometheusHook,
     PublishHook,
+    PushHook,
     StopFileHook,
     SummaryHook,
     ThroughputHook,
@@ -22,7 +24,7 @@ from monolith.training.hooks.prediction_dump import prediction_files, prediction
 from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
-__all__ = ["default_hooks"]
+__all__ = ["default_hooks", "on_one_page"]
 
 
 def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
@@ -35,6 +37,8 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
     if config.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics_port))
     hooks += _dumps(config)
+    if config.sync_targets and config.publish_dir is not None:
+        hooks.append(PushHook(config.publish_dir, config))  # before its publisher, to end after it
     if config.publish_dir is not None:
         hooks.append(
             PublishHook(
@@ -55,6 +59,15 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
         if config.controller_port is not None:
             hooks.append(ControllerHook(config.controller_port))
     return hooks
+
+
+def on_one_page(hooks: Sequence[Hook]) -> list[Hook]:
+    """Have all hooks with numbers of their own show them on the metrics page of the run, where there is one."""
+    page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
+    for hook in hooks:
+        if page is not None and isinstance(hook, PushHook):
+            hook.export = page.registry.export
+    return list(hooks)
 
 
 def _dumps(config: RunConfig) -> list[Hook]:

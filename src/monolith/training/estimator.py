@@ -26,7 +26,7 @@ from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.config import RunConfig, SaveTimer
-from monolith.training.default_hooks import default_hooks
+from monolith.training.default_hooks import default_hooks, on_one_page
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
 from monolith.training.heads import Heads
@@ -208,7 +208,7 @@ class Estimator:
         dataset = self._prepared(data)
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
-        chosen = [*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
+        chosen = on_one_page([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
         run = self._make_run(
             config=self.config,
             stepper=self._stepper,

@@ -9,6 +9,7 @@ What a row means is the engine's business; who sends segments where is for the l
 
 from __future__ import annotations
 
+from monolith.artifacts.delta_log.changed_ids import changed_ids
 from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
 from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
 from monolith.artifacts.delta_log.segment import Flavour, LogPosition, Segment, TableChanges, shard_folder
@@ -23,6 +24,7 @@ __all__ = [
     "Replayed",
     "Segment",
     "TableChanges",
+    "changed_ids",
     "publish",
     "read_cut",
     "remove_log",

@@ -12,6 +12,7 @@ from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
+from monolith.training.config.push import PushConfig
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig, RunnerConfig
 from monolith.training.config.runtime import RuntimeConfig
@@ -27,6 +28,7 @@ __all__ = [
     "MetricsConfig",
     "PipelineConfig",
     "PublishConfig",
+    "PushConfig",
     "RunConfig",
     "RunnerConfig",
     "RuntimeConfig",

@@ -20,6 +20,7 @@ from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
+from monolith.training.config.push import PushConfig
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.serving import ServingConfig
@@ -28,7 +29,9 @@ __all__ = ["RunConfig", "RunnerConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig):
+class RunConfig(
+    CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig, PushConfig
+):
     """How one process trains a model.
 
     >>> config = RunConfig(model_dir="runs/ranker", save_checkpoints_steps=1000)
@@ -51,8 +54,15 @@ class RunConfig(CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig,
         if self.model_dir != "":
             check_path(self, "model_dir")
         sections = CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig
-        for section in sections:
+        for section in (*sections, PushConfig):
             section.__post_init__(self)
+        if self.sync_targets and self.publish_dir is None:
+            if not self.model_dir:
+                raise ConfigError(
+                    f"{label(self, 'sync_targets')} without publish_dir or model_dir; the log of changed rows that is "
+                    "pushed from needs a folder: give one of them"
+                )
+            object.__setattr__(self, "publish_dir", str(Path(self.model_dir) / "published"))
         self._check_index()
 
     def _check_index(self) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from monolith.core.errors import ConfigError
+from monolith.sync.push_targets import canonical_target
 from monolith.training.config.cluster import ClusterConfig
 from monolith.training.config.runtime import RuntimeConfig
-from monolith.training.distributed.sync_targets import canonical_target
 
 __all__ = ["DistributedConfig", "Role", "from_cluster"]
 

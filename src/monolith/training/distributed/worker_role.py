@@ -42,7 +42,7 @@ from monolith.training.distributed.shared_rows import READY, SharedRows, shared_
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
-from monolith.training.hooks import ControllerHook, Hook, PublishHook, SlowStartHook
+from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook, SlowStartHook
 from monolith.training.hooks.base import Run
 from monolith.training.hooks.publish import stream_of
 from monolith.training.job_data import SharedOut
@@ -173,7 +173,7 @@ class TrainedWorker:
         config = self._config
         is_alone = config.num_workers == 1
         # Only one process may write to the model folder, and to ports that the settings name.
-        own = replace(config, publish_dir=None, publish_port=None)
+        own = replace(config, publish_dir=None, publish_port=None, sync_targets=())
         if not config.is_chief:
             own = replace(own, model_dir="", metrics_port=None)
         job_config = config if config.is_chief else replace(config, eval_data=None)
@@ -355,7 +355,7 @@ class TrainedWorker:
             return RemoteRows(flush, [folder for folder in folders if folder is not None])
 
         hook = PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows, stream=stream_of(config))
-        return [hook]
+        return [*([PushHook(config.publish_dir, config)] if config.sync_targets else []), hook]
 
     def _compact(self, path: Path) -> None:
         assert self._remote is not None

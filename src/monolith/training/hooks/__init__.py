@@ -14,6 +14,7 @@ from monolith.training.hooks.profiler import ProfilerHook
 from monolith.training.hooks.progress import ProgressHook
 from monolith.training.hooks.prometheus import PrometheusHook
 from monolith.training.hooks.publish import PublishHook
+from monolith.training.hooks.push import PushHook
 from monolith.training.hooks.slow_start import SlowStartHook
 from monolith.training.hooks.stop_file import StopFileHook
 from monolith.training.hooks.stop_signal import StopSignalHook
@@ -52,4 +53,5 @@ __all__ = [
     "FileCloseHook",
     "PredictionDumpHook",
     "PublishHook",
+    "PushHook",
 ]

@@ -17,6 +17,7 @@ from monolith.training.config import (
     MetricsConfig,
     PipelineConfig,
     PublishConfig,
+    PushConfig,
     RunConfig,
     RunnerConfig,
     RuntimeConfig,
@@ -30,6 +31,7 @@ SECTIONS = [
     MetricsConfig,
     RuntimeConfig,
     PublishConfig,
+    PushConfig,
     ClusterConfig,
     ServingConfig,
 ]
@@ -52,7 +54,7 @@ def test_sections_share_no_field() -> None:
 
 
 def test_a_run_has_the_sections_of_one_process() -> None:
-    assert names(RunConfig) == {"model_dir"}.union(*(names(section) for section in SECTIONS[:6]))
+    assert names(RunConfig) == {"model_dir"}.union(*(names(section) for section in SECTIONS[:7]))
 
 
 @pytest.mark.parametrize("field", config_fields(RunnerConfig).values(), ids=lambda field: field.name)
@@ -71,6 +73,7 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         "metrics",
         "runtime",
         "publish",
+        "push",
         "cluster",
         "serving",
     }
@@ -81,6 +84,11 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
     [
         ({"save_checkpoints_secs": 60, "save_checkpoints_steps": 5}, "save_checkpoints_secs is 60 and save_.* is 5"),
         ({"dense_only_save_checkpoints_secs": 1, "dense_only_save_checkpoints_steps": 1}, "give one of the two"),
+        ({"sync_targets": ("a:1",)}, r"sync_targets is \('a:1',\) without publish_dir or model_dir"),
+        ({"sync_targets": ("a:1", "A:1"), "model_dir": "m"}, "sync_targets has 'A:1' twice"),
+        ({"sync_targets": ("https://a:1",), "model_dir": "m"}, "over https and sync_ca_file is None"),
+        ({"sync_targets": ("a:1",), "model_dir": "m", "sync_signature_name": "x"}, "sync_signature_name is 'x'; give"),
+        ({"sync_timeout_s": 0}, "sync_timeout_s is 0; give a number above 0"),
         ({"save_checkpoints_steps": 0}, "save_checkpoints_steps is 0; give a whole number of at least 1"),
         ({"save_checkpoints_steps": 1.5}, r"save_checkpoints_steps is 1\.5; give a whole number"),
         ({"save_checkpoints_secs": 0}, "save_checkpoints_secs is 0; give a number above 0"),

@@ -5,9 +5,9 @@ from scripted_discovery import ScriptedDiscovery
 
 from monolith.core.errors import ConfigError
 from monolith.discovery import Discovery
+from monolith.sync.push_targets import canonical_target
 from monolith.training.config import RunnerConfig
 from monolith.training.distributed import DistributedConfig, from_cluster, run_role
-from monolith.training.distributed.sync_targets import canonical_target
 
 WORKER_ONLY = [
     {"retry_backoff_ms": 0},

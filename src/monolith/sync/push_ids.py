@@ -1,0 +1,80 @@
+"""Ids of several tables that wait for something, each once, however often it was named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from monolith.embedding.store import Ids
+
+__all__ = ["IdSet", "chunks_of"]
+
+
+class IdSet:
+    """Eight bytes an id. Adding is cheap: what was added is put in order now and then. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._sorted: dict[str, Ids] = {}
+        self._added: dict[str, list[Ids]] = {}
+
+    def add(self, ids: Mapping[str, Ids]) -> None:
+        """Add ids, by table."""
+        for table, keys in ids.items():
+            if not len(keys):
+                continue
+            added = self._added.setdefault(table, [])
+            added.append(keys)
+            if sum(map(len, added)) > len(self._sorted.get(table, ())):
+                self._settle(table)
+
+    def all(self) -> dict[str, Ids]:
+        """Return all ids, by table, rising."""
+        for table in list(self._added):
+            self._settle(table)
+        return dict(self._sorted)
+
+    def take(self) -> dict[str, Ids]:
+        """Return all ids, and hold none of them any more."""
+        found = self.all()
+        self._sorted = {}
+        return found
+
+    def __len__(self) -> int:
+        return sum(map(len, self.all().values()))
+
+    def __bool__(self) -> bool:
+        return bool(self._sorted or self._added)
+
+    def _settle(self, table: str) -> None:
+        parts = [*self._added.pop(table, ()), *([self._sorted[table]] if table in self._sorted else ())]
+        self._sorted[table] = np.unique(np.concatenate(parts))
+
+
+def chunks_of(
+    ids: Mapping[str, Ids], row_bytes: Mapping[str, int], max_bytes: int, *, one_table: bool
+) -> Iterator[dict[str, Ids]]:
+    """Cut ids into lots whose rows have at most so many bytes, but for a single row that has more.
+
+    Args:
+        ids: By table.
+        row_bytes: Bytes of a row and its id, by table.
+        max_bytes: Of a lot.
+        one_table: Whether a lot may be of one table only.
+    """
+    lot: dict[str, Ids] = {}
+    room = max_bytes
+    for table, keys in ids.items():
+        at = 0
+        while at < len(keys):
+            fits = room // row_bytes[table]
+            if lot and (fits <= 0 or (one_table and table not in lot)):
+                yield lot
+                lot, room = {}, max_bytes
+                continue
+            part = keys[at : at + max(1, fits)]
+            lot[table] = part
+            at += len(part)
+            room -= len(part) * row_bytes[table]
+    if lot:
+        yield lot

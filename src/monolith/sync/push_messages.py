@@ -1,0 +1,137 @@
+"""Assignments of rows as requests of TensorFlow Serving's Predict, and what a good answer to one looks like.
+
+Three forms, by the name of the signature: ``hashtable_assign`` has an id and a value input for every table,
+``<name>/raw_assign`` the rows of all tables one after the other, and ``raw_assign`` stands for ``<table>/raw_assign``:
+the second form with one table at a time. How requests travel is not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.core.errors import ConfigError, RecordCorrupt, ShardUnavailable
+from monolith.data.records._protobuf import message_class, parse_bytes
+from monolith.data.records.messages import STANDARD
+from monolith.embedding.store import Ids, Rows
+
+__all__ = ["MAX_BYTES", "Assignments", "check_signature"]
+
+MAX_BYTES = 4 << 20
+"""What servers take unless they were told otherwise."""
+_HEAD_BYTES = 4096
+"""More than the names, shapes and tags of a request take, for any sensible number of tables."""
+
+_REQUEST: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictRequest")
+_RESPONSE: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictResponse")
+_TYPES = {np.dtype(np.float32): 1, np.dtype(np.int64): 9}
+_HASHTABLE, _RAW = "hashtable_assign", "raw_assign"
+
+
+@dataclass(frozen=True, slots=True)
+class Assignments:
+    """How the rows of a model's tables are assigned.
+
+    Args:
+        signature: ``hashtable_assign``, ``raw_assign`` or ``<name>/raw_assign``.
+        dims: Table to columns, in sorted-name order.
+
+    Raises:
+        ConfigError: There is no such form.
+    """
+
+    signature: str
+    dims: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        check_signature(self.signature)
+
+    @property
+    def one_table(self) -> bool:
+        """Whether a request is of one table."""
+        return self.signature == _RAW
+
+    @property
+    def row_bytes(self) -> dict[str, int]:
+        """Bytes of an id and its row, by table."""
+        return {table: 8 + 4 * dim for table, dim in self.dims.items()}
+
+    @property
+    def room(self) -> int:
+        """Bytes of ids and rows that a request has room for."""
+        return MAX_BYTES - _HEAD_BYTES - 256 * len(self.dims)
+
+    def request(self, model: str, rows: Mapping[str, tuple[Ids, Rows]]) -> bytes:
+        """Return the bytes of the request that assigns rows; one of a table that is left out is of no rows."""
+        request = _REQUEST()
+        request.model_spec.name = model
+        request.model_spec.signature_name = f"{next(iter(rows))}/{_RAW}" if self.one_table else self.signature
+        for name, array in self._inputs(rows).items():
+            tensor = request.inputs[name]
+            tensor.dtype = _TYPES[array.dtype]
+            for size in array.shape:
+                tensor.tensor_shape.dim.add().size = size
+            tensor.tensor_content = np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes()
+        return bytes(request.SerializeToString())
+
+    def _inputs(self, rows: Mapping[str, tuple[Ids, Rows]]) -> dict[str, NDArray[Any]]:
+        named = list(rows) if self.one_table else list(self.dims)
+        every = {
+            table: rows.get(table, (np.empty(0, np.int64), np.empty((0, self.dims[table]), np.float32)))
+            for table in named
+        }
+        if self.signature == _HASHTABLE:
+            ids = {f"{table}_id": keys for table, (keys, _) in every.items()}
+            return ids | {f"{table}_value": values for table, (_, values) in every.items()}
+        counts = [len(keys) for keys, _ in every.values()]
+        return {
+            "id": np.concatenate([keys for keys, _ in every.values()]),
+            "id_split": np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            "flat_value": np.concatenate([values.reshape(-1) for _, values in every.values()]),
+        }
+
+    def read_answer(self, payload: bytes, rows: Mapping[str, tuple[Ids, Rows]]) -> int:
+        """Check an answer; return the version that took the rows, 0 where it does not say.
+
+        Raises:
+            ShardUnavailable: It does not say that the rows were taken: something else listens there.
+        """
+        if self.signature == _HASHTABLE:
+            expected = {f"{table}_result": len(keys) for table, (keys, _) in rows.items()}
+        else:
+            expected = {"result": 0}
+        try:
+            answer: Any = parse_bytes(_RESPONSE, payload, "the answer")
+        except RecordCorrupt as error:
+            raise ShardUnavailable(f"the answer cannot be read ({error}); see what serves there") from error
+        for name, number in expected.items():
+            if name not in answer.outputs or _number(answer.outputs[name]) != number:
+                raise ShardUnavailable(f"the answer does not say {name} = {number}; see what serves there")
+        return int(answer.model_spec.version.value)
+
+
+def check_signature(name: str) -> None:
+    """Refuse what is the name of no assignment.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    if name not in (_HASHTABLE, _RAW) and (not name.endswith(f"/{_RAW}") or name.startswith("/")):
+        raise ConfigError(f"sync_signature_name is {name!r}; give {_HASHTABLE}, {_RAW} or NAME/{_RAW}")
+
+
+def _number(tensor: Any) -> int | None:
+    """Return the first number of a tensor of whole numbers, in whatever field it is."""
+    if tensor.tensor_content:
+        size = {3: 4, 9: 8}.get(tensor.dtype)
+        content = tensor.tensor_content[:size]
+        return None if size is None else int.from_bytes(content, "little", signed=True)
+    for field in ("int64_val", "int_val"):
+        if values := getattr(tensor, field):
+            return int(values[0])
+    # A value that is left out is 0: protobuf has no other way of saying it in a shape of one element.
+    return 0 if tensor.dtype in (3, 9) else None

@@ -1,0 +1,275 @@
+"""The rows that one target lacks, and the thread that sends them: again after a failure, and never the same id twice.
+
+What waits is ids; their values are asked for when they are sent, so that a row always goes as it is then. A target that
+was away, or shows another version, may have lost what it once took: it is sent everything that was ever changed.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeAlias, cast
+
+from monolith.core import metrics
+from monolith.core.clock import Clock
+from monolith.core.errors import MonolithError, RpcTimeout, ShardUnavailable
+from monolith.core.metrics import Metric
+from monolith.core.retry import RetryPolicy
+from monolith.embedding.store import Ids, Rows
+from monolith.ps import _grpc
+from monolith.ps.security import Security
+from monolith.ps.shard_map import shard_of
+from monolith.sync.push_ids import IdSet, chunks_of
+from monolith.sync.push_messages import MAX_BYTES, Assignments
+from monolith.sync.push_targets import PushTarget
+
+__all__ = ["Export", "PushSettings", "RowSource", "Sender", "SenderStatus"]
+
+logger = logging.getLogger(__name__)
+
+Export: TypeAlias = Callable[[Metric, float, tuple[str, ...]], None]
+"""Takes what a counter grew by, or what a gauge is now."""
+_PREDICT = "/tensorflow.serving.PredictionService/Predict"
+_BACKOFFS = RetryPolicy(attempts=1_000_000, initial_backoff_s=0.1, max_backoff_s=5.0)
+
+
+class RowSource(Protocol):
+    """Who has the rows."""
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id, of ids that are unique within a table; safe in any thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PushSettings:
+    """How rows are sent."""
+
+    timeout_s: float = 3.0
+    """Longest time for one request."""
+    backoffs: RetryPolicy = _BACKOFFS
+    """Pauses after requests that failed; the last one is repeated."""
+    security: Security = field(default_factory=Security)
+    """Token of the targets, and the authority of those that are spoken to over TLS."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SenderStatus:
+    """Where a target is."""
+
+    pushed: int = 0
+    """Rows that it has taken."""
+    failures: int = 0
+    """Requests that failed."""
+    error: str = ""
+    """Why the last request failed; empty when it did not."""
+    waiting: int = 0
+    """Rows that it lacks."""
+    lag_s: float = 0.0
+    """How long the oldest of them has been waiting."""
+
+
+class Sender:
+    """Sends rows to one target, in a thread of its own. All methods may be called from several threads.
+
+    Args:
+        target: Who gets them.
+        rows: Who has them.
+        assignments: The form of the requests.
+        everything: Returns all ids that were ever changed.
+        settings: How they are sent.
+        clock: Measures lag.
+        export: Where numbers go.
+    """
+
+    def __init__(
+        self,
+        target: PushTarget,
+        rows: RowSource,
+        assignments: Assignments,
+        everything: Callable[[], Mapping[str, Ids]],
+        *,
+        settings: PushSettings,
+        clock: Clock,
+        export: Export,
+    ) -> None:
+        self.target = target
+        self._rows = rows
+        self._assignments = assignments
+        self._everything = everything
+        self._settings = settings
+        self._clock = clock
+        self._export = export
+        self._changed = threading.Condition()
+        self._waiting = IdSet()
+        self._since_s: float | None = None
+        self._sending_since_s: float | None = None
+        self._sending = 0
+        self._has_taken = False
+        self._version = 0
+        self._pushed = self._failures = 0
+        self._error: Exception | None = None
+        self._is_ended = self._is_hurried = False
+        security = settings.security if target.is_encrypted else Security(token=settings.security.token)
+        self._channel = cast(Any, _grpc.open_channel(target.address, security, 2 * MAX_BYTES))
+        self._call = self._channel.unary_unary(_PREDICT)
+        self._was_ready = False
+        self._channel.subscribe(self._on_connectivity)
+        self._thread = threading.Thread(target=self._go_on, name=f"push-{target}", daemon=True)
+        self._thread.start()
+
+    @property
+    def status(self) -> SenderStatus:
+        """Where the target is."""
+        with self._changed:
+            since = [each for each in (self._since_s, self._sending_since_s) if each is not None]
+            return SenderStatus(
+                pushed=self._pushed,
+                failures=self._failures,
+                error="" if self._error is None else str(self._error),
+                waiting=len(self._waiting) + self._sending,
+                lag_s=self._clock.monotonic_s() - min(since) if since else 0.0,
+            )
+
+    def add(self, ids: Mapping[str, Ids]) -> None:
+        """Have the rows of these ids sent."""
+        index, count = self.target.shard
+        if count > 1:
+            ids = {table: keys[shard_of(keys, count) == index] for table, keys in ids.items()}
+        with self._changed:
+            self._waiting.add(ids)
+            if self._waiting and self._since_s is None:
+                self._since_s = self._clock.monotonic_s()
+            self._changed.notify_all()
+
+    def show(self) -> None:
+        """Export what changes with time."""
+        status, labels = self.status, (str(self.target),)
+        self._export(metrics.PUSH_WAITING_ROWS, status.waiting, labels)
+        self._export(metrics.PUSH_LAG_SECONDS, status.lag_s, labels)
+
+    def wait_until_sent(self, timeout_s: float) -> bool:
+        """Wait until nothing waits, the target fails once more, or time is over; return whether nothing waits."""
+        with self._changed:
+            before, self._is_hurried = self._failures, True
+            self._changed.notify_all()
+            self._changed.wait_for(lambda: self._is_idle or self._failures > before, timeout_s)
+            self._is_hurried = False
+            return self._is_idle
+
+    @property
+    def _is_idle(self) -> bool:
+        return not self._waiting and self._sending_since_s is None
+
+    def close(self) -> None:
+        """Stop, after the request under way; what waits is forgotten."""
+        with self._changed:
+            self._is_ended = True
+            self._changed.notify_all()
+        self._thread.join()
+        self._channel.unsubscribe(self._on_connectivity)
+        self._channel.close()
+
+    # --- the thread ---
+
+    def _go_on(self) -> None:
+        pauses = self._settings.backoffs.backoffs_s()
+        pause_s = 0.0
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_ended or self._waiting)
+                if self._is_ended:
+                    return
+                ids = self._waiting.take()
+                self._sending = sum(map(len, ids.values()))
+                self._sending_since_s, self._since_s = self._since_s, None
+            is_sent = self._send_all(ids)
+            with self._changed:
+                self._sending, self._sending_since_s = 0, None
+                self._changed.notify_all()
+                if is_sent:
+                    pauses = self._settings.backoffs.backoffs_s()
+                    continue
+                pause_s = next(pauses, pause_s)
+                self._changed.wait_for(lambda: self._is_ended or self._is_hurried, pause_s)
+
+    def _send_all(self, ids: Mapping[str, Ids]) -> bool:
+        """Send rows lot by lot; what could not be sent waits again."""
+        is_sent, is_away = True, False
+        row_bytes, room = self._assignments.row_bytes, self._assignments.room
+        for lot in chunks_of(ids, row_bytes, room, one_table=self._assignments.one_table):
+            if is_away or self._is_ended:
+                self._put_back(lot)
+                continue
+            try:
+                version = self._send(lot)
+            except Exception as error:
+                is_sent = False
+                is_away = isinstance(error, ShardUnavailable | RpcTimeout)
+                self._put_back(lot)
+                self._failed(error)
+            else:
+                self._took(sum(map(len, lot.values())), version)
+        return is_sent and not is_away
+
+    def _send(self, lot: Mapping[str, Ids]) -> int:
+        values = self._rows.pull(lot)
+        rows = {table: (keys, values[table]) for table, keys in lot.items()}
+        request = self._assignments.request(self.target.model, rows)
+        try:
+            answer = self._call(request, timeout=self._settings.timeout_s)
+        except _grpc.CallError as error:
+            raise _grpc.translated(error, "Predict", self.target.address) from error
+        return self._assignments.read_answer(answer, rows)
+
+    def _put_back(self, lot: Mapping[str, Ids]) -> None:
+        with self._changed:
+            self._waiting.add(lot)
+            if self._sending_since_s is not None:
+                self._since_s = self._sending_since_s
+            self._sending -= sum(map(len, lot.values()))
+
+    def _took(self, rows: int, version: int) -> None:
+        with self._changed:
+            was, self._error = self._error, None
+            self._pushed += rows
+            self._sending -= rows
+            is_other = version != self._version and self._has_taken
+            self._version, self._has_taken = version, True
+            self._changed.notify_all()
+        self._export(metrics.PUSH_ROWS_TOTAL, rows, (str(self.target),))
+        if was is not None:
+            logger.info("rows are pushed again target=%s", self.target)
+        if is_other:
+            logger.info("another version takes rows; it is sent all of them target=%s version=%d", self.target, version)
+            self.add(self._everything())
+
+    def _failed(self, error: Exception) -> None:
+        with self._changed:
+            was, self._error = self._error, error
+            self._failures += 1
+            self._changed.notify_all()
+        self._export(metrics.PUSH_FAILURES_TOTAL, 1, (str(self.target),))
+        if not isinstance(error, MonolithError):
+            logger.exception("rows cannot be pushed; trying again target=%s", self.target)
+        elif type(was) is not type(error):  # once, not at every try
+            logger.warning("rows cannot be pushed; trying again target=%s error=%s", self.target, error)
+        if isinstance(error, ShardUnavailable):
+            self._was_lost()
+
+    def _on_connectivity(self, state: Any) -> None:
+        """Notice a target that is started anew between two requests."""
+        is_ready = state.name == "READY"
+        was_ready, self._was_ready = self._was_ready, is_ready
+        if was_ready and not is_ready:
+            self._was_lost()
+
+    def _was_lost(self) -> None:
+        with self._changed:
+            had_taken, self._has_taken = self._has_taken, False
+            if not had_taken or self._is_ended:
+                return
+        logger.info("a target was lost; it will be sent all rows target=%s", self.target)
+        self.add(self._everything())

@@ -1,0 +1,171 @@
+"""Servers with a canary that follow a trainer: what is poisoned is never shown, and what is repaired is."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import publishing_child as child
+from commands import Command, Shell, wait_until
+
+import monolith as mt
+from monolith.core.clock import SystemClock
+from monolith.data.records.reader import read_records
+from monolith.export import export_model
+from monolith.serving import Client
+from monolith.sync import LocalRows, Publisher
+from monolith.training.hooks.publish import copied_weights
+
+LIMIT = 1e-6
+
+
+class Served:
+    """A server as a process, which follows behind a canary."""
+
+    def __init__(self, shell: Shell, *flags: Any) -> None:
+        command = shell.start(
+            *("serve", shell.folder / "exports", "--name", "clicks", "--sync-from", shell.folder / "published"),
+            *("--port", 0, "--rest-port", 0, "--sync-poll-s", 0.005, "--json", *flags),
+        )
+        self.command: Command = command
+        wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
+        said = json.loads(command.out.read_text())
+        self._rest = said["rest_address"]
+        self.client = Client(said["address"], model="clicks", timeout_s=60)
+        wait_until(lambda: any(each.state == "AVAILABLE" for each in self.client.status()), command)
+
+    def metric(self, start: str) -> float:
+        with urllib.request.urlopen(f"http://{self._rest}/metrics", timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+
+    def scores(self, probe: list[bytes]) -> np.ndarray[Any, Any]:
+        return next(iter(self.client.score(probe, "example_batch").values()))
+
+    def wait(self, is_so: Callable[[], bool]) -> None:
+        wait_until(is_so, self.command)
+
+    def kill(self) -> None:
+        self.client.close()
+        process = self.command.process
+        if process.is_alive():
+            assert process.pid is not None
+            os.kill(process.pid, signal.SIGKILL)
+        process.join()
+
+
+class Trainer:
+    """A model in this process that publishes when it is told to, and can be taken back."""
+
+    def __init__(self, folder: Path) -> None:
+        self.made = mt.Estimator(child.Clicker)
+        export_model(self.made.model, self.made.store, folder / "exports", name="clicks", step=0, version=1)
+        child.write_probe(folder / "probe.pb")
+        self.probe = list(read_records(folder / "probe.pb"))
+        data = mt.data.files(str(folder / "probe.pb"), record="example_batch").batch(64)
+        self._batch = next(iter(self.made._prepared(data)))
+        self._saved = folder / "saved"
+        self._weights: dict[str, Any] = {}
+        tables: Any = self.made.store
+        self._tables = tables
+        self.publisher = Publisher(
+            folder / "published",
+            LocalRows(folder / "published", tables, clock=SystemClock()),
+            lambda: copied_weights(self.made.model),
+            clock=SystemClock(),
+        )
+
+    def learn(self, steps: int, *, is_inverted: bool = False) -> None:
+        data = child.CLICKS.dataset().repeat().batch(32)
+        if is_inverted:
+            data = data.map(lambda batch: replace(batch, label=1 - batch.label))
+        self.made.train(data, steps=steps, resume_data=False)
+
+    def publish(self) -> int:
+        self.publisher.publish()
+        assert self.publisher.newest is not None
+        return self.publisher.newest.number
+
+    def scores(self) -> np.ndarray[Any, Any]:
+        stepper = self.made._stepper
+        with torch.no_grad():
+            heads = stepper.predict(stepper.embedder.pull(self._batch))
+        return next(iter(heads.results().values())).predictions
+
+    def keep(self) -> None:
+        self._tables.save(self._saved)
+        self._weights = {name: value.clone() for name, value in self.made.model.state_dict().items()}
+
+    def take_back(self) -> None:
+        self._tables.restore(self._saved)
+        self.made.model.load_state_dict(self._weights)
+
+
+@pytest.fixture
+def trainer(tmp_path: Path) -> Trainer:
+    return Trainer(tmp_path)
+
+
+@pytest.fixture
+def servers(trainer: Trainer, tmp_path: Path) -> Iterator[list[Served]]:
+    shell = Shell(tmp_path)
+    asked = Served(shell, "--canary", "--canary-max-score-shift", 0.1, "--canary-max-mean-shift", 0.1)
+    shifts = ("--canary-max-score-shift", 9, "--canary-max-mean-shift", 9)
+    told = Served(shell, "--canary-records", tmp_path / "probe.pb", *shifts, "--canary-max-calibration-error", 0.5)
+    yield [asked, told]
+    asked.kill()
+    told.kill()
+
+
+def test_servers_show_good_cuts_only(trainer: Trainer, servers: list[Served]) -> None:
+    for served in servers:
+        served.scores(trainer.probe)  # what they are to be judged by
+    trainer.learn(20)
+    shown = trainer.publish()
+    for served in servers:
+        served.wait(lambda served=served: served.metric("monolith_sync_cut{") == shown)  # type: ignore[misc]
+        np.testing.assert_allclose(served.scores(trainer.probe), trainer.scores(), atol=LIMIT, rtol=0)
+    trainer.keep()
+    good = [served.scores(trainer.probe) for served in servers]
+
+    for number, poison in enumerate((_break_weights, lambda trainer: trainer.learn(150, is_inverted=True)), 1):
+        poison(trainer)
+        bad = trainer.publish()
+        for served, scores in zip(servers, good, strict=True):
+            refused = 'monolith_canary_trials_total{model="clicks",outcome="refused"}'
+            while served.metric(refused) < number:
+                np.testing.assert_array_equal(served.scores(trainer.probe), scores)
+            assert served.metric("monolith_canary_held{") == 1
+            assert served.metric("monolith_sync_cut{") == shown < bad
+            np.testing.assert_array_equal(served.scores(trainer.probe), scores)
+        trainer.take_back()
+
+    trainer.learn(5)
+    shown = trainer.publish()
+    for served in servers:
+        served.wait(lambda served=served: served.metric("monolith_sync_cut{") == shown)  # type: ignore[misc]
+        assert served.metric("monolith_canary_held{") == 0
+        np.testing.assert_allclose(served.scores(trainer.probe), trainer.scores(), atol=LIMIT, rtol=0)
+    asked, told = (served.command.err.read_text() for served in servers)
+    assert "nan_rate" in asked
+    assert "score_shift" in asked
+    assert "calibration_error" in told
+
+
+def _break_weights(trainer: Trainer) -> None:
+    with torch.no_grad():
+        for value in trainer.made.model.parameters():
+            value.fill_(float("nan"))
