@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from monolith.cli.main import app
 from monolith.cli._serve_options import BatchingOptions, MonitoringOptions, NetworkOptions
 from monolith.cli._serve_security import SecurityOptions
+from monolith.cli.main import app
 from monolith.core.errors import ConfigError
 from monolith.serving import BatchSettings
 
