@@ -83,7 +83,7 @@ test-asan: setup
 test-tsan: setup
 	scripts/test_sanitizers.sh thread build/tsan
 
-# TensorFlow has an environment of its own; the two interpreters exchange files.
+# TensorFlow has an environment of its own; the two interpreters exchange files and requests.
 .PHONY: compat-setup test-compat
 compat-setup: $(COMPAT)/.requirements ## Create .venv-compat with TensorFlow: for test-compat, and a peer of bench data
 
@@ -92,7 +92,7 @@ $(COMPAT)/.requirements: requirements-compat.lock
 	$(COMPAT)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-compat.lock
 	touch $@
 
-test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, both ways
+test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, and requests with TensorFlow Serving's client
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
 .PHONY: chaos soak

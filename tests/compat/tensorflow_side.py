@@ -5,15 +5,14 @@ Answers each JSON line of standard input with one JSON line. Runs without Monoli
 
 from __future__ import annotations
 
-import json
 import os
-import sys
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 
 import tensorflow as tf
+from json_lines import answer_lines
 
 
 def write(path: str, compression: str, rows: list[dict[str, Any]]) -> int:
@@ -48,18 +47,5 @@ def read(path: str, compression: str) -> list[dict[str, Any]]:
     return rows
 
 
-def main() -> None:
-    with os.fdopen(os.dup(1), "w") as out:
-        os.dup2(2, 1)
-        for line in sys.stdin:
-            command = json.loads(line)
-            action = {"write": write, "read": read}[command.pop("do")]
-            try:
-                answer: dict[str, Any] = {"result": action(**command)}
-            except tf.errors.OpError as error:
-                answer = {"error": type(error).__name__}
-            print(json.dumps(answer), file=out, flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    answer_lines({"write": write, "read": read}, tf.errors.OpError)

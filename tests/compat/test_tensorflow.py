@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +13,6 @@ from monolith.core.errors import RecordCorrupt
 from monolith.data import DenseFeature, Schema, SparseFeature, files
 from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
-
-PYTHON = os.environ.get("TENSORFLOW_PYTHON")
-pytestmark = pytest.mark.skipif(PYTHON is None, reason="TENSORFLOW_PYTHON is not set; run `make test-compat`")
 
 Row = dict[str, Any]
 Ask = Callable[..., Any]
@@ -37,21 +31,10 @@ ROWS: list[Row] = [
 
 
 @pytest.fixture(scope="module")
-def ask() -> Iterator[Ask]:
+def ask(conversation: Callable[..., Any]) -> Iterator[Ask]:
     """Lets TensorFlow do something."""
-    assert PYTHON is not None
-    program = Path(__file__).with_name("tensorflow_side.py")
-    with subprocess.Popen([PYTHON, program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-
-        def do(what: str, **arguments: Any) -> Any:
-            print(json.dumps({"do": what, **arguments}), file=process.stdin, flush=True)
-            answer = json.loads(process.stdout.readline())
-            return answer["error"] if "error" in answer else answer["result"]
-
-        yield do
-        process.stdin.close()
+    with conversation("tensorflow_side.py") as ask:
+        yield ask
 
 
 def as_example(row: Row) -> TfExample:

@@ -1,40 +1,62 @@
-"""The REST API described for machines: OpenAPI 3.1."""
+"""The REST API described for machines: OpenAPI 3.1. Knows every path and status, and no model."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import monolith
+from monolith.serving.loaded_model import DEGRADED
 
 __all__ = ["description"]
 
 _ERROR = {
-    "description": "What was wrong, and what to do",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "required": ["error"],
-                "properties": {"error": {"type": "string"}},
-                "additionalProperties": False,
-            }
-        }
-    },
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string", "minLength": 1}},
+    "additionalProperties": False,
 }
-_STATUSES = ("400", "401", "404", "405", "408", "413", "415", "431", "500", "501", "503", "504")
-_ANY_LIST = {"type": "array", "items": {}, "minItems": 1}
+_REASONS = {
+    "400": "It is no such request",
+    "401": "The bearer token is missing or wrong",
+    "404": "There is no such model, version or label",
+    "405": "The method is another",
+    "408": "The request did not come in time",
+    "413": "The body is too large",
+    "415": "The body's coding is not understood",
+    "417": "What is expected is not understood",
+    "431": "The headers are too large, or too many",
+    "500": "The server failed; its log says why",
+    "501": "It is not served, or not understood",
+    "503": "The server is full, or the model not loaded; come back later",
+    "504": "There was no answer in time",
+    "505": "It is none of HTTP/1.1",
+}
+_HEADERS = {
+    "401": {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}},
+    "405": {"Allow": {"required": True, "schema": {"type": "string"}}},
+    "503": {"Retry-After": {"schema": {"type": "integer"}}},
+}
+_EVERYWHERE = set(_REASONS) - {"401", "404"}
+_RECORD = {
+    "type": "object",
+    "required": ["b64"],
+    "properties": {"b64": {"type": "string", "contentEncoding": "base64"}},
+    "additionalProperties": False,
+}
+_ROWS = {"type": "array", "items": {"type": "object", "minProperties": 1}, "minItems": 1}
+_VALUES = {"type": "array", "items": {"anyOf": [{"not": {"type": "object"}}, _RECORD]}, "minItems": 1}
 _PREDICT_BODY = {
     "oneOf": [
         {
             "type": "object",
-            "description": "By row: one object, or one value, per row.",
+            "description": "By row: an object with a value per input, or the value of the only input.",
             "required": ["instances"],
-            "properties": {"signature_name": {"type": "string"}, "instances": _ANY_LIST},
+            "properties": {"signature_name": {"type": "string"}, "instances": {"anyOf": [_ROWS, _VALUES]}},
             "additionalProperties": False,
         },
         {
             "type": "object",
-            "description": "By column: one list per input.",
+            "description": "By column: a list per input, or the list of the only input.",
             "required": ["inputs"],
             "properties": {"signature_name": {"type": "string"}, "inputs": {"type": ["object", "array"]}},
             "additionalProperties": False,
@@ -43,8 +65,13 @@ _PREDICT_BODY = {
 }
 _PREDICTIONS = {
     "oneOf": [
-        {"type": "object", "required": ["predictions"], "properties": {"predictions": {"type": "array"}}},
-        {"type": "object", "required": ["outputs"], "properties": {"outputs": {}}},
+        {
+            "type": "object",
+            "required": ["predictions"],
+            "properties": {"predictions": {"type": "array"}},
+            "additionalProperties": False,
+        },
+        {"type": "object", "required": ["outputs"], "properties": {"outputs": {}}, "additionalProperties": False},
     ]
 }
 _STATUS = {
@@ -57,10 +84,11 @@ _STATUS = {
                 "type": "object",
                 "required": ["version", "state", "status"],
                 "properties": {
-                    "version": {"type": "string"},
+                    "version": {"type": "string", "pattern": "^[0-9]+$"},
                     "state": {"enum": ["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]},
                     "status": {
                         "type": "object",
+                        "required": ["error_code", "error_message"],
                         "properties": {"error_code": {"type": "string"}, "error_message": {"type": "string"}},
                     },
                 },
@@ -71,8 +99,9 @@ _STATUS = {
 _METADATA = {
     "type": "object",
     "required": ["model_spec", "metadata"],
-    "properties": {"model_spec": {"type": "object"}, "metadata": {"type": "object"}},
+    "properties": {"model_spec": {"type": "object"}, "metadata": {"type": "object", "required": ["signature_def"]}},
 }
+_HEALTH = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
 _CHOICES = {
     "": ([], "the newest version"),
     "/versions/{version}": (
@@ -89,29 +118,57 @@ _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "str
 
 def description() -> dict[str, Any]:
     """Return the description of every path."""
-    paths: dict[str, Any] = {}
-    for choice, (parameters, words) in _CHOICES.items():
-        base = f"/v1/models/{{name}}{choice}"
-        every = [_NAME, *parameters]
-        paths[base] = {"get": _operation(f"Status of {words}", _STATUS, every)}
-        paths[f"{base}/metadata"] = {"get": _operation(f"Signatures of {words}", _METADATA, every)}
-        predict = _operation(f"Scores of {words}", _PREDICTIONS, every)
-        predict["requestBody"] = {"required": True, "content": {"application/json": {"schema": _PREDICT_BODY}}}
-        paths[f"{base}:predict"] = {"post": predict}
-    paths["/healthz"] = {"get": _operation("Whether the process lives", {"type": "object"}, [])}
-    paths["/readyz"] = {"get": _operation("Whether it can be sent requests", {"type": "object"}, [])}
-    paths["/metrics"] = {"get": _operation("Numbers for Prometheus", None, [])}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Monolith model server", "version": monolith.__version__},
-        "paths": paths,
-        "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
+        "paths": {**_model_paths(), **_other_paths()},
+        "components": {
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+            "responses": {status: _refusal(status) for status in _REASONS},
+        },
         "security": [{}, {"token": []}],
     }
 
 
-def _operation(summary: str, schema: dict[str, Any] | None, parameters: list[dict[str, Any]]) -> dict[str, Any]:
-    content = {"text/plain": {}} if schema is None else {"application/json": {"schema": schema}}
+def _model_paths() -> dict[str, Any]:
+    paths: dict[str, Any] = {}
+    for choice, (parameters, words) in _CHOICES.items():
+        base = f"/v1/models/{{name}}{choice}"
+        shared = {"parameters": [_NAME, *parameters]}
+        predict = _operation(f"Scores of {words}", _json(_PREDICTIONS), {"401", "404"})
+        predict["requestBody"] = {"required": True, "content": _json(_PREDICT_BODY)}
+        predict["responses"]["200"]["headers"] = {DEGRADED: {"schema": {"type": "string"}}}
+        status = _operation(f"Status of {words}", _json(_STATUS), {"401", "404"})
+        metadata = _operation(f"Signatures of {words}", _json(_METADATA), {"401", "404"})
+        paths[base] = {"get": status, **shared}
+        paths[f"{base}/metadata"] = {"get": metadata, **shared}
+        paths[f"{base}:predict"] = {"post": predict, **shared}
+    return paths
+
+
+def _other_paths() -> dict[str, Any]:
+    health = {
+        "/healthz": _operation("Whether the process lives", _json(_HEALTH), set()),
+        "/readyz": _operation("Whether it can be sent requests", _json(_HEALTH), set()),
+    }
+    others = {
+        "/metrics": _operation("Numbers for Prometheus", {"text/plain": {}}, {"401"}),
+        "/openapi.json": _operation("This description", _json({"type": "object"}), {"401"}),
+    }
+    open_to_all = {path: {"get": {**operation, "security": [{}]}} for path, operation in health.items()}
+    return {**open_to_all, **{path: {"get": operation} for path, operation in others.items()}}
+
+
+def _operation(summary: str, content: dict[str, Any], more: set[str]) -> dict[str, Any]:
     answers: dict[str, Any] = {"200": {"description": summary, "content": content}}
-    answers.update(dict.fromkeys(_STATUSES, _ERROR))
-    return {"summary": summary, "parameters": parameters, "responses": answers}
+    answers |= {status: {"$ref": f"#/components/responses/{status}"} for status in sorted(_EVERYWHERE | more)}
+    return {"summary": summary, "responses": answers}
+
+
+def _refusal(status: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"description": _REASONS[status], "content": _json(_ERROR)}
+    return {**found, "headers": _HEADERS[status]} if status in _HEADERS else found
+
+
+def _json(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}

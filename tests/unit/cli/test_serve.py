@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from monolith.cli._serve_options import BatchingOptions, MonitoringOptions, NetworkOptions
+from monolith.cli._serve_security import SecurityOptions
 from monolith.cli.main import app
-from monolith.cli.serve import _batching, _channel_arguments, _metrics_path, _security
 from monolith.core.errors import ConfigError
 from monolith.serving import BatchSettings
 
@@ -23,6 +24,8 @@ from monolith.serving import BatchSettings
         (("x", "--grpc_channel_arguments=abc"), "name=value"),
         (("x", "--port=-1", "--rest-port=-1"), "both None"),
         (("x", "--tls-cert=c"), "without key_file"),
+        (("x", "--remote=ps_0=a:1", "--remote-file=y"), "--remote and --remote-file"),
+        (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1 without --disc"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], said: str) -> None:
@@ -37,25 +40,37 @@ def test_an_option_that_is_none_is_wrong_usage() -> None:
 
 
 def test_the_files_of_tensorflow_serving_are_understood(tmp_path: Path) -> None:
-    batching, monitoring, ssl = (tmp_path / name for name in ("batching", "monitoring", "ssl"))
+    batching, monitoring, ssl, token = (tmp_path / name for name in ("batching", "monitoring", "ssl", "token"))
     batching.write_text("max_batch_size { value: 16 }")
     monitoring.write_text("prometheus_config { enable: true path: '/numbers' }")
     ssl.write_text("server_key: 'KEY' server_cert: 'CERT' custom_ca: 'CA' client_verify: true")
-    assert _batching(BatchSettings(), True, batching).max_rows == 16
-    assert _batching(BatchSettings(wait_s=1.0), False, batching) == BatchSettings(max_rows=1)
-    assert _metrics_path(monitoring) == "/numbers"
-    assert _metrics_path(None) == "/monitoring/prometheus/metrics"
-    with _security(None, None, None, ssl, "t") as security:
+    token.write_text("t\n")
+    assert BatchingOptions(batching_parameters_file=batching).settings().max_rows == 16
+    off = BatchingOptions(batching=False, batch_wait_ms=1.0, batching_parameters_file=batching)
+    assert off.settings() == BatchSettings(max_rows=1)
+    assert MonitoringOptions(monitoring_config_file=monitoring).settings()["metrics_path"] == "/numbers"
+    assert MonitoringOptions().settings()["metrics_path"] == "/monitoring/prometheus/metrics"
+    with SecurityOptions(ssl_config_file=ssl, token_file=token).opened() as security:
         assert [security.read(field) for field in ("key_file", "cert_file", "ca_file")] == [b"KEY", b"CERT", b"CA"]
         assert (security.is_mutual, security.token) == (True, "t")
     assert security.key_file is not None
     assert not security.key_file.exists()
-    with pytest.raises(ConfigError, match="one of them"), _security(tmp_path, tmp_path, None, ssl, ""):
+    twice = SecurityOptions(tls_cert=tmp_path, tls_key=tmp_path, ssl_config_file=ssl)
+    with pytest.raises(ConfigError, match="one of them"), twice.opened():
         pass
 
 
 def test_channel_arguments_are_numbers_where_they_look_like_it() -> None:
-    assert _channel_arguments("grpc.max_connection_age_ms=5000,grpc.lb_policy_name=pick") == [
-        ("grpc.max_connection_age_ms", 5000),
-        ("grpc.lb_policy_name", "pick"),
-    ]
+    given = NetworkOptions(grpc_channel_arguments="grpc.max_connection_age_ms=5000,grpc.lb_policy_name=pick")
+    assert given.settings()["grpc_options"] == [("grpc.max_connection_age_ms", 5000), ("grpc.lb_policy_name", "pick")]
+
+
+def test_a_negative_port_is_one_that_is_not_served() -> None:
+    settings = NetworkOptions(port=-1, rest_port=0, max_message_mb=3).settings()
+    assert (settings["port"], settings["rest_port"], settings["max_message_bytes"]) == (None, 0, 3 << 20)
+
+
+def test_the_help_has_a_panel_for_each_group() -> None:
+    shown = CliRunner().invoke(app, ["serve", "--help"]).output
+    for panel in ("Model", "Network", "Batching", "Loading", "Security", "Monitoring", "Sync", "Remote", "Discovery"):
+        assert f"{panel} options" in shown

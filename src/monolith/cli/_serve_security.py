@@ -1,0 +1,68 @@
+"""The options of ``monolith serve`` about who may ask it, and whether others can listen."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from monolith.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from monolith.ps.security import Security
+
+__all__ = ["SecurityOptions", "read_token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityOptions:
+    """TLS and token."""
+
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
+    tls_client_ca: Annotated[Path | None, typer.Option(help="Authority of the clients' certificates (PEM).")] = None
+    ssl_config_file: Annotated[Path | None, typer.Option(help="SSLConfig of TensorFlow Serving, as text.")] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that callers must know.")] = None
+
+    @contextmanager
+    def opened(self) -> Iterator[Security]:
+        """Give what was asked for; files that it needs are there while the context lasts.
+
+        Raises:
+            ConfigError: TLS is asked for twice, or by halves, or a file says what cannot be.
+        """
+        from monolith.ps.security import Security
+
+        token = read_token(self.token_file)
+        files = {"cert_file": self.tls_cert, "key_file": self.tls_key, "ca_file": self.tls_client_ca}
+        if self.ssl_config_file is None:
+            yield Security(token=token, **files)  # type: ignore[arg-type]
+            return
+        if any(file is not None for file in files.values()):
+            raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
+        with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
+            yield Security(token=token, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
+
+
+def read_token(file: Path | None) -> str:
+    """Return the secret in a file; the empty one where there is no file."""
+    return "" if file is None else file.read_text().strip()
+
+
+def _unpacked(ssl_config: Path, folder: Path) -> dict[str, Path]:
+    from monolith.serving import messages
+
+    found = messages.SSLConfig()
+    messages.parse_text(ssl_config.read_text(), found, str(ssl_config))
+    texts = {"cert_file": found.server_cert, "key_file": found.server_key}
+    if found.client_verify:
+        texts["ca_file"] = found.custom_ca
+    files = {field: folder / field for field in texts}
+    for field, path in files.items():
+        path.write_text(texts[field])
+    return files

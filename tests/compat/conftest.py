@@ -1,0 +1,66 @@
+"""Starts programs of this folder in TensorFlow's interpreter, and talks with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import monolith
+from monolith import _native
+
+PYTHON = os.environ.get("TENSORFLOW_PYTHON")
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python() -> str:
+    """The interpreter that has TensorFlow."""
+    if PYTHON is None:
+        pytest.skip("TENSORFLOW_PYTHON is not set; run `make test-compat`")
+    return PYTHON
+
+
+@pytest.fixture(scope="session")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment in which TensorFlow's interpreter finds this very Monolith: its files, and the extension."""
+    folder = tmp_path_factory.mktemp("beside") / "monolith"
+    folder.mkdir()
+    assert monolith.__file__ is not None
+    source, extension = Path(monolith.__file__).parent, Path(_native.__file__)
+    for path in [*(each for each in source.iterdir() if each.suffix != ".so"), extension]:
+        (folder / path.name).symlink_to(path)
+    return {**os.environ, "PYTHONPATH": str(folder.parent), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.fixture(scope="session")
+def conversation(tensorflow_python: str) -> Callable[..., Any]:
+    """Starts a program; while the context lasts, it does what it is asked."""
+
+    @contextmanager
+    def start(program: str, environment: dict[str, str] | None = None) -> Iterator[Ask]:
+        with subprocess.Popen(
+            [tensorflow_python, Path(__file__).with_name(program)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        ) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+
+            def ask(what: str, **arguments: Any) -> Any:
+                print(json.dumps({"do": what, **arguments}), file=process.stdin, flush=True)
+                answer = json.loads(process.stdout.readline())
+                return answer["error"] if "error" in answer else answer["result"]
+
+            yield ask
+            process.stdin.close()
+
+    return start
