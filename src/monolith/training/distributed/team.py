@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-class TeamOver(Exception):  # noqa: N818 - no error: it ends a step that nobody takes any more
+class TeamOver(Exception):
     """The training has ended for all workers; raised where a round would begin.
 
     Attributes:

@@ -105,7 +105,7 @@ def connect_room(host: str, port: int) -> Room:
 
 def make_channels(room: Room, place: TeamPlace) -> TeamChannels:
     """Connect with all others, who do the same; a ``RuntimeError`` says that one of them is gone."""
-    gloo: Any = dist.ProcessGroupGloo  # type: ignore[attr-defined]
+    gloo: Any = dist.ProcessGroupGloo
     timeout = timedelta(seconds=place.timeout_s)
     options = gloo._Options()
     options._timeout = min(timeout, timedelta(seconds=_CONNECT_S))
@@ -126,7 +126,7 @@ def make_channels(room: Room, place: TeamPlace) -> TeamChannels:
 
 
 def _nccl_group(room: Room, place: TeamPlace, timeout: timedelta) -> Any:
-    nccl: Any = dist.ProcessGroupNCCL  # type: ignore[attr-defined]
+    nccl: Any = dist.ProcessGroupNCCL
     os.environ.setdefault("TORCH_NCCL_BLOCKING_WAIT", "1")  # else a lost worker ends this process, too
     options = nccl.Options()
     options._timeout = timeout

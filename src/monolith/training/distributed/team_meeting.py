@@ -1,6 +1,6 @@
 """How workers that step together find each other, at the beginning and whenever one of them was lost.
 
-The chief opens a meeting: it says its port and a new number in a row on the servers, and where its machine is, discovery
+The chief opens a meeting: it says its port and a new number in a row on the servers; where its machine is, discovery
 knows. Everybody comes, or those who wait say who is missing. A meeting that fails half-way is followed by another one.
 """
 
@@ -95,11 +95,11 @@ class ChiefMeeting(TeamMeeting):
             self._rows.write_meeting(Meeting(self._session(), generation, self._port))
             room = dist.PrefixStore(f"{self._session()}/{generation}", self._room)  # type: ignore[attr-defined]
             try:
-                room.set(_here(0), b"1")
+                room.set(_here(0), "1")
                 self._wait(room, lambda: self._has_ended() or not self._missing(room), waiting)  # noqa: B023
                 if self._has_ended():
                     return None
-                room.set(_GO, b"1")
+                room.set(_GO, "1")
                 return make_channels(room, self._place)
             except RuntimeError as error:
                 logger.warning("workers could not connect; they meet again reason=%r", told_reason(error))
@@ -171,7 +171,7 @@ class WorkerMeeting(TeamMeeting):
         reached = connect_room(host, meeting.port)
         prefix = f"{meeting.session}/{meeting.generation}"
         room = dist.PrefixStore(prefix, reached)  # type: ignore[attr-defined]
-        room.set(_here(self._place.index), b"1")
+        room.set(_here(self._place.index), "1")
         self._wait(room, lambda: self._may_go(room, meeting), waiting)
         return make_channels(room, self._place)
 
