@@ -15,6 +15,7 @@ from monolith.embedding import RestoreReport
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.dense_weights import fit_weights
 from monolith.training.checkpoints.state import TrainingState
+from monolith.training.distributed.shared_rows import SHARED_TABLES
 
 __all__ = ["Restored", "restore_all", "restore_without_dense"]
 
@@ -87,8 +88,9 @@ def _restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepo
         report = files.restore_tables(saved, state)
     except ManifestInvalid as error:
         raise _with_remedy(saved, error) from error
-    if report is not None and report.skipped:
-        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(report.skipped))
+    skipped = [] if report is None else [name for name in report.skipped if name not in SHARED_TABLES]
+    if skipped:
+        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(skipped))
     if report is not None and report.missing:
         logger.warning("tables that the checkpoint has not start empty tables=%s", ",".join(report.missing))
     return report
