@@ -28,7 +28,7 @@ sections up to `push` are those of `RunConfig`; `monolith train`, `evaluate` and
 too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
 
 Nothing acts yet on `serving`, `is_local`, and of `cluster` on the two that are exported for TensorFlow. They are
-checked all the same. `num_extra_ps` and `num_redundant_ps` may only be 0, `enable_partial_sync_training` only off;
+checked all the same. `num_extra_ps` and `num_redundant_ps` may only be 0;
 [why](../guide/distributed.md).
 """
 _SECTIONS = (

@@ -217,7 +217,7 @@ def test_a_rank_that_is_lost_ends_the_others_with_one_error(how: str, timeout_s:
         assert one is not None
         is_good, (kind, text) = one
         assert not is_good
-        assert kind == "ClusterError"
+        assert kind == "PeersLost"
         assert text.startswith(f"rank {rank} of 3 lost the others while ")
     if processes[1].is_alive():
         os.kill(processes[1].pid, signal.SIGKILL)

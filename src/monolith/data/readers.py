@@ -127,29 +127,39 @@ def stdin(
 
 
 def parquet(
-    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
     columns: Columns = None,
     *,
     schema: Schema | None = None,
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
 ) -> Dataset:
     """Read Parquet files, a column per feature; see ``monolith.data.sources.parquet``. Needs the extra ``parquet``.
 
     Columns ``__LABEL__``, ``instance_weight`` and those named like LineId fields in capitals (``__UID__``,
-    ``__REQ_TIME__``) fill the labels, the weight and the LineId.
+    ``__REQ_TIME__``) fill the labels, the weight and the LineId. Instead of ``patterns``, files may come from a
+    ``work_list``, as with ``files``.
     """
     from monolith.core.storage import open_file
     from monolith.data.sources.parquet import ParquetSource
+    from monolith.data.sources.shared_parquet import SharedParquetSource
 
-    kept = patterns if isinstance(patterns, str | os.PathLike) else list(patterns)
+    if (patterns is None) == (work_list is None):
+        raise ConfigError("parquet() needs patterns or a work_list, and not both")
+    if work_list is not None and shard != (0, 1):
+        raise ConfigError("a work_list shares the files out; leave shard away")
+    kept = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
     line_fields = None if schema is None else schema.line_fields.native()
+    options: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "open_file": open_file}
 
     def make() -> Source:
-        return ParquetSource(
-            expand(kept), columns, line_fields=line_fields, shard=shard, batch_rows=batch_rows, open_file=open_file
-        )
+        if work_list is not None:
+            return SharedParquetSource(work_list, worker, columns, **options)
+        assert kept is not None  # one of the two
+        return ParquetSource(expand(kept), columns, shard=shard, **options)
 
     return from_source(make, schema=schema, seed=seed)
 

@@ -75,6 +75,8 @@ class Estimator:
     ) -> None:
         self.config = config or RunConfig()
         self._more_extra = extra or dict
+        self._is_alone = extra is None
+        self._places_saved = 1
         self.restored_extra: Mapping[str, Any] = {}
         """What the checkpoint that training went on from held besides; empty without one."""
         self._clock = clock or SystemClock()
@@ -165,7 +167,7 @@ class Estimator:
 
     def resume_at(self, place: Any) -> None:
         """Begin the next training at a place in the data, as ``Dataset.state`` gave it; for those without a folder."""
-        self._place, self._data_ended = place, False
+        self._place, self._data_ended, self._places_saved = place, False, 1
 
     def close(self) -> None:
         """Wait for checkpoints under way."""
@@ -232,6 +234,7 @@ class Estimator:
             self._holds = "training"
             if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
+                self._places_saved = 1
         return self._metrics.results()
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
@@ -262,6 +265,12 @@ class Estimator:
             return False
         if isinstance(dataset, BatchSequence) and self._list is not None and not dataset.is_of(self._list):
             return False  # another list: a place in the last one means nothing in it
+        if self._is_alone and self._places_saved > 1:
+            raise DataError(
+                f"the checkpoint of step {self._step} is of {self._places_saved} workers, each with a place of its own "
+                "in the data, and this is one process. Go on with as many workers, or start at the beginning of the "
+                "data: resume_data=False"
+            )
         try:
             dataset.restore(self._place)
         except DataError as error:
@@ -439,6 +448,7 @@ class Estimator:
             self._step, self._place = restored.step, restored.data
             self._data_ended = bool(restored.extra.get("data_ended"))
             self.restored_extra = restored.extra
+            self._places_saved = len(restored.extra.get("workers", ())) or 1
             if restored.metrics:
                 self._metrics.restore(restored.metrics)
         for timer in self._timers:

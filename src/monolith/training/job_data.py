@@ -59,7 +59,7 @@ def open_rows(
     paths = expand(patterns)
     if all(path.endswith(".parquet") for path in paths):
         if files is not None:
-            raise ConfigError("enable_dynamic_sharding takes record files; Parquet is shared out by row groups without")
+            return data.parquet(work_list=files.work_list, worker=files.worker, seed=seed)
         return data.parquet(patterns, seed=seed, shard=shard)
     options: dict[str, Any] = {"compression": config.compression, "seed": seed}
     if files is None:

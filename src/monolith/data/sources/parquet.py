@@ -23,7 +23,7 @@ from monolith.data.sources.arrow_columns import (
 from monolith.data.sources.base import Position, RecordKind
 from monolith.data.sources.frame import checked_batch_rows, checked_shard
 
-__all__ = ["ParquetSource"]
+__all__ = ["OpenFile", "ParquetSource"]
 
 # Pages are read through a buffer of this size per column, so a row group is never in memory as a whole.
 _COLUMN_BUFFER_BYTES = 1 << 20

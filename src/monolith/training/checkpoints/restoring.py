@@ -12,6 +12,7 @@ from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoi
 from monolith.artifacts.checkpoint_manifest import verify_files
 from monolith.core.errors import ArtifactError, ManifestInvalid
 from monolith.embedding import RestoreReport
+from monolith.embedding.specs import JOB_TABLES
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.dense_weights import fit_weights
 from monolith.training.checkpoints.state import TrainingState
@@ -87,8 +88,9 @@ def _restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepo
         report = files.restore_tables(saved, state)
     except ManifestInvalid as error:
         raise _with_remedy(saved, error) from error
-    if report is not None and report.skipped:
-        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(report.skipped))
+    skipped = [] if report is None else [name for name in report.skipped if not name.startswith(JOB_TABLES)]
+    if skipped:
+        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(skipped))
     if report is not None and report.missing:
         logger.warning("tables that the checkpoint has not start empty tables=%s", ",".join(report.missing))
     return report

@@ -1,4 +1,4 @@
-"""Files of named tensors. The only module of training that imports safetensors."""
+"""Named tensors as files, and as bytes. The only module of training that imports safetensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from monolith.core.errors import ConfigError, ManifestInvalid
 
-__all__ = ["read_tensors", "write_tensors"]
+__all__ = ["pack_tensors", "read_tensors", "unpack_tensors", "write_tensors"]
 
 try:
     from safetensors import SafetensorError
-    from safetensors.torch import load_file, save_file
+    from safetensors.torch import load, load_file, save, save_file
 except ImportError as exc:
     raise ConfigError("checkpoints need safetensors: pip install 'monolith[train]'") from exc
 
@@ -46,3 +46,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
         return load_file(path)
     except SafetensorError as error:
         raise ManifestInvalid(f"'{path}' cannot be read: {error}") from error
+
+
+def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """Return the tensors, which lie in the computer's memory, as bytes."""
+    packed: bytes = save(dict(tensors))
+    return packed
+
+
+def unpack_tensors(packed: bytes) -> dict[str, Tensor]:
+    """Return what ``pack_tensors`` was given."""
+    return load(packed)

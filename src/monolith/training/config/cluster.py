@@ -71,7 +71,8 @@ class ClusterConfig:
     ps_tls_ca: str | Path | None = None
     """Authority (PEM) that the other side's certificate must be of; turns TLS on at a worker."""
     dense_exchange_steps: int = 1
-    """Steps between exchanges of dense weights among several workers: weights are that many steps old."""
+    """Steps between exchanges of dense weights among several workers: weights are that many steps old. With
+    enable_partial_sync_training, between the chief's copies of them to the servers."""
     chief_timeout_secs: float = 1800
     """Seconds that the chief waits at the end for workers still at work."""
     operation_timeout_in_ms: int | None = None
@@ -105,7 +106,7 @@ class ClusterConfig:
     enable_sync_training: bool = False
     """This process is one of several ranks: each holds a shard of the tables, and all of them step together."""
     enable_partial_sync_training: bool = False
-    """Tables on parameter servers, dense gradients averaged at each step; refused: use enable_sync_training."""
+    """Tables on parameter servers, and the dense gradients of all workers added up at each step: they step together."""
     tf_grpc_worker_cache_threads: int | None = None
     """Exported to child processes as TF_GRPC_WORKER_CACHE_THREADS."""
     monolith_grpc_worker_service_handler_multiplier: float | None = None

@@ -19,10 +19,7 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
         ClusterConfig.__post_init__(self)
         JobConfig.__post_init__(self)
         if self.enable_partial_sync_training:
-            raise ConfigError(
-                "enable_partial_sync_training is on; all-reduced dense weights beside parameter servers are not there: "
-                "use enable_sync_training, which needs no servers, or servers alone"
-            )
+            self._check_team()
         if self.enable_sync_training:
             self._check_ranks()
         self._refuse_spare_servers()
@@ -40,6 +37,25 @@ class ClusterJobConfig(JobConfig, ClusterConfig):
                 f"steps_per_eval is {self.steps_per_eval} with {self.num_workers} workers; leave it out, and start a "
                 "process with server_type evaluator, which scores every checkpoint"
             )
+
+    def _check_team(self) -> None:
+        """Refuse what does not go with workers that take every step together."""
+        if self.num_ps == 0:
+            raise ConfigError(
+                "num_ps is 0 with enable_partial_sync_training, whose tables are on servers; give num_ps 1 or more, or "
+                "enable_sync_training, whose ranks hold the tables"
+            )
+        for name, reason in (
+            ("enable_sync_training", "there the ranks hold the tables, here servers do"),
+            ("enable_dynamic_sharding", "a worker that waits for files would hold up all others"),
+            ("kafka_topics", "a worker that waits for messages would hold up all others"),
+            ("slow_start_steps", "no worker can begin later than the others"),
+            ("enable_variable_postpush", "weights are the same at all workers after every step"),
+        ):
+            if value := getattr(self, name):
+                raise ConfigError(
+                    f"{name} is {value} with enable_partial_sync_training: {reason}; leave one of them out"
+                )
 
     def _check_ranks(self) -> None:
         """Refuse what does not go with ranks, which hold the tables themselves and are told where they meet."""

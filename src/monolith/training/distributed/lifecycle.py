@@ -57,6 +57,17 @@ class Session:
         wanted = config.discovery_service_type_ps
         return self._call(lambda: self._discovery.query(wanted), f"discover {config.service_id} for {wanted}")
 
+    def chief_host(self) -> str | None:
+        """Return where worker 0 says it is; None when discovery does not know now."""
+        config = self.config
+        wanted = config.discovery_service_type_worker
+        try:
+            workers = self._call(lambda: self._discovery.query(wanted), f"discover {config.service_id} for {wanted}")
+        except ClusterError as error:
+            logger.warning("the chief was not found error=%s", error)
+            return None
+        return next((worker.host for worker in workers if worker.index == 0), None)
+
     def _call(self, call: Callable[[], T], operation: str) -> T:
         return bounded_call(call, operation, self.config.discovery_operation_timeout_ms)
 

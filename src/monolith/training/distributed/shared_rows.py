@@ -22,6 +22,7 @@ __all__ = [
     "READY",
     "STOPPING",
     "WEIGHTS",
+    "Meeting",
     "SharedRows",
     "WorkerRow",
     "joined_weights",
@@ -38,7 +39,8 @@ _HALF = 1 << 20  # of a count of steps: float32 holds whole numbers up to 2**24 
 READY, DONE, STOPPING, HELD = 1, 2, 3, 4
 """States of a worker: at work; through with its data; of the chief only: everybody is to stop; standing still."""
 
-_HOLD = 1 << 40  # the row that says whether workers are to stand still; no worker has this number
+# No worker has these numbers: whether workers are to stand still, and where they meet to step together.
+_HOLD, _MEETING = 1 << 40, (1 << 40) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,30 @@ class WorkerRow:
         """Return what ``encode`` wrote."""
         state, session, low, high = (int(value) for value in row)
         return cls(state, session, low + high * _HALF)
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """Where workers that step together meet; the chief says so."""
+
+    session: int = 0
+    """Which start of the job this is about."""
+    generation: int = 0
+    """Counts the meetings: a group that has lost a worker meets anew."""
+    port: int = 0
+    """Where the chief waits, on its machine."""
+    is_over: bool = False
+    """Nobody meets any more: the training of this start has ended."""
+
+    def encode(self) -> Floats:
+        """Return its row."""
+        return np.array([self.is_over, self.session, self.generation, self.port], np.float32)
+
+    @classmethod
+    def decode(cls, row: Floats) -> Meeting:
+        """Return what ``encode`` wrote."""
+        is_over, session, generation, port = (int(value) for value in row)
+        return cls(session, generation, port, bool(is_over))
 
 
 def shared_specs() -> list[TableSpec]:
@@ -114,6 +140,19 @@ class SharedRows:
         wanted = WorkerRow(HELD if session else 0, session).encode()
         gradient, self._hold = self._hold - wanted, wanted
         self._store.push({WORKERS: self._everyone[-1:]}, {WORKERS: gradient[None, :]})
+
+    def meeting(self) -> Meeting:
+        """Return where workers meet."""
+        return Meeting.decode(self._meeting_row())
+
+    def write_meeting(self, meeting: Meeting) -> None:
+        """Say where workers meet. Only the chief may."""
+        gradient = self._meeting_row() - meeting.encode()
+        self._store.push({WORKERS: np.array([_MEETING], np.int64)}, {WORKERS: gradient[None, :]})
+
+    def _meeting_row(self) -> Floats:
+        row: Floats = self._store.pull({WORKERS: np.array([_MEETING], np.int64)})[WORKERS][0]
+        return row
 
     def add(self, change: Floats, row: WorkerRow) -> tuple[Floats, list[WorkerRow]]:
         """Add to the weights and say where this worker stands; return the weights and where all workers stand."""

@@ -247,9 +247,12 @@ class ChiefHook(_Member):
         weights, rows = self.rows.weights()
         if total_steps(rows) == 0 and run.stop_reason is None:
             raise DataError("the data gave no batch to any worker; check the patterns and filters")
-        self._take(torch.from_numpy(weights))
+        self._take_last(torch.from_numpy(weights))
         # Part of the checkpoint: who restores it begins a new session.
         self.rows.write(self._row(run, STOPPING if stops_all else DONE))
+
+    def _take_last(self, weights: torch.Tensor) -> None:
+        self._take(weights)
 
     def _wait_for_workers(self, run: Run, timeout_s: float) -> None:
         deadline, seen = Deadline(run.clock, timeout_s), self.rows.read()[1:]

@@ -6,9 +6,10 @@ Worker 0 is the chief: it restores and saves for all. The others keep nothing on
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,11 @@ from monolith.training.distributed.shared_files import (
     worker_name,
 )
 from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
+from monolith.training.distributed.team import Team
+from monolith.training.distributed.team_group import TeamPlace
+from monolith.training.distributed.team_hook import TeamChiefHook, TeamWorkerHook
+from monolith.training.distributed.team_meeting import ChiefMeeting, WorkerMeeting
+from monolith.training.distributed.team_run import TeamEstimator
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
@@ -82,7 +88,15 @@ def train_worker(
         comebacks = 0
         goes_back = False
         while True:
-            worker = TrainedWorker(addresses, config, security, hooks=hooks, clock=clock, goes_back=goes_back)
+            worker = TrainedWorker(
+                addresses,
+                config,
+                security,
+                hooks=hooks,
+                clock=clock,
+                goes_back=goes_back,
+                chief_host=session.chief_host,
+            )
             try:
                 metrics = worker.train()
                 break
@@ -126,6 +140,7 @@ class TrainedWorker:
         hooks: What runs beside the training.
         clock: Measures waits.
         goes_back: Go on from the newest checkpoint, whatever the servers hold.
+        chief_host: Where the chief is, for workers that step together; None when nobody knows.
 
     Raises:
         ConfigError: There is no folder that several workers could share.
@@ -140,6 +155,7 @@ class TrainedWorker:
         hooks: Sequence[Hook] = (),
         clock: Clock | None = None,
         goes_back: bool = False,
+        chief_host: Callable[[], str | None] = lambda: "127.0.0.1",
     ) -> None:
         if config.num_workers > 1 and not config.model_dir:
             raise ConfigError(
@@ -160,6 +176,8 @@ class TrainedWorker:
         self._is_live = False
         self._estimator: Estimator | None = None
         self._member: ChiefHook | WorkerHook | None = None
+        self._chief_host = chief_host
+        self._team = self._make_team() if config.enable_partial_sync_training and config.num_workers > 1 else None
         self._places = WorkerPlaces(config.model_dir)
         self._files = self._shared_files() if config.enable_dynamic_sharding and config.num_workers > 1 else None
         self._waiting = Waiting(
@@ -191,12 +209,15 @@ class TrainedWorker:
                 store=self._open,
                 extra=None if is_alone else self._shared_state,
                 files=None if self._files is None else SharedOut(self._files, worker_name(config.index)),
+                make_estimator=Estimator if self._team is None else self._team_estimator(self._team),
             )
             self._estimator = job.estimator
             if not is_alone:
                 self._go_on()
             return job.train()
         finally:
+            if self._team is not None:
+                self._team.close()
             if self._files is not None:
                 self._files.close()
             if self._remote is not None:
@@ -370,9 +391,13 @@ class TrainedWorker:
         """Return what makes this worker one of several."""
         config = self._config
         options: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
+        make_chief: Callable[..., ChiefHook] = ChiefHook
+        make_worker: Callable[..., WorkerHook] = WorkerHook
+        if self._team is not None:
+            make_chief, make_worker = partial(TeamChiefHook, team=self._team), partial(TeamWorkerHook, team=self._team)
         member: ChiefHook | WorkerHook
         if config.is_chief:
-            member = self._member = ChiefHook(
+            member = self._member = make_chief(
                 self._rows,
                 is_live=lambda: self._is_live,
                 on_restored=self._on_restored,
@@ -381,7 +406,7 @@ class TrainedWorker:
             )
         else:
             on_new_session = None if config.partial_recovery else self._on_taken_back
-            member = self._member = WorkerHook(self._rows, config.index, on_new_session=on_new_session, **options)
+            member = self._member = make_worker(self._rows, config.index, on_new_session=on_new_session, **options)
         slow = SlowStartHook(
             slow_start_step(config.index, config.slow_start_steps),
             member.global_step,
@@ -390,6 +415,43 @@ class TrainedWorker:
         files = [] if self._files is None or not config.is_chief else [SharedFilesHook(self._files)]
         place = PlaceHook(self._places, config.index, lambda: self._session)
         return [place, member, *self._steering(), *files, slow]
+
+    # --- workers that step together ---
+
+    def _make_team(self) -> Team:
+        config = self._config
+        options = {}
+        if config.operation_timeout_in_ms is not None:
+            options["timeout_s"] = config.operation_timeout_in_ms / 1000
+        place = TeamPlace(
+            index=config.index,
+            size=config.num_workers,
+            bind_host=config.bind_host,
+            advertised_host=config.advertised_host or "",
+            bind_port=config.bind_port,
+            accelerator=config.accelerator,
+            meeting_timeout_s=config.session_creation_timeout_secs,
+            **options,
+        )
+        if config.is_chief:
+            return Team(ChiefMeeting(place, self._clock))
+        return Team(WorkerMeeting(place, self._clock, chief_host=self._chief_host, on_new_session=self._on_begun_anew))
+
+    def _on_begun_anew(self) -> None:
+        raise _TakenBack("the chief has begun the training anew; this worker begins with it")
+
+    def _team_estimator(self, team: Team) -> Callable[..., Estimator]:
+        return partial(
+            TeamEstimator,
+            team=team,
+            size=self._config.num_workers,
+            is_current=lambda: self._config.is_chief and not self._is_live,
+            may_hold=self._is_hold_told,
+        )
+
+    def _is_hold_told(self) -> bool:
+        assert self._member is not None  # a run begins with its hooks
+        return self._member.rows.held_session == self._session
 
     def _steering(self) -> list[Hook]:
         """Return what holds, saves and watches all workers at the chief."""

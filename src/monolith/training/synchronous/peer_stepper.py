@@ -27,6 +27,7 @@ from monolith.training.synchronous.peer_batches import StepSizes
 from monolith.training.synchronous.peer_store import OwnGradients, PeerStore
 from monolith.training.synchronous.row_request import SummedRows
 from monolith.training.synchronous.shared_clipping import clip_shared
+from monolith.training.synchronous.summed_weights import NO_HEADS, shared_objective, summed_gradients
 
 __all__ = ["PeerGradients", "PeerStepper", "StepTotals"]
 
@@ -75,7 +76,7 @@ class PeerStepper(Stepper):
         samples = sum(self._sizes.popleft())
         self._share = pulled.batch.size / max(1, samples)
         failures: list[TrainingDiverged] = []
-        heads, rows = _NO_HEADS, [torch.zeros(each.shape) for each in pulled.rows]
+        heads, rows = NO_HEADS, [torch.zeros(each.shape) for each in pulled.rows]
         if pulled.batch.size:
             try:
                 heads, embedded = self._learn(pulled, step)
@@ -114,8 +115,7 @@ class PeerStepper(Stepper):
 
     def _objective(self, heads: Heads) -> Tensor:
         """The heads' losses in full, and this rank's share of those of the layers."""
-        losses = [loss if name in heads.outputs else loss * self._share for name, loss in heads.losses.items()]
-        return torch.stack(losses).sum()
+        return shared_objective(heads, self._share)
 
     def _clip(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
@@ -138,17 +138,9 @@ class PeerStepper(Stepper):
             raise TrainingDiverged(f"step {step + 1}: the loss of another rank is not finite; see what it said")
         self.totals = StepTotals(loss=loss, samples=samples, ids=int(ids))
         learnt = [each for each, ranks in zip(weights, has_gradient, strict=True) if ranks]
-        for dtype in dict.fromkeys(each.dtype for each in learnt):
-            self._sum_gradients([each for each in learnt if each.dtype == dtype])
+        for weight, gradient in zip(learnt, summed_gradients(self._channel, learnt), strict=True):
+            weight.grad = gradient
         return learnt
-
-    @torch.no_grad()
-    def _sum_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        """One flat sum, so that a step is one call however many weights there are."""
-        parts = [torch.zeros_like(each) if each.grad is None else each.grad for each in weights]
-        flat = self._channel.sum(torch.cat([each.reshape(-1) for each in parts]))
-        for weight, part in zip(weights, torch.split(flat, [each.numel() for each in weights]), strict=True):
-            weight.grad = part.view_as(weight)
 
     def _collect(self, pulled: PulledBatch, rows: Sequence[Tensor]) -> OwnGradients:
         places = list(enumerate(self.embedder.declaration.tables))
@@ -200,6 +192,3 @@ class PeerStepper(Stepper):
     def _forget_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
-
-
-_NO_HEADS = Heads(loss=None, losses={}, predictions={}, outputs={}, masks={}, weights={})

@@ -24,7 +24,7 @@ from torch.distributed.rendezvous import rendezvous
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.training.synchronous.rank_place import RankPlace
 
-__all__ = ["Channel", "Peers"]
+__all__ = ["Channel", "Peers", "PeersLost", "told_reason"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,6 +35,18 @@ TIMEOUT_S = 300.0
 """How long a rank waits for the others in one call."""
 MEETING_TIMEOUT_S = 600.0
 """How long all ranks may take to be there."""
+
+
+class PeersLost(ClusterError):
+    """Another process of a group has ended or stands still.
+
+    Attributes:
+        reason: What was being done, and what torch said of it.
+    """
+
+    def __init__(self, message: str, *, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class Channel:
@@ -91,7 +103,7 @@ class Channel:
     def spread(self, tensor: Tensor, source: int = 0) -> Tensor:
         """Replace a tensor by that of one rank; return it."""
         with self._together("sharing weights"):
-            dist.broadcast(tensor, source, group=self._group)
+            dist.broadcast(tensor, group=self._group, group_src=source)
         return tensor
 
     def from_chief(self, content: bytes = b"", source: int = 0) -> bytes:
@@ -121,10 +133,17 @@ class Channel:
         try:
             yield
         except RuntimeError as error:  # torch has no other for a lost rank or a timeout
-            raise ClusterError(
-                f"rank {self.rank} of {self.size} lost the others while {what} ({_reason(error)}); another rank "
-                "has ended or stands still: see what it said. Start all of them again to go on from the last checkpoint"
+            reason = told_reason(error)
+            raise PeersLost(
+                f"rank {self.rank} of {self.size} lost the others while {what} ({reason}); another rank "
+                "has ended or stands still: see what it said. Start all of them again to go on from the last "
+                "checkpoint",
+                reason=f"{what}: {reason}",
             ) from error
+
+    def close(self) -> None:
+        """Let go of the group: without another holder its connections end, and the others see it."""
+        self._group = None
 
 
 class Peers:
@@ -171,7 +190,7 @@ class Peers:
         except (RuntimeError, ValueError) as error:
             raise ClusterError(
                 f"rank {place.rank} of {place.size} has not found the others at {place.host}:{place.port} in "
-                f"{meeting_timeout_s:g} s ({_reason(error)}); check that all ranks were started, and the address"
+                f"{meeting_timeout_s:g} s ({told_reason(error)}); check that all ranks were started, and the address"
             ) from error
         self.steps = self._channel(dist.group.WORLD)
         """Of the thread that trains."""
@@ -225,7 +244,7 @@ def _meet(place: RankPlace, timeout: timedelta) -> Any:
     return store
 
 
-def _reason(error: BaseException) -> str:
-    """What torch says, without the place in its source and its advice."""
+def told_reason(error: BaseException) -> str:
+    """Return what torch says, without the place in its source and its advice."""
     line = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return re.sub(r"^\[[^]]*:\d+\] ", "", line).partition(". ")[0].rstrip(".")
