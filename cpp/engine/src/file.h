@@ -39,6 +39,7 @@ class InputFile {
   }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] int descriptor() const noexcept { return fd_; }
 
   [[nodiscard]] std::uint64_t size() const {
     struct stat info{};
