@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 #include "engine/crc32c.h"
 #include "engine/error.h"
@@ -22,7 +23,6 @@ namespace {
 constexpr std::size_t kPieceRows = 16384;
 // One more row for every so many finds room in the index before it must be made anew.
 constexpr std::size_t kRoomShare = 16;
-constexpr std::size_t kPageBytes = 4096;  // or more, where pages are larger: then advice is not taken
 constexpr std::size_t kReadBytes = std::size_t{8} << 20;
 // File systems whose files other machines, or a program of the user, may cut off or lose while they are mapped here:
 // NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre. A page that is gone would end the process.
@@ -34,6 +34,8 @@ bool is_foreign(int descriptor) noexcept {
   if (::fstatfs(descriptor, &info) != 0) return true;
   return std::ranges::find(kForeign, static_cast<std::uint64_t>(info.f_type) & 0xFFFFFFFFU) != kForeign.end();
 }
+
+const std::size_t kPageBytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 
 // Advice about the pages that hold some bytes; where it is not taken, nothing is wrong.
 void advise(std::span<const std::byte> bytes, int advice) noexcept {
@@ -119,7 +121,7 @@ ImageFile write_image(Table& table, const std::string& path) {
     ~EndCut() { table.end_cut(); }
   } const end_cut{table};
   try {
-    OutputFile file(path);
+    OutputFile file(path, OutputFile::Cache::kThrough);
     std::vector<std::byte> opening(kImageAlignment);
     std::memcpy(opening.data(), kImageMagic, sizeof kImageMagic);
     file.append(opening);
@@ -178,11 +180,28 @@ TableImage::~TableImage() {
 }
 
 void TableImage::map(int descriptor) {
+  // Where the page cache holds the file in huge pages they can be mapped as such, if addresses fit: room for a huge
+  // page more is taken first, and what lies outside is given back.
+  const std::size_t room = bytes_ < kHugePageBytes ? bytes_ : bytes_ + kHugePageBytes;
+  void* whole = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (whole == MAP_FAILED) throw std::bad_alloc();
+  auto* begin = static_cast<std::byte*>(whole);
+  const std::size_t past = reinterpret_cast<std::uintptr_t>(begin) % kHugePageBytes;
+  const std::size_t skipped = room == bytes_ || past == 0 ? 0 : kHugePageBytes - past;
   // Private and writable: a page that is changed becomes our own, and the file never sees it. Not reserved, because
   // hardly any page will be.
-  void* data = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, descriptor, 0);
-  if (data == MAP_FAILED) throw IoError(std::string("cannot map a table image: ") + std::strerror(errno));
+  void* data =
+      ::mmap(begin + skipped, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE | MAP_FIXED, descriptor, 0);
+  if (data == MAP_FAILED) {
+    const int error = errno;
+    ::munmap(begin, room);
+    throw IoError(std::string("cannot map a table image: ") + std::strerror(error));
+  }
   data_ = static_cast<std::byte*>(data);
+  if (skipped > 0) ::munmap(begin, skipped);
+  const std::size_t pages = (bytes_ + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (skipped + pages < room) ::munmap(data_ + pages, room - skipped - pages);
+  if (bytes_ >= kHugePageBytes) ::madvise(data_, bytes_, MADV_HUGEPAGE);  // what is not cached yet is read in such
 }
 
 void TableImage::check(const Table& table) {
