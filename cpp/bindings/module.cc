@@ -8,6 +8,7 @@ NB_MODULE(_native, m) {
   bindings::bind_table(m);
   bindings::bind_snapshot(m);
   bindings::bind_delta(m);
+  bindings::bind_image(m);
   bindings::bind_records(m);
   bindings::bind_rows(m);
   bindings::bind_transforms(m);

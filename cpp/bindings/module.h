@@ -20,6 +20,7 @@ void bind_errors(nb::module_& m);
 void bind_table(nb::module_& m);
 void bind_snapshot(nb::module_& m);
 void bind_delta(nb::module_& m);
+void bind_image(nb::module_& m);
 void bind_records(nb::module_& m);
 void bind_rows(nb::module_& m);
 void bind_transforms(nb::module_& m);

@@ -436,6 +436,14 @@ def delta_tables_hash(tables: Sequence[Table], flavour: DeltaFlavour) -> int: ..
 
 def replay_delta(path: str, tables: Sequence[Table], index: int, count: int) -> DeltaHeader: ...
 
+def write_image(table: Table, path: str) -> tuple[int, int]:
+    """Write a serving table; return (bytes, rows)."""
+
+def load_image(table: Table, path: str, bytes: int, is_read: bool) -> bool:
+    """
+    Let an empty serving table go on with an image; return whether the file is mapped.
+    """
+
 class Records:
     """Some serialized messages of one stream, in order."""
 

@@ -39,6 +39,7 @@ class InputFile {
   }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] int descriptor() const noexcept { return fd_; }
 
   [[nodiscard]] std::uint64_t size() const {
     struct stat info{};
@@ -66,13 +67,16 @@ class InputFile {
 };
 
 // A new file to append to. Large writes go past the page cache where the file system allows it: nobody reads a snapshot
-// back soon, and the copy through the cache costs more than packing the rows does.
+// back soon, and the copy through the cache costs more than packing the rows does. What will be mapped soon goes
+// through it, in writes as large as huge pages, so that it lies there in such where the file system can.
 class OutputFile {
  public:
-  explicit OutputFile(const std::string& path) : path_(path) {
+  enum class Cache : std::uint8_t { kPast, kThrough };
+
+  explicit OutputFile(const std::string& path, Cache cache = Cache::kPast) : path_(path) {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
 #ifdef O_DIRECT
-    fd_ = ::open(path.c_str(), kFlags | O_DIRECT, 0644);
+    if (cache == Cache::kPast) fd_ = ::open(path.c_str(), kFlags | O_DIRECT, 0644);
 #endif
     if (fd_ < 0) fd_ = ::open(path.c_str(), kFlags, 0644);
     if (fd_ < 0) fail_io("create", path_);

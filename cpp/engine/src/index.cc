@@ -9,23 +9,15 @@ namespace engine {
 
 namespace {
 
-// Seven slots of eight filled before growing; growing by a quarter keeps at least 70 % of them filled.
-constexpr std::size_t kFillNumerator = 7;
-constexpr std::size_t kFillDenominator = 8;
 // A small index doubles: its slack is nothing, its rebuilds are many.
 constexpr std::size_t kSmallBuckets = 1024;
-constexpr std::size_t kMostBuckets = 0xFFFFFFFFU / Index::kWidth;
-
-constexpr bool has_room(std::size_t ids, std::size_t buckets) noexcept {
-  return ids * kFillDenominator <= buckets * Index::kWidth * kFillNumerator;
-}
 
 }  // namespace
 
 std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   if (has_room(ids, bucket_count_)) return bucket_count_;
   const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
-  const std::size_t needed = ids * kFillDenominator / (Index::kWidth * kFillNumerator) + 1;
+  const std::size_t needed = ids * 8 / (kWidth * 7) + 1;
   std::size_t buckets = std::max(grown, needed);
   // What does not fill a huge page lies in small ones and costs page walks: a large index ends with a full one.
   constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
@@ -113,6 +105,13 @@ void Index::erase(Slot slot) noexcept {
 void Index::shrink() {
   if (bucket_count_ <= kSmallBuckets || size_ * 4 > std::size_t{bucket_count_} * kWidth) return;
   rebuild(static_cast<std::uint32_t>(std::max(kSmallBuckets, size_ * 3 / (kWidth * 2))));
+}
+
+void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
+  block_ = Block();
+  buckets_ = buckets.empty() ? nullptr : buckets.data();
+  bucket_count_ = static_cast<std::uint32_t>(buckets.size());
+  size_ = ids;
 }
 
 void Index::clear() noexcept {

@@ -64,7 +64,19 @@ void RowStore::reserve(std::size_t more) {
     for (std::size_t i = 0; i < run.slabs; ++i) slabs_.push_back(run.data + i * arena_->slab_bytes());
     capacity_ += run.slabs * slab_rows;
   }
-  memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : slabs_.size() * arena_->slab_bytes();
+  memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : (slabs_.size() - adopted_slabs_) * arena_->slab_bytes();
+}
+
+void RowStore::adopt(std::byte* rows, std::size_t count) {
+  const std::size_t slab_rows = std::size_t{mask_} + 1;
+  adopted_slabs_ = count / slab_rows;
+  for (std::size_t slab = 0; slab < adopted_slabs_; ++slab) slabs_.push_back(rows + slab * slab_rows * row_bytes_);
+  const std::size_t adopted = capacity_ = adopted_slabs_ * slab_rows;
+  end_ = static_cast<std::uint32_t>(adopted);
+  if (count == adopted) return;
+  reserve(count - adopted);
+  std::memcpy(at(end_), rows + adopted * row_bytes_, (count - adopted) * row_bytes_);
+  end_ = static_cast<std::uint32_t>(count);
 }
 
 std::uint32_t RowStore::take() noexcept {
@@ -86,6 +98,7 @@ void RowStore::clear() noexcept {
   first_ = Block();
   capacity_ = 0;
   memory_bytes_ = 0;
+  adopted_slabs_ = 0;
   end_ = 0;
   free_ = kNone;
   free_count_ = 0;

@@ -8,6 +8,7 @@
 
 #include "engine/error.h"
 #include "engine/fid.h"
+#include "engine/table_image.h"
 #include "rows.h"
 
 namespace engine {
@@ -96,6 +97,7 @@ void Table::clear() {
     shard->removal_count = 0;
   }
   arena_.clear();
+  image_.reset();
   if (filter_) filter_->clear();
   max_time_s_ = 0;
   turn_ = 0;
@@ -206,6 +208,28 @@ void Table::reserve(std::size_t ids) {
     const std::size_t share = ids / kShards;
     if (share > shard.index.size()) shard.index.reserve(share - shard.index.size());
   });
+}
+
+void Table::adopt(std::unique_ptr<const TableImage> image) {
+  if (!schema_.is_serving() || size() != 0) {
+    throw ConfigError("table '" + config_.name + "' is not an empty serving table: it cannot take an image");
+  }
+  clear();
+  lock_all();
+  image_ = std::move(image);
+  try {
+    for (std::size_t part = 0; part < kShards; ++part) {
+      const TableImage::Part& from = image_->parts()[part];
+      shards_[part]->rows.adopt(from.rows, from.count);
+      shards_[part]->index.adopt(from.buckets, from.count);
+    }
+  } catch (...) {
+    unlock_all();
+    clear();
+    throw;
+  }
+  unlock_all();
+  see_time(image_->max_time_s());
 }
 
 void Table::copy_to(Table& other) const {

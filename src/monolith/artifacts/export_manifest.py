@@ -54,7 +54,7 @@ RECORD_INPUTS: Mapping[str, str] = {
 SubModel: TypeAlias = Literal["standalone", "entry", "ps", "dense"]
 
 _FORMAT = "monolith.export"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +91,10 @@ class ServedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseProgram:
-    """The dense part: an ONNX program whose large tensors lie in a file of weights beside it."""
+    """The dense part: an ONNX program whose large tensors lie in a file of weights beside it, or a torch package."""
 
+    kind: Literal["onnx", "torch"] = "onnx"
+    """``torch``: a ``torch.export`` package, which only a server with torch can run."""
     inputs: Mapping[str, TensorInfo]
     """``layout/<tensor>``, ``dense/<feature>``, or the name of an attribute of a batch such as ``event_time_s``."""
     outputs: Mapping[str, TensorInfo]
@@ -184,7 +186,8 @@ def read_export_manifest(folder: str | os.PathLike[str]) -> ExportManifest:
     version = body.pop("format_version", None)
     if version != _VERSION:
         raise VersionConflict(
-            f"'{path}' has version {version}, this release reads {_VERSION}; use the one that wrote it"
+            f"'{path}' has version {version}, this release reads {_VERSION}; export the model again, or serve it with the "
+            "release that wrote it"
         )
     try:
         return _decoded(body)

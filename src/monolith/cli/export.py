@@ -59,6 +59,9 @@ def export(
         bool, typer.Option("--full-precision", help="Keep 4 bytes a number where the model says half precision.")
     ] = False,
     skip_zero_rows: Annotated[bool, typer.Option("--skip-zero-rows", help="Leave out rows of zeros.")] = False,
+    program: Annotated[
+        str, typer.Option(help="What servers run: onnx, or torch for what ONNX cannot express; they need torch then.")
+    ] = "onnx",
     torch_program: Annotated[
         bool, typer.Option("--torch-program", help="Write a torch.export package beside the ONNX program.")
     ] = False,
@@ -77,6 +80,7 @@ def export(
         quantize_bits=quantize_bits,
         full_precision=full_precision,
         skip_zero_rows=skip_zero_rows,
+        program=program,  # type: ignore[arg-type]
         with_torch_program=torch_program,
         tolerance=tolerance,
     )

@@ -17,6 +17,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
 from monolith.embedding._arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
+from monolith.embedding.images import load_images, save_images
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs
 from monolith.embedding.store import Ids, Manifest, Rows
@@ -367,6 +368,19 @@ class MultiTable:
                 continue
             tables._tables[entry.name] = Table._load_saved(entry, shard=shard)
             tables._table_of_feature[entry.name] = entry.name
+        return tables
+
+    def save_images(self, path: str | PathLike[str]) -> None:
+        """Write serving tables to a new folder, as files that ``load_images`` need not read."""
+        save_images(list(self._tables.values()), path)
+
+    @classmethod
+    def load_images(cls, path: str | PathLike[str], *, in_memory: bool = False) -> MultiTable:
+        """Make the tables that ``save_images`` wrote, their rows where they lie on disk; see ``images.load_images``."""
+        tables = cls(())
+        for table in sorted(load_images(path, in_memory=in_memory), key=lambda table: table.spec.name):
+            tables._tables[table.spec.name] = table
+            tables._table_of_feature[table.spec.name] = table.spec.name
         return tables
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.export.passes import move_to_device_pass
 
 from monolith.artifacts.export_manifest import DenseProgram, TensorInfo
 from monolith.core.durable_files import write_synced
@@ -18,6 +22,7 @@ from monolith.export.onnx_program import OnnxProgram, convert
 from monolith.export.options import ExportOptions
 from monolith.export.program_session import ProgramSession
 from monolith.export.sample_inputs import SAMPLE_SIZES, sample_inputs
+from monolith.export.torch_session import NAMES_FILE, WEIGHT_PREFIX, TorchSession
 from monolith.export.tracing import TracedModel, input_names, trace
 from monolith.features import Model
 
@@ -37,7 +42,7 @@ class DensePart:
     """The dense part of a model as it is now, ready to be written. Takes the model's weights when it is made.
 
     Raises:
-        ConfigError: ``forward`` cannot be exported, or onnx is missing.
+        ConfigError: ``forward`` cannot be exported.
     """
 
     def __init__(self, model: Model) -> None:
@@ -62,25 +67,26 @@ class DensePart:
             _Sample(inputs, {name: value.cpu().numpy() for name, value in zip(outputs, values, strict=True)})
             for inputs, values in zip(samples, said, strict=True)
         ]
-        self._onnx = convert(self.torch_program, names, outputs, list(model.state_dict()))
-        self.inputs, self.outputs = self._onnx.inputs, self._onnx.outputs
+        self._inputs = names
+        self._weights = list(model.state_dict())
+        self.outputs = _infos([sample.outputs for sample in self._samples])
+
+    @cached_property
+    def _onnx(self) -> OnnxProgram:
+        return convert(self.torch_program, self._inputs, list(self.outputs), self._weights)
 
     def write(self, program: Path, weights: Path, options: ExportOptions) -> DenseProgram:
         """Write program and weights, and check them.
 
         Raises:
-            ConfigError: The program's outputs differ from torch's by more than the tolerance.
+            ConfigError: ONNX cannot express the program, or is not installed; or its outputs differ from torch's by
+                more than the tolerance.
         """
         described = self._described(self._onnx)
         self._onnx.write(program, weights)
         full_bytes = _bytes(program, weights)
         exact = self._outputs(program, described)
-        error = _difference([sample.outputs for sample in self._samples], exact)
-        if not error <= options.tolerance:
-            raise ConfigError(
-                f"the exported program of {self.name} differs from torch by {error:.3g} on sample batches, more than "
-                f"the tolerance of {options.tolerance:g}; if that is as it should be, raise the tolerance"
-            )
+        error = self._check(exact, options)
         described = replace(
             described,
             bytes=full_bytes,
@@ -113,14 +119,47 @@ class DensePart:
             path.with_suffix(suffix).unlink()
         return replace(described, bytes=path.stat().st_size)
 
-    def write_torch(self, path: Path) -> None:
-        """Write the ``torch.export`` package."""
-        torch.export.save(self.torch_program, path)
+    def write_torch(self, path: Path, options: ExportOptions) -> DenseProgram:
+        """Write the ``torch.export`` package, and check it.
+
+        Raises:
+            ConfigError: Its outputs differ from the model's by more than the tolerance.
+        """
+        names = json.dumps({"inputs": self._inputs, "outputs": list(self.outputs)})
+        torch.export.save(move_to_device_pass(self.torch_program, "cpu"), path, extra_files={NAMES_FILE: names})
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+        own = {WEIGHT_PREFIX + name: name for name in self._weights}
+        stored = {own[name]: value for name, value in self.torch_program.state_dict.items() if name in own}
+        described = DenseProgram(
+            kind="torch",
+            inputs=_infos([sample.inputs for sample in self._samples]),
+            outputs=self.outputs,
+            weights={
+                name: TensorInfo(dtype=str(value.dtype).removeprefix("torch."), shape=tuple(value.shape))
+                for name, value in stored.items()
+            },
+            bytes=_bytes(path),
+            full_bytes=_bytes(path),
+            checked_rows=sum(SAMPLE_SIZES),
+        )
+        session = TorchSession(path, described)
+        found = [session.run(sample.inputs, list(self.outputs)) for sample in self._samples]
+        return replace(described, max_abs_error=self._check(found, options))
+
+    def _check(self, found: Sequence[Arrays], options: ExportOptions) -> float:
+        error = _difference([sample.outputs for sample in self._samples], found)
+        if not error <= options.tolerance:
+            raise ConfigError(
+                f"the exported program of {self.name} differs from torch by {error:.3g} on sample batches, more than "
+                f"the tolerance of {options.tolerance:g}; if that is as it should be, raise the tolerance"
+            )
+        return error
 
     def _described(self, onnx: OnnxProgram) -> DenseProgram:
         return DenseProgram(
             inputs=onnx.inputs,
-            outputs=onnx.outputs,
+            outputs=self.outputs,
             weights={
                 name: TensorInfo(dtype=str(array.dtype), shape=tuple(array.shape))
                 for name, array in onnx.weights.items()
@@ -130,6 +169,16 @@ class DensePart:
     def _outputs(self, program: Path, described: DenseProgram) -> list[Arrays]:
         session = ProgramSession(program, described)
         return [session.run(sample.inputs, list(described.outputs)) for sample in self._samples]
+
+
+def _infos(samples: Sequence[Arrays]) -> dict[str, TensorInfo]:
+    """Types and shapes; a size that differs between the samples is that of the batch."""
+    found = {}
+    for name, first in samples[0].items():
+        sizes = zip(*(each[name].shape for each in samples), strict=True)
+        shape = tuple(several[0] if len(set(several)) == 1 else -1 for several in sizes)
+        found[name] = TensorInfo(dtype=str(first.dtype), shape=shape)
+    return found
 
 
 def _difference(wanted: Sequence[Arrays], found: Sequence[Arrays]) -> float:

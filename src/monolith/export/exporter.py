@@ -106,6 +106,8 @@ def export_onnx(
         VersionConflict: The file is there already.
     """
     target = Path(path)
+    if options is not None and options.has_torch_program:
+        raise ConfigError("a torch program is part of a whole export; leave it out (--program, --torch-program) here")
     if target.is_dir():
         raise ConfigError(f"'{target}' is a folder; give a file, such as '{target / 'model.onnx'}'")
     if target.exists() and not overwrite:
@@ -188,7 +190,7 @@ class _Export:
                 shard=(0, 1),
                 signatures=dense_signatures(program.inputs, program.outputs),
                 dense=program,
-                has_torch_program=self._options.with_torch_program,
+                has_torch_program=self._options.has_torch_program,
             )
         if not self._options.is_dense_only:
             found |= self._write_shards(staging)
@@ -216,15 +218,15 @@ class _Export:
             tables=tables,
             has_tables=has_tables,
             dense=program,
-            has_torch_program=options.with_torch_program and not options.has_remote_dense,
+            has_torch_program=options.has_torch_program and not options.has_remote_dense,
         )
 
     def _write_dense(self, folder: Path, part: DensePart) -> DenseProgram:
         (folder / PROGRAM).parent.mkdir()
-        program = part.write(folder / PROGRAM, folder / WEIGHTS, self._options)
-        if self._options.with_torch_program:
-            part.write_torch(folder / TORCH_PROGRAM)
-        return program
+        packed = part.write_torch(folder / TORCH_PROGRAM, self._options) if self._options.has_torch_program else None
+        if packed is not None and self._options.program == "torch":
+            return packed
+        return part.write(folder / PROGRAM, folder / WEIGHTS, self._options)
 
     def _serving_tables(self) -> MultiTable:
         """The tables in their served form; rows that are elsewhere come over a snapshot."""
@@ -239,7 +241,7 @@ class _Export:
 
     def _write_tables(self, folder: Path) -> tuple[ServedTable, ...]:
         tables = self._serving_tables()
-        tables.save(folder / TABLES)
+        tables.save_images(folder / TABLES)
         return _described(tables)
 
     def _write_shards(self, staging: Path) -> dict[str, ExportManifest]:
@@ -249,7 +251,7 @@ class _Export:
         found = {}
         for index in range(count):
             part = MultiTable.load(whole, shard=(index, count))
-            part.save(staging / f"ps_{index}" / TABLES)
+            part.save_images(staging / f"ps_{index}" / TABLES)
             tables = _described(part)
             found[f"ps_{index}"] = replace(
                 self._header,

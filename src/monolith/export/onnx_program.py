@@ -56,7 +56,8 @@ def convert(
     except Exception as error:
         text = " ".join(str(error).split())
         raise ConfigError(
-            f"the dense part cannot be written as ONNX: {text[:600]}; use operators that ONNX has"
+            f"the dense part cannot be written as ONNX: {text[:600]}; use operators that ONNX has, or export it for "
+            "servers that have torch: program='torch' (--program torch)"
         ) from error
     assert made is not None
     proto = made.model_proto

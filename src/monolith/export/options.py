@@ -36,8 +36,10 @@ class ExportOptions:
     """Store table slices declared as half precision with 4 bytes a number: scores are those of training."""
     skip_zero_rows: bool = False
     """Leave out rows that are all zero."""
+    program: Literal["onnx", "torch"] = "onnx"
+    """What servers run. ``torch``: a ``torch.export`` package, for what ONNX cannot express; they need torch then."""
     with_torch_program: bool = False
-    """Also write the dense part as a ``torch.export`` package."""
+    """Also write the dense part as a ``torch.export`` package beside the ONNX program."""
     tolerance: float = 1e-4
     """Largest difference from torch that the dense program may have on sample batches."""
 
@@ -46,6 +48,10 @@ class ExportOptions:
             raise ConfigError(f"layout is {self.layout!r}; give 'standalone' or 'distributed'")
         if self.quantize_bits not in (None, 8, 16):
             raise ConfigError(f"quantize_bits is {self.quantize_bits!r}; give 8 or 16, or None for full precision")
+        if self.program not in ("onnx", "torch"):
+            raise ConfigError(f"program is {self.program!r}; give 'onnx' or 'torch'")
+        if self.program == "torch" and self.quantize_bits is not None:
+            raise ConfigError(f"quantize_bits is {self.quantize_bits}: a torch program has no fewer bits; leave it out")
         shards: Any = self.shards
         if type(shards) is not int or not 1 <= shards <= 9999:
             raise ConfigError(f"shards is {shards!r}; give a whole number from 1 to 9999")
@@ -57,6 +63,11 @@ class ExportOptions:
         if not (math.isfinite(self.tolerance) and self.tolerance > 0):
             raise ConfigError(f"tolerance is {self.tolerance!r}; give a number above 0")
 
+    @property
+    def has_torch_program(self) -> bool:
+        """Whether a ``torch.export`` package is written."""
+        return self.with_torch_program or self.program == "torch"
+
 
 def check_format(name: str) -> None:
     """Refuse formats that are not written.
@@ -67,7 +78,7 @@ def check_format(name: str) -> None:
     if name == "torchscript":
         raise ConfigError(
             "format 'torchscript' is not written: PyTorch has deprecated it, and a server would need torch to read it. "
-            "Use 'monolith', 'onnx', or 'monolith' with a torch.export package beside it (--torch-program)"
+            "Use 'monolith', 'onnx', or 'monolith' with a torch.export package (--program torch)"
         )
     if name not in _FORMATS:
         raise ConfigError(f"format is {name!r}; give one of {', '.join(_FORMATS)}")

@@ -23,7 +23,9 @@ from monolith.artifacts.export_manifest import (
     RECORD_INPUTS,
     SERVING_DEFAULT,
     TABLES,
+    TORCH_PROGRAM,
     WARMUP,
+    DenseProgram,
     ExportManifest,
     Signature,
     read_export_manifest,
@@ -36,6 +38,7 @@ from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
 from monolith.embedding.store import Ids, Rows
 from monolith.export.program_session import ProgramSession
+from monolith.export.torch_session import TorchSession
 from monolith.features import Declaration, Embedder
 from monolith.serving.cut_history import (
     EXPORTED,
@@ -178,7 +181,8 @@ class Servable:
         Args:
             folder: The folder of one version.
             threads: Threads that the dense part of one call may use.
-            verify: What is checked of every file first; those of tables are checked as they are read.
+            verify: What is checked of every file first. Tables are mapped, not read: that their indexes are sound is
+                always checked, that every row is as it was written only with ``checksums``.
             rows: Where an ``entry`` gets rows.
             dense: What computes the dense part of an ``entry`` that has none.
 
@@ -188,12 +192,11 @@ class Servable:
         """
         path = Path(folder)
         manifest = read_export_manifest(path)
-        tables_of = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
         every = {file.name for file in manifest.files}
-        verify_files(path, manifest, size_only=tables_of if verify == "checksums" else every)
+        verify_files(path, manifest, size_only=() if verify == "checksums" else every)
         tables = _load_tables(path, manifest) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
-            dense = ProgramSession(path / PROGRAM, manifest.dense, threads=threads)
+            dense = _open_program(path, manifest.dense, threads)
         if manifest.declaration is not None:
             _check_parts(path, tables, rows, dense)
         return cls(path, manifest, tables, rows, dense)
@@ -216,7 +219,7 @@ class Servable:
     @property
     def has_weights(self) -> bool:
         """Whether the dense part is here, and takes other weights."""
-        return isinstance(self._dense, ProgramSession)
+        return isinstance(self._dense, ProgramSession | TorchSession)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -490,9 +493,9 @@ class Servable:
             ConfigError: There is nothing here of what is to change.
         """
         self._check_open()
-        session: ProgramSession | None = None
+        session: DenseRunner | None = None
         if weights:
-            if not isinstance(self._dense, ProgramSession):
+            if not isinstance(self._dense, ProgramSession | TorchSession):
                 raise ConfigError(
                     f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
                 )
@@ -628,9 +631,15 @@ class Servable:
         return ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
 
 
+def _open_program(folder: Path, program: DenseProgram, threads: int) -> DenseRunner:
+    if program.kind == "torch":
+        return TorchSession(folder / TORCH_PROGRAM, program, threads=threads)
+    return ProgramSession(folder / PROGRAM, program, threads=threads)
+
+
 def _load_tables(folder: Path, manifest: ExportManifest) -> MultiTable:
     try:
-        tables = MultiTable.load(folder / TABLES)
+        tables = MultiTable.load_images(folder / TABLES)
     except SnapshotCorrupt as error:
         raise ManifestInvalid(str(error)) from error
     if list(tables) != [table.name for table in manifest.tables]:

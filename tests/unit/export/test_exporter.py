@@ -15,7 +15,7 @@ import monolith as mt
 from monolith.artifacts.export_folder import ExportFolder
 from monolith.artifacts.export_manifest import PROGRAM, TORCH_PROGRAM, WARMUP, WEIGHTS, read_export_manifest
 from monolith.artifacts.export_warmup import WarmupRequest, encode_warmup
-from monolith.core.errors import ConfigError, RecordCorrupt, VersionConflict
+from monolith.core.errors import ConfigError, DimensionMismatch, ManifestInvalid, RecordCorrupt, VersionConflict
 from monolith.data import Batch
 from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
 from monolith.embedding import Fp16, MultiTable
@@ -270,6 +270,117 @@ def test_a_torch_package_is_written_on_request(estimator: mt.Estimator, tmp_path
     assert program(tensors)[0].shape == (size,)
 
 
+def test_a_torch_program_is_served_with_torch(estimator: mt.Estimator, tmp_path: Path) -> None:
+    path = export(estimator, tmp_path, program="torch", full_precision=True)
+    manifest = read_export_manifest(path)
+    assert manifest.dense is not None
+    assert (manifest.dense.kind, manifest.has_torch_program) == ("torch", True)
+    assert manifest.dense.bytes == (path / TORCH_PROGRAM).stat().st_size
+    assert not (path / PROGRAM).exists()
+    servable = Servable.load(path, verify="checksums")
+    assert servable.warm_up() > 0
+    assert difference(estimator, servable) < 1e-6
+    weights = {name: value.numpy() for name, value in estimator.model.state_dict().items()}
+    servable.apply(weights={name: value * 0 for name, value in weights.items()})
+    assert difference(estimator, servable) > 1e-3
+    servable.apply(weights=weights)
+    assert difference(estimator, servable) < 1e-6
+    with pytest.raises(DimensionMismatch, match="export the changed model"):
+        servable.apply(weights={"tower.0.bias": np.zeros(3, np.float32)})
+
+
+def test_a_torch_program_may_be_elsewhere(estimator: mt.Estimator, tmp_path: Path) -> None:
+    entry = export(
+        estimator,
+        tmp_path,
+        layout="distributed",
+        has_remote_dense=True,
+        program="torch",
+        full_precision=True,
+        version=4,
+    )
+    assert not read_export_manifest(entry).has_torch_program
+    dense, rows = (Servable.load(tmp_path / name / "4") for name in ("dense_0", "ps_0"))
+
+    class Asked:
+        def run(self, inputs: Any, outputs: Any) -> Any:
+            found = dense.call("gpu_remote_call", {name: inputs[name] for name in dense.manifest.dense.inputs})  # type: ignore[union-attr]
+            return {name: found[name] for name in outputs}
+
+    assert difference(estimator, Servable.load(entry, rows=rows.tables, dense=Asked())) < 1e-6
+
+
+def test_a_server_without_torch_says_what_a_torch_program_needs(estimator: mt.Estimator, tmp_path: Path) -> None:
+    path = export(estimator, tmp_path, program="torch")
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from monolith.core.errors import ConfigError\n"
+        "from monolith.serving import Servable\n"
+        "try: Servable.load(sys.argv[1])\n"
+        "except ConfigError as error: print(error)"
+    )
+    ended = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, timeout=300)
+    assert "pip install 'monolith[train]'" in ended.stdout, ended.stderr
+    assert "--program onnx" in ended.stdout
+    (path / TORCH_PROGRAM).write_bytes(b"x" * (path / TORCH_PROGRAM).stat().st_size)
+    with pytest.raises(ManifestInvalid, match="no program"):
+        Servable.load(path)
+
+
+class Unspeakable(Ranker):
+    """Computes with what ONNX has no operator for."""
+
+    def forward(self, batch: Batch) -> Any:
+        first = super().forward(batch)[0]
+        return mt.Output(head="click", predictions=torch.special.digamma(first.logits.abs() + 1))
+
+
+def test_what_onnx_cannot_express_goes_as_a_torch_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "DensePart", DensePart)
+    random = np.random.default_rng(3)
+    made = mt.Estimator(Unspeakable, mt.RunConfig(seed=5))
+    made.train([batch(random, 8)], max_steps=0)
+    given = batch(random, 5)
+    wanted = next(made.predict([given]))["click"]
+    with pytest.raises(ConfigError, match=r"cannot be written as ONNX.*--program torch"):
+        export(made, tmp_path)
+    assert ExportFolder(tmp_path).versions() == []
+    servable = Servable.load(export(made, tmp_path, program="torch", full_precision=True))
+    np.testing.assert_allclose(servable.predict_batch(given)["click"], wanted, atol=1e-6)
+
+
+# --- features that share a table ---
+
+
+def test_a_shared_table_is_exported_once(estimator: mt.Estimator, tmp_path: Path) -> None:
+    """``history`` has the rows of ``item``: its ids, and no table of its own, in any form of the export."""
+    alone = export(estimator, tmp_path / "whole", full_precision=True)
+    manifest = read_export_manifest(alone)
+    assert [table.name for table in manifest.tables] == ["item", "user"]
+    images = sorted((alone / "tables").glob("*.table"))
+    assert len(images) == 2
+    assert manifest.declaration is not None
+    tables = {each["name"]: each for each in manifest.declaration["features"]}
+    assert tables["history"]["shared_with"] == "item"
+    entry = export(estimator, tmp_path / "split", layout="distributed", shards=2, full_precision=True, version=1)
+    assert [table.name for table in read_export_manifest(entry).tables] == ["item", "user"]
+    parts = [Servable.load(tmp_path / "split" / f"ps_{index}" / "1") for index in range(2)]
+    store: Any = estimator.store
+    for name in ("item", "user"):
+        assert sum(len(part.tables[name]) for part in parts if part.tables) == len(store[name])
+    for part in parts:
+        assert len(list((part.folder / "tables").glob("*.table"))) == 2
+
+    class Split:
+        def pull(self, ids: Any) -> Any:
+            # An id is in one part only; absent rows are zeros.
+            pulled = [part.tables.pull(ids) for part in parts if part.tables]
+            return {name: sum(each[name] for each in pulled) for name in ids}
+
+    assert difference(estimator, Servable.load(alone)) < 1e-6
+    assert difference(estimator, Servable.load(entry, rows=Split())) < 1e-6
+
+
 def test_recorded_requests_are_carried_along(estimator: mt.Estimator, tmp_path: Path) -> None:
     file = tmp_path / "requests"
     log = encode_warmup(WarmupRequest(model="m", signature="vector", input="examples", records=(b"",)))
@@ -400,6 +511,8 @@ def test_a_forward_that_cannot_be_exported_says_why(how: str, reason: str) -> No
     ("options", "reason"),
     [
         ({"quantize_bits": 4}, "give 8 or 16"),
+        ({"program": "torchscript"}, "'onnx' or 'torch'"),
+        ({"program": "torch", "quantize_bits": 8}, "no fewer bits"),
         ({"layout": "both"}, "'standalone' or 'distributed'"),
         ({"shards": 2}, "distributed"),
         ({"layout": "distributed", "shards": 0}, "from 1"),

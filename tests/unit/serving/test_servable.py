@@ -96,7 +96,7 @@ def make_export(folder: Path, **changes: Any) -> Path:
     tables["user"].assign([fid_of(1, 7), fid_of(1, 8)], [[1], [2]])
     tables["item"].assign([fid_of(2, 7), fid_of(2, 9)], [[3], [4]])
     served = tables.to_serving()
-    served.save(folder / TABLES)
+    served.save_images(folder / TABLES)
     described = tuple(
         ServedTable(name=name, dim=1, rows=len(served[name]), compressors=((1, "fp32"),)) for name in served
     )
@@ -438,7 +438,7 @@ def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> No
     with pytest.raises(ArtifactError, match="holds no export"):
         Servable.load(tmp_path)
     export = make_export(tmp_path / "1")
-    for name in (PROGRAM, WEIGHTS, next(path for path in (export / TABLES).glob("*.rows")).relative_to(export)):
+    for name in (PROGRAM, WEIGHTS, next(path for path in (export / TABLES).glob("*.table")).relative_to(export)):
         content = (export / name).read_bytes()
         (export / name).write_bytes(content[:-1])
         with pytest.raises(ManifestInvalid, match="bytes, the manifest says"):

@@ -18,6 +18,12 @@ inline constexpr Slot kNoSlot = 0xFFFFFFFFU;
 class Index {
  public:
   static constexpr std::size_t kWidth = 4;
+  static constexpr std::size_t kMostBuckets = 0xFFFFFFFFU / kWidth;
+
+  // Seven slots of eight filled before growing; growing by a quarter keeps at least 70 % of them filled.
+  [[nodiscard]] static constexpr bool has_room(std::size_t ids, std::size_t buckets) noexcept {
+    return ids * 8 <= buckets * kWidth * 7;
+  }
 
   // Filled from position 0, so a bucket is full exactly when its last position is taken.
   struct alignas(kLineBytes) Bucket {
@@ -32,6 +38,10 @@ class Index {
   // Bytes that memory_bytes() would grow by to hold `more` further ids.
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
 
+  // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to back.
+  [[nodiscard]] static std::uint32_t home_in(std::uint64_t hash, std::uint32_t bucket_count) noexcept {
+    return static_cast<std::uint32_t>(((hash & 0xFFFFFFFFU) * bucket_count) >> 32);
+  }
   [[nodiscard]] const Bucket* home(std::uint64_t hash) const noexcept { return buckets_ + home_of(hash); }
 
   // The row of an id within one bucket, or kNoRow; and whether the search must go on to the next bucket.
@@ -74,6 +84,9 @@ class Index {
   // Gives memory back when few entries are left.
   void shrink();
   void clear() noexcept;
+  // Goes on with a whole index that lies in memory of somebody else, who keeps it for as long; it may be changed.
+  void adopt(std::span<Bucket> buckets, std::size_t ids) noexcept;
+  [[nodiscard]] std::span<const Bucket> buckets() const noexcept { return {buckets_, bucket_count_}; }
 
   // Calls visit(id, row, time) for every entry, in storage order.
   template <class Visit>
@@ -93,11 +106,7 @@ class Index {
     const auto is = [&](std::uint32_t i) { return static_cast<std::uint32_t>(bucket.ids[i] == id) << i; };
     return is(0) | is(1) | is(2) | is(3);
   }
-  [[nodiscard]] std::span<const Bucket> buckets() const noexcept { return {buckets_, bucket_count_}; }
-  // Keeps the order of hashes, so growing walks both arrays front to back.
-  [[nodiscard]] std::uint32_t home_of(std::uint64_t hash) const noexcept {
-    return static_cast<std::uint32_t>(((hash & 0xFFFFFFFFU) * bucket_count_) >> 32);
-  }
+  [[nodiscard]] std::uint32_t home_of(std::uint64_t hash) const noexcept { return home_in(hash, bucket_count_); }
   [[nodiscard]] std::uint32_t after(std::uint32_t bucket) const noexcept {
     return bucket + 1 == bucket_count_ ? 0 : bucket + 1;
   }

@@ -30,6 +30,9 @@ class RowStore {
   std::uint32_t take() noexcept;
   void free(std::uint32_t row) noexcept;
   void clear() noexcept;
+  // An empty store goes on with rows that lie in memory of somebody else, who keeps them for as long: whole slabs are
+  // used where they are, the rows behind the last of them are copied.
+  void adopt(std::byte* rows, std::size_t count);
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
@@ -44,6 +47,7 @@ class RowStore {
   Block first_;  // the only slab of a small store; doubles until it is full size
   std::size_t capacity_ = 0;
   std::size_t memory_bytes_ = 0;
+  std::size_t adopted_slabs_ = 0;
   std::uint32_t end_ = 0;
   std::uint32_t free_ = kNone;  // head of the list of freed rows, linked through their first word
   std::size_t free_count_ = 0;

@@ -49,6 +49,7 @@ struct RawRows {
 };
 
 class Table;
+class TableImage;
 class Turnstile;
 struct Partition;
 
@@ -124,6 +125,8 @@ class Table {
   // The raw rows of the given ids that are present. Concurrent.
   [[nodiscard]] RawRows raw_rows(std::span<const std::int64_t> ids) const;
   void reserve(std::size_t ids);
+  // An empty serving table goes on with the rows of an image, where they lie. Exclusive.
+  void adopt(std::unique_ptr<const TableImage> image);
   // Upserts all rows, with their times, into a table of the same slices that may store them differently. Concurrent.
   void copy_to(Table& other) const;
 
@@ -217,6 +220,7 @@ class Table {
   std::atomic<std::uint64_t> ids_filtered_{0};
   std::atomic<std::uint64_t> rows_evicted_{0};
   std::atomic<std::uint64_t> touched_dropped_{0};
+  std::unique_ptr<const TableImage> image_;  // what the parts were adopted from
 };
 
 }  // namespace engine

@@ -1,0 +1,38 @@
+// bind_image.cc: exposes table images to Python; converts and forwards.
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+
+#include <memory>
+#include <tuple>
+
+#include "engine/table_image.h"
+#include "module.h"
+
+namespace bindings {
+
+using namespace nb::literals;
+
+void bind_image(nb::module_& m) {
+  m.def(
+      "write_image",
+      [](engine::Table& table, const std::string& path) {
+        const engine::ImageFile file = engine::write_image(table, path);
+        return std::tuple(file.bytes, file.rows);
+      },
+      "table"_a, "path"_a, nb::call_guard<nb::gil_scoped_release>(), "Write a serving table; return (bytes, rows).");
+  m.def(
+      "load_image",
+      [](engine::Table& table, const std::string& path, std::uint64_t bytes, bool is_read) {
+        using Memory = engine::TableImage::Memory;
+        auto image = std::make_unique<const engine::TableImage>(path, bytes, table,
+                                                                is_read ? Memory::kRead : Memory::kMapped);
+        const bool is_mapped = image->is_mapped();
+        table.adopt(std::move(image));
+        return is_mapped;
+      },
+      "table"_a, "path"_a, "bytes"_a, "is_read"_a, nb::call_guard<nb::gil_scoped_release>(),
+      "Let an empty serving table go on with an image; return whether the file is mapped.");
+}
+
+}  // namespace bindings
