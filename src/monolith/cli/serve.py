@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -70,7 +71,7 @@ def serve(
     max_batch_rows: Annotated[int, typer.Option(min=1, help="Rows computed in one call.")] = 4096,
     batch_wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait for more requests.")] = 0.0,
     model_threads: Annotated[int, typer.Option(min=1, help="Calls of models at the same time.")] = 2,
-    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of the dense part of one call.")] = 1,
+    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of one call.")] = 1,
     max_queued_rows: Annotated[
         int, typer.Option(min=1, help="Rows that may wait; then requests are refused.")
     ] = 200_000,
@@ -132,6 +133,7 @@ def serve(
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
     from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
+    from monolith.embedding import set_threads
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
     from monolith.serving.figures import Figures
@@ -153,6 +155,8 @@ def serve(
             ca_file=remote_ca, token="" if remote_token_file is None else remote_token_file.read_text().strip()
         ),
     )
+    set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
+    gc.freeze()  # what was imported stays, and is not to be walked over in the middle of a request
     figures = Figures()
     end_with_starter(os.environ)
     with (

@@ -129,6 +129,8 @@ class HttpServer:
         self.connections: set[_Connection] = set()
         self.is_draining = False
         self.loop = asyncio.new_event_loop()
+        self._outbox: list[Callable[[], None]] = []
+        self._outbox_lock = threading.Lock()
         self._server: asyncio.Server | None = None
         try:
             self._server = self.loop.run_until_complete(
@@ -190,10 +192,23 @@ class HttpServer:
             logger.exception("a request failed path=%s", request.path)
             reply(500, self._error_body("the server failed to answer; its log says why"))
 
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller runs in the server's thread."""
-        return threading.current_thread() is self._thread
+    def in_own_thread(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called in the server's thread: now, or soon. Answers that come together wake it once."""
+        if threading.current_thread() is self._thread:
+            act()
+            return
+        with self._outbox_lock:
+            self._outbox.append(act)
+            if len(self._outbox) > 1:  # who put the first one in woke it
+                return
+        with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile, and its connections are gone
+            self.loop.call_soon_threadsafe(self._empty_outbox)
+
+    def _empty_outbox(self) -> None:
+        with self._outbox_lock:
+            acts, self._outbox = self._outbox, []
+        for act in acts:
+            act()
 
     def error_body(self, text: str) -> bytes:
         """Return the body of a refusal."""
@@ -353,11 +368,7 @@ class _Connection(asyncio.Protocol):
             content_type: str = "application/json",
             headers: Mapping[str, str] | None = None,
         ) -> None:
-            if self._server.is_own_thread:
-                self._write(status, body, content_type, headers, is_head)
-                return
-            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile, and the connection is gone
-                self._loop.call_soon_threadsafe(self._write, status, body, content_type, headers, is_head)
+            self._server.in_own_thread(lambda: self._write(status, body, content_type, headers, is_head))
 
         return reply
 
