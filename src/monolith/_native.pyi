@@ -471,6 +471,11 @@ class Records:
 def pooled_bytes() -> int:
     """Bytes that wait in the buffer pool to be used again."""
 
+def batch_rows(record: bytes) -> int | None:
+    """
+    How many rows a serialized ExampleBatch says it has; None where it is no message.
+    """
+
 class Columns:
     """Names of features and their column numbers; only grows."""
 
@@ -843,6 +848,11 @@ class Layouts:
 
     def plan(self, rows: int, values: Sequence[Any], offsets: Sequence[Any], shared: Sequence[bool]) -> StepPlan:
         """Number the ids of one batch."""
+
+    def plan_of(self, batch: BatchData, places: Sequence[int]) -> StepPlan:
+        """
+        The same for ids that a parser left in a batch: feature i is at places[i] of it.
+        """
 
 def ps_tables_hash(names: Sequence[str], dims: Sequence[int]) -> int: ...
 

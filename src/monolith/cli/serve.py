@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -133,7 +134,6 @@ def serve(
     """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
     from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
-    from monolith.embedding import set_threads
     from monolith.ps.security import Security
     from monolith.serving import BatchSettings, ModelServer, RemoteSettings, ServingConfig, servable_loader
     from monolith.serving.figures import Figures
@@ -155,8 +155,7 @@ def serve(
             ca_file=remote_ca, token="" if remote_token_file is None else remote_token_file.read_text().strip()
         ),
     )
-    set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
-    gc.freeze()  # what was imported stays, and is not to be walked over in the middle of a request
+    _tune_process(threads_per_call)
     figures = Figures()
     end_with_starter(os.environ)
     with (
@@ -197,6 +196,15 @@ def serve(
         ):
             _show(server, as_json)
             endings.get()
+
+
+def _tune_process(threads_per_call: int) -> None:
+    from monolith.embedding import set_threads
+
+    set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
+    # A request passes through several threads. Each would wait the default of 5 ms for a thread that loads a version.
+    sys.setswitchinterval(1e-4)
+    gc.freeze()  # what was imported stays, and is not to be walked over in the middle of a request
 
 
 def _models(base_path: Path | None, name: str, config_file: Path | None, num_versions: int) -> list[ModelConfig]:
