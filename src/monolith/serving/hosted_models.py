@@ -348,8 +348,9 @@ class HostedModels:
 
 def _go_behind_requests() -> None:
     """Lower this thread's priority: a version that loads takes what requests leave of the cores."""
-    with contextlib.suppress(OSError, AttributeError):  # Linux has priorities of threads
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LOAD_NICENESS)
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # Linux has priorities of threads
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
 def _chosen(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
