@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import ssl
@@ -332,7 +333,7 @@ class _Connection(asyncio.Protocol):
                 if b"\n\n" in self._buffer or b"\0" in self._buffer:
                     raise _Refused(400, "the request's head is none of HTTP/1.1")
                 return None
-            self._head = _Head(bytes(self._buffer[:end]), self._server.limits.max_body)
+            self._head = _head_of(bytes(self._buffer[:end]), self._server.limits.max_body)
             del self._buffer[: end + 4]
             self._chunks = _Chunks(self._server.limits.max_body) if self._head.is_chunked else None
             if self._head.expects_continue:
@@ -443,7 +444,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Head:
-    """The head of a request, checked."""
+    """The head of a request, checked. Immutable."""
 
     def __init__(self, text: bytes, max_body: int) -> None:
         first, *lines = text.split(b"\r\n")
@@ -488,6 +489,12 @@ class _Head:
         if int(text) > max_body:
             raise _Refused(413, f"the body has {int(text)} bytes; at most {max_body} are taken")
         return int(text)
+
+
+@functools.lru_cache(256)
+def _head_of(text: bytes, max_body: int) -> _Head:
+    """Return the head; a client's next request often has the same."""
+    return _Head(text, max_body)
 
 
 def _headers(lines: list[bytes]) -> dict[str, str]:
