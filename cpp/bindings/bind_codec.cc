@@ -1,4 +1,5 @@
-// bind_codec.cc: exposes checksums, TFRecord framing and the EntryDump codec to Python; converts and forwards.
+// bind_codec.cc: exposes checksums, base64, JSON, TFRecord framing and the EntryDump codec to Python; converts and
+// forwards.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/pair.h>
@@ -21,6 +22,7 @@
 #include "engine/city_hash.h"
 #include "engine/crc32c.h"
 #include "engine/entry_dump.h"
+#include "engine/json_text.h"
 #include "engine/tfrecord.h"
 #include "module.h"
 
@@ -52,6 +54,20 @@ std::uint64_t city_hash64(nb::handle data) {
   return engine::city_hash64(buffer.bytes().data(), buffer.bytes().size());
 }
 
+// The bytes that a text of base64 stands for; an empty reference where it is none.
+nb::object bytes_of_base64(std::string_view text) {
+  const auto size = engine::base64_size(text);
+  if (!size) return {};
+  auto bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(*size)));
+  if (!bytes.is_valid()) throw nb::python_error();
+  bool is_good = false;
+  {
+    nb::gil_scoped_release unlocked;
+    is_good = engine::decode_base64(text, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())));
+  }
+  return is_good ? bytes : nb::object();
+}
+
 // None where the text is no base64 in its plain form; who asks says what is wrong with it.
 nb::object decode_base64(nb::str text) {
   Py_ssize_t length = 0;
@@ -60,17 +76,33 @@ nb::object decode_base64(nb::str text) {
     PyErr_Clear();
     return nb::none();
   }
-  const std::string_view view(signs, static_cast<std::size_t>(length));
-  const auto size = engine::base64_size(view);
-  if (!size) return nb::none();
-  auto bytes = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(*size)));
-  if (!bytes.is_valid()) throw nb::python_error();
-  bool is_good = false;
+  nb::object bytes = bytes_of_base64({signs, static_cast<std::size_t>(length)});
+  return bytes.is_valid() ? bytes : nb::none();
+}
+
+// None where the text has no records, or not in their plain form.
+nb::object lift_records(nb::bytes json) {
+  const auto found = engine::lift_records({json.c_str(), json.size()});
+  if (!found) return nb::none();
+  nb::list records;
+  for (const std::string_view text : found->records) {
+    nb::object bytes = bytes_of_base64(text);
+    if (!bytes.is_valid()) return nb::none();
+    records.append(std::move(bytes));
+  }
+  return nb::make_tuple(nb::bytes(found->rest.data(), found->rest.size()), std::move(records));
+}
+
+nb::bytes encode_floats(const nb::ndarray<const float, nb::c_contig, nb::device::cpu>& values) {
+  std::vector<std::size_t> sizes(values.ndim());
+  for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = values.shape(i);
+  std::string text;
   {
     nb::gil_scoped_release unlocked;
-    is_good = engine::decode_base64(view, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())));
+    text.reserve(2 + 16 * values.size());
+    engine::append_json({values.data(), values.size()}, sizes, text);
   }
-  return is_good ? bytes : nb::none();
+  return nb::bytes(text.data(), text.size());
 }
 
 nb::bytes frame_record(nb::handle payload) {
@@ -173,6 +205,14 @@ nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& 
 void bind_codec(nb::module_& m) {
   m.def("decode_base64", &decode_base64, "text"_a, nb::sig("def decode_base64(text: str) -> bytes | None"),
         "The bytes that a text stands for, or None where it is no base64.");
+  m.def("lift_records", &lift_records, "json"_a,
+        nb::sig("def lift_records(json: bytes) -> tuple[bytes, list[bytes]] | None"),
+        "The JSON with ``{\"b64\":n}`` in the place of its n-th base64 object, and what those stand for; None where "
+        "there "
+        "are none, or where they cannot be taken out like this.");
+  m.def("encode_floats", &encode_floats, "values"_a,
+        nb::sig("def encode_floats(values: numpy.typing.NDArray[numpy.float32]) -> bytes"),
+        "An array as JSON: the shortest numbers that are read as the same floats.");
   m.def("crc32c", &crc32c, "data"_a, "seed_crc"_a = 0, "Extend a CRC-32C by the bytes of ``data``.",
         nb::sig("def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int"));
   m.def(

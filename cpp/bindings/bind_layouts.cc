@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "arrays.h"
+#include "engine/data/assembler.h"
 #include "engine/error.h"
 #include "engine/layout/layouts.h"
 #include "engine/table.h"
@@ -96,6 +97,20 @@ StepPlan make_plan(const Layouts& layouts, std::size_t rows, nb::sequence values
   }
   nb::gil_scoped_release unlocked;
   return layouts.plan(rows, ids, *shared_pool());
+}
+
+// The same for ids that a parser left in a batch: feature i is at places[i].
+StepPlan make_plan_of(const Layouts& layouts, const engine::data::BatchData& batch,
+                      const std::vector<std::size_t>& places) {
+  std::vector<engine::layout::FeatureIds> ids;
+  ids.reserve(places.size());
+  for (const std::size_t place : places) {
+    if (place >= batch.ids.size()) throw nb::index_error();
+    const auto& each = batch.ids[place];
+    ids.push_back({each.values, each.offsets, each.is_shared});
+  }
+  nb::gil_scoped_release unlocked;
+  return layouts.plan(batch.rows, ids, *shared_pool());
 }
 
 void pool(const StepPlan& plan, nb::sequence rows, nb::sequence outputs) {
@@ -190,7 +205,9 @@ void bind_layouts(nb::module_& m) {
           "plan", &make_plan, "rows"_a, "values"_a, "offsets"_a, "shared"_a,
           nb::sig("def plan(self, rows: int, values: collections.abc.Sequence[typing.Any], "
                   "offsets: collections.abc.Sequence[typing.Any], shared: collections.abc.Sequence[bool]) -> StepPlan"),
-          "Number the ids of one batch.");
+          "Number the ids of one batch.")
+      .def("plan_of", &make_plan_of, "batch"_a, "places"_a,
+           "The same for ids that a parser left in a batch: feature i is at places[i] of it.");
 }
 
 }  // namespace bindings

@@ -1,5 +1,6 @@
 // bind_rows.cc: records -> rows -> batches. Converts, releases the GIL and forwards.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
@@ -16,6 +17,7 @@
 
 #include "arrays.h"
 #include "engine/data/assembler.h"
+#include "engine/data/batch_rows.h"
 #include "engine/data/line_id.h"
 #include "engine/data/row.h"
 #include "engine/data/row_encoder.h"
@@ -130,6 +132,13 @@ nb::object view(const Batch& batch, const std::vector<BatchData::Field>& fields,
 }  // namespace
 
 void bind_rows(nb::module_& m) {
+  m.def(
+      "batch_rows",
+      [](nb::bytes record) {
+        return engine::data::batch_rows({reinterpret_cast<const std::byte*>(record.c_str()), record.size()});
+      },
+      "record"_a, "How many rows a serialized ExampleBatch says it has; None where it is no message.");
+
   nb::class_<Columns>(m, "Columns", "Names of features and their column numbers; only grows.")
       .def(nb::init<>())
       .def("want", &Columns::want, "name"_a, "The column of that name; made when it is new.")

@@ -15,6 +15,16 @@ from typing_extensions import Buffer
 def decode_base64(text: str) -> bytes | None:
     """The bytes that a text stands for, or None where it is no base64."""
 
+def lift_records(json: bytes) -> tuple[bytes, list[bytes]] | None:
+    """
+    The JSON with ``{"b64":n}`` in the place of its n-th base64 object, and what those stand for; None where there are none, or where they cannot be taken out like this.
+    """
+
+def encode_floats(values: numpy.typing.NDArray[numpy.float32]) -> bytes:
+    """
+    An array as JSON: the shortest numbers that are read as the same floats.
+    """
+
 def crc32c(data: bytes | bytearray | memoryview, seed_crc: int = 0) -> int:
     """Extend a CRC-32C by the bytes of ``data``."""
 
@@ -471,6 +481,11 @@ class Records:
 def pooled_bytes() -> int:
     """Bytes that wait in the buffer pool to be used again."""
 
+def batch_rows(record: bytes) -> int | None:
+    """
+    How many rows a serialized ExampleBatch says it has; None where it is no message.
+    """
+
 class Columns:
     """Names of features and their column numbers; only grows."""
 
@@ -843,6 +858,11 @@ class Layouts:
 
     def plan(self, rows: int, values: Sequence[Any], offsets: Sequence[Any], shared: Sequence[bool]) -> StepPlan:
         """Number the ids of one batch."""
+
+    def plan_of(self, batch: BatchData, places: Sequence[int]) -> StepPlan:
+        """
+        The same for ids that a parser left in a batch: feature i is at places[i] of it.
+        """
 
 def ps_tables_hash(names: Sequence[str], dims: Sequence[int]) -> int: ...
 

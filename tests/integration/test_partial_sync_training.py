@@ -94,7 +94,9 @@ def test_workers_have_the_same_weights_after_each_step_to_the_end_of_unequal_dat
     options: dict[str, Any], tmp_path: Path
 ) -> None:
     pattern = child.write_data(tmp_path)
-    config = settings(pattern, tmp_path / "run", task=f"{child.__file__}:Ranker", batch_size=40, num_workers=3, **options)
+    config = settings(
+        pattern, tmp_path / "run", task=f"{child.__file__}:Ranker", batch_size=40, num_workers=3, **options
+    )
     seen = {index: Weights() for index in range(3)}
     run_job(config, {index: [hook] for index, hook in seen.items()})
     assert seen[0].digests == seen[1].digests == seen[2].digests

@@ -133,6 +133,11 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
       if (place >= kept) continue;
       const std::size_t target = unit * kept + place;
       float* out = job.out + target * width.value;
+      if (!adds && !schema_.is_plain() && rows[position] != nullptr) {
+        schema_.read(rows[position], out, scales);
+        if (job.found != nullptr) job.found[target] = 1;
+        continue;
+      }
       const float* values = values_at(position);
       if (adds) {
         if (values != nullptr) add_row(out, values, width);

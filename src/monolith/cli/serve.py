@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
+import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -73,6 +75,7 @@ def serve(
     from monolith.serving.figures import Figures
     from monolith.serving.following import Following
 
+    _tune_process(batches.threads_per_call)
     figures = Figures()
     end_with_starter(os.environ)
     with (
@@ -98,6 +101,15 @@ def serve(
         ):
             _show(server, as_json)
             endings.get()
+
+
+def _tune_process(threads_per_call: int) -> None:
+    from monolith.embedding import set_threads
+
+    set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
+    # A request passes through several threads. Each would wait the default of 5 ms for a thread that loads a version.
+    sys.setswitchinterval(1e-4)
+    gc.freeze()  # what was imported stays, and is not to be walked over in the middle of a request
 
 
 def _show(server: ModelServer, as_json: bool) -> None:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from monolith import _native
 from monolith.core.errors import ConfigError
 
-__all__ = ["Array", "Batch", "Ragged", "Texts"]
+__all__ = ["Array", "Batch", "ParsedIds", "Ragged", "Texts"]
 
 Array: TypeAlias = Any
 """A NumPy array, or after ``as_torch`` a tensor."""
@@ -111,6 +111,19 @@ class _Lazy(Mapping[str, _Value]):
 
     def __len__(self) -> int:
         return len(self._places)
+
+
+class ParsedIds(_Lazy["Ragged"]):
+    """Lists of ids where the parser left them; who works natively takes them from there."""
+
+    def __init__(self, places: Mapping[str, int], data: _native.BatchData, writable: bool) -> None:
+        super().__init__(places, lambda place: Ragged(*data.ids(place, writable)))
+        self.data = data
+        """The batch that holds them."""
+
+    def places(self, names: Sequence[str]) -> list[int]:
+        """Return where in ``data`` the ids of these features are."""
+        return [self._places[name] for name in names]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -289,7 +302,7 @@ def batch_of(
     """Make a batch of native arrays; the mappings say at which place each name is."""
     return Batch(
         size=data.rows,
-        ids=_Lazy(sparse, lambda place: Ragged(*data.ids(place, writable))),
+        ids=ParsedIds(sparse, data, writable),
         dense=_Lazy(dense, lambda place: _numbers_or_texts(data.dense(place, writable))),
         label=data.label(writable),
         label_mask=data.label_mask(writable),

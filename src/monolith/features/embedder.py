@@ -14,6 +14,7 @@ import numpy as np
 from monolith import _native
 from monolith.core.errors import SchemaMismatch
 from monolith.data import Batch
+from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
 from monolith.embedding.store import Rows
 from monolith.features.declaration import Declaration
@@ -65,8 +66,12 @@ class Embedder:
             SchemaMismatch: The batch lacks a feature of the model, or has another width of it, or its lists are not
                 sound.
         """
+        ids = batch.ids
         try:
-            lists = [batch.ids[name] for name in self._features]
+            if isinstance(ids, ParsedIds):
+                places = ids.places(self._features)
+            else:
+                lists = [ids[name] for name in self._features]
         except KeyError as error:
             known = ", ".join(batch.ids) or "none"
             raise SchemaMismatch(
@@ -74,6 +79,8 @@ class Embedder:
                 "with schema=model.declaration.schema()"
             ) from None
         self._check_dense(batch)
+        if isinstance(ids, ParsedIds):
+            return self._kernel.plan_of(ids.data, places)
         return self._kernel.plan(
             batch.size,
             [np.asarray(each.values) for each in lists],

@@ -1,10 +1,9 @@
 """Requests that wait for a model's threads, and are answered together where they can be.
 
-While a call is computed, requests gather; the thread that becomes free takes the oldest and every other that can be
-answered in the same call, up to a number of rows. A further thread begins a call beside it once as many rows wait as
-are being computed: what a call costs by itself is then shared by many, and a lone request still finds a thread at once.
-Nobody waits for company while no call is under way, unless a latency budget says so. The queue has bounds, past which
-requests are refused at once; a request whose time is up, or whose caller has gone, is not computed.
+While all threads compute, requests gather; the thread that becomes free takes the oldest and every other that can be
+answered in the same call, up to a number of rows. Nobody waits for company while a thread is free, unless a latency
+budget says so. The queue has bounds, past which requests are refused at once; a request whose time is up, or whose
+caller has gone, is not computed.
 What a call computes is not known here.
 """
 
@@ -147,7 +146,6 @@ class BatchQueue:
         self._rows = 0
         self._bytes = 0
         self._under_way = 0
-        self._rows_under_way = 0
         self._is_closed = False
         self._changed = threading.Condition(threading.Lock())
         self._idle = threading.Condition(self._changed._lock)  # type: ignore[attr-defined]
@@ -184,8 +182,7 @@ class BatchQueue:
             self._jobs.append(job)
             self._rows += rows
             self._bytes += nbytes
-            if self._is_worth_a_call():
-                self._changed.notify()
+            self._changed.notify()
 
     @property
     def queued(self) -> tuple[int, int]:
@@ -216,27 +213,21 @@ class BatchQueue:
     def _serve(self) -> None:
         while True:
             with self._changed:
-                while not self._is_worth_a_call():
-                    if self._is_closed and not self._jobs:
+                while not self._jobs:
+                    if self._is_closed:
                         return
                     self._changed.wait()
                 jobs = self._take()
-                rows = sum(job.work.rows for job in jobs)
                 self._under_way += 1
-                self._rows_under_way += rows
-                if self._is_worth_a_call():  # more came than one call takes
+                if self._jobs:  # more came than one call takes
                     self._changed.notify()
             try:
                 self._answer(jobs)
             finally:
                 with self._changed:
                     self._under_way -= 1
-                    self._rows_under_way -= rows
                     if not self._jobs and not self._under_way:
                         self._idle.notify_all()
-
-    def _is_worth_a_call(self) -> bool:
-        return bool(self._jobs) and (self._rows >= self._rows_under_way or not self._under_way or self._is_closed)
 
     def _take(self) -> list[Job]:
         first = self._jobs[0]

@@ -14,6 +14,7 @@ How requests arrive, and what models compute, is not known here.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -36,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED_ENDS = 16
 _OTHERS_INTERVAL_S = 1.0
+_LOAD_NICENESS = 10
 
 
 @dataclass(slots=True)
@@ -94,7 +96,7 @@ class HostedModels:
         self._clock = clock or SystemClock()
         self._load_retries = load_retries
         self._retry_interval_s = retry_interval_s
-        self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load")
+        self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_go_behind_requests)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
         self._routes: Mapping[str, _Route] = {}
@@ -340,6 +342,13 @@ class HostedModels:
             while len(model.ended) > _REMEMBERED_ENDS:
                 model.ended.popitem(last=False)
             self._settle_all()
+
+
+def _go_behind_requests() -> None:
+    """Lower this thread's priority: a version that loads takes what requests leave of the cores."""
+    thread = threading.get_native_id()
+    with contextlib.suppress(OSError):  # Linux has priorities of threads
+        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
 def _chosen(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import re
 import ssl
@@ -129,6 +130,8 @@ class HttpServer:
         self.connections: set[_Connection] = set()
         self.is_draining = False
         self.loop = asyncio.new_event_loop()
+        self._outbox: list[Callable[[], None]] = []
+        self._outbox_lock = threading.Lock()
         self._server: asyncio.Server | None = None
         try:
             self._server = self.loop.run_until_complete(
@@ -190,10 +193,23 @@ class HttpServer:
             logger.exception("a request failed path=%s", request.path)
             reply(500, self._error_body("the server failed to answer; its log says why"))
 
-    @property
-    def is_own_thread(self) -> bool:
-        """Whether the caller runs in the server's thread."""
-        return threading.current_thread() is self._thread
+    def in_own_thread(self, act: Callable[[], None]) -> None:
+        """Have ``act`` called in the server's thread: now, or soon. Answers that come together wake it once."""
+        if threading.current_thread() is self._thread:
+            act()
+            return
+        with self._outbox_lock:
+            self._outbox.append(act)
+            if len(self._outbox) > 1:  # who put the first one in woke it
+                return
+        with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile, and its connections are gone
+            self.loop.call_soon_threadsafe(self._empty_outbox)
+
+    def _empty_outbox(self) -> None:
+        with self._outbox_lock:
+            acts, self._outbox = self._outbox, []
+        for act in acts:
+            act()
 
     def error_body(self, text: str) -> bytes:
         """Return the body of a refusal."""
@@ -317,7 +333,7 @@ class _Connection(asyncio.Protocol):
                 if b"\n\n" in self._buffer or b"\0" in self._buffer:
                     raise _Refused(400, "the request's head is none of HTTP/1.1")
                 return None
-            self._head = _Head(bytes(self._buffer[:end]), self._server.limits.max_body)
+            self._head = _head_of(bytes(self._buffer[:end]), self._server.limits.max_body)
             del self._buffer[: end + 4]
             self._chunks = _Chunks(self._server.limits.max_body) if self._head.is_chunked else None
             if self._head.expects_continue:
@@ -353,11 +369,7 @@ class _Connection(asyncio.Protocol):
             content_type: str = "application/json",
             headers: Mapping[str, str] | None = None,
         ) -> None:
-            if self._server.is_own_thread:
-                self._write(status, body, content_type, headers, is_head)
-                return
-            with contextlib.suppress(RuntimeError):  # the server has stopped meanwhile, and the connection is gone
-                self._loop.call_soon_threadsafe(self._write, status, body, content_type, headers, is_head)
+            self._server.in_own_thread(lambda: self._write(status, body, content_type, headers, is_head))
 
         return reply
 
@@ -432,7 +444,7 @@ class _Connection(asyncio.Protocol):
 
 
 class _Head:
-    """The head of a request, checked."""
+    """The head of a request, checked. Immutable."""
 
     def __init__(self, text: bytes, max_body: int) -> None:
         first, *lines = text.split(b"\r\n")
@@ -477,6 +489,12 @@ class _Head:
         if int(text) > max_body:
             raise _Refused(413, f"the body has {int(text)} bytes; at most {max_body} are taken")
         return int(text)
+
+
+@functools.lru_cache(256)
+def _head_of(text: bytes, max_body: int) -> _Head:
+    """Return the head; a client's next request often has the same."""
+    return _Head(text, max_body)
 
 
 def _headers(lines: list[bytes]) -> dict[str, str]:

@@ -189,24 +189,21 @@ def test_the_parameters_file_of_tensorflow_serving_is_understood() -> None:
         BatchSettings(wait_s=11)
 
 
-def test_a_further_call_begins_once_as_many_rows_wait_as_are_computed(queue: Callable[..., BatchQueue]) -> None:
+def test_a_free_thread_begins_at_once_and_what_comes_later_gathers(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(threads=2), [], threading.Event()
-    first = Addition(log, rows=4, gate=gate)
-    running = submitted(made, first)
-    assert first.begun.wait(60)
-    few = Addition(log, rows=3)
-    waiting = submitted(made, few)
-    assert not few.begun.wait(0.05)  # a thread is free, but the call would be a small one
-    company = submitted(made, Addition(log, rows=1))
-    assert (waiting.answer(), company.answer()) == (4, 2)
-    assert log == [2]
+    running = []
+    for rows in (4, 1):
+        work = Addition(log, rows=rows, gate=gate)
+        running.append(submitted(made, work))
+        assert work.begun.wait(60)  # beside the call before it, however small
+    waiting = [submitted(made, Addition(log, rows=rows)) for rows in (1, 2, 3)]
     gate.set()
-    assert running.answer() == 5
-    assert submitted(made, Addition(log, rows=1)).answer() == 2  # nothing is computed: at once
+    assert [each.answer() for each in running + waiting] == [5, 2, 2, 3, 4]
+    assert sorted(log) == [1, 1, 3]
 
 
 def test_what_waits_for_company_is_computed_when_the_call_before_it_ends(queue: Callable[..., BatchQueue]) -> None:
-    made, log, gate = queue(threads=2), [], threading.Event()
+    made, log, gate = queue(threads=1), [], threading.Event()
     first = Addition(log, rows=4, gate=gate)
     running = submitted(made, first)
     assert first.begun.wait(60)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -325,3 +327,20 @@ def test_requests_during_many_swaps_always_find_an_open_version(
     settle(models)
     assert states(models)[21] == "AVAILABLE"
     assert len(models.statuses("m")) <= 18
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities of threads are Linux's")
+def test_versions_load_behind_requests(tmp_path: Path) -> None:
+    niceness = []
+
+    def load(folder: Path) -> LinearModel:
+        niceness.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+        return LinearModel(folder)
+
+    write_version(tmp_path, 1)
+    models = HostedModels(load)
+    models.configure([config(tmp_path)])
+    settle(models)
+    models.close()
+    own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+    assert niceness == [min(19, own + 10)]

@@ -284,3 +284,26 @@ def test_a_server_that_stops_answers_what_it_has_begun(http: Callable[..., HttpS
 def test_a_port_that_is_taken_is_said(http: Callable[..., HttpServer], echo: Echo) -> None:
     with pytest.raises(ClusterError, match="give a free port"):
         HttpServer(echo, error_body, "127.0.0.1", http().port, HttpLimits())
+
+
+def test_answers_of_other_threads_all_arrive_in_the_servers_thread(http: Callable[..., HttpServer]) -> None:
+    server = http()
+    names: list[str] = []
+    done = threading.Event()
+
+    def note() -> None:
+        names.append(threading.current_thread().name)
+        if len(names) == 2000:
+            done.set()
+
+    def send() -> None:
+        for _ in range(500):
+            server.in_own_thread(note)
+
+    threads = [threading.Thread(target=send) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert done.wait(60)
+    assert set(names) == {"rest"}

@@ -28,6 +28,9 @@ inline std::uint16_t half_from_float(float value) noexcept {
 }
 
 inline float float_from_half(std::uint16_t half) noexcept {
+#if defined(__aarch64__)
+  return static_cast<float>(std::bit_cast<__fp16>(half));  // an instruction of every such processor
+#else
   const std::uint32_t sign = (half & 0x8000U) << 16;
   const std::uint32_t shifted = (half & 0x7fffU) << 13;
   const std::uint32_t normal = shifted + (112U << 23);
@@ -36,6 +39,7 @@ inline float float_from_half(std::uint16_t half) noexcept {
   const float subnormal = std::bit_cast<float>(shifted + (113U << 23)) - kHalfMinNormal;
   const std::uint32_t finite = shifted < (1U << 23) ? std::bit_cast<std::uint32_t>(subnormal) : normal;
   return std::bit_cast<float>(sign | (shifted >= (31U << 23) ? special : finite));
+#endif
 }
 
 // One of the two fp16 values around `value`, as a float: the one further from 0 when `draw`, uniform in [0, 1),
