@@ -119,7 +119,7 @@ class BatchingOptions:
     max_batch_rows: Annotated[int, typer.Option(min=1, help="Rows computed in one call.")] = 4096
     batch_wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait for more requests.")] = 0.0
     model_threads: Annotated[int, typer.Option(min=1, help="Calls of models at the same time.")] = 2
-    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of the dense part of one call.")] = 1
+    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of one call.")] = 1
     max_queued_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait; then requests are refused.")] = (
         200_000
     )
