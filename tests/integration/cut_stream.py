@@ -105,6 +105,7 @@ class CutStream:
             "--checkpoints-max-to-keep", 2, "--publish-dir", self._published, "--publish-interval-s", 0.05,
             "--no-partial-recovery", "--discovery-type", "file", "--discovery-folder", self._folder / "cluster",
             "--connect-retries", 600, "--retry-backoff-ms", 100, "--retry-wait-in-secs", 0.1,
+            "--discovery-cleanup-timeout-ms", 60_000,
         ]  # fmt: skip
 
     def __enter__(self) -> Self:
