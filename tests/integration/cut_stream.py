@@ -30,7 +30,7 @@ from monolith.testing.cut_history import Answer, Applied, NotedCut, Violation, v
 __all__ = ["PROCESSES", "CutStream"]
 
 PROCESSES = ("chief", "ps 0", "ps 1", "server")
-SOON_S = 150.0
+SOON_S = 300.0
 _ASKS_PER_METRIC = 20
 _PAUSE_S = 0.002
 
