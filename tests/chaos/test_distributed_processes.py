@@ -58,8 +58,8 @@ def test_a_job_of_four_processes_is_launched_and_its_result_is_the_chief_s(folde
 
 
 def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(folder: Path) -> None:
-    endless = [*TRAIN, "--epochs", 0, "--max-steps", 6000, "--save-checkpoints-steps", 50]
-    with LocalCluster(endless, num_ps=2, num_workers=2, folder=folder, max_restarts=1) as cluster:
+    endless = [*TRAIN, "--epochs", 0, "--save-checkpoints-steps", 50]
+    with LocalCluster(endless, num_ps=2, num_workers=2, folder=folder, max_restarts=1, limit_s=900) as cluster:
         cluster.wait_for("chief", "checkpoint saved")
         cluster.wait_for("worker 1", "step finished")
         before = len([line for line in cluster.lines("chief") if "step finished" in line])
@@ -78,6 +78,9 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
         cluster.hold("chief")
         threading.Event().wait(10)
         cluster.release("chief")
+        before = len([line for line in cluster.lines("chief") if "step finished" in line])
+        cluster.wait_for("chief", "step finished", before + 2)
+        cluster.end("chief")
         assert cluster.wait() is None
         assert [cluster.starts(name) for name in ("ps 0", "ps 1", "worker 1", "chief")] == [1, 2, 2, 2]
     assert len(saved_steps(folder)) > 1

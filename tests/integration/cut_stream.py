@@ -30,7 +30,7 @@ from monolith.testing.cut_history import Answer, Applied, NotedCut, Violation, v
 __all__ = ["PROCESSES", "CutStream"]
 
 PROCESSES = ("chief", "ps 0", "ps 1", "server")
-SOON_S = 150.0
+SOON_S = 300.0
 _ASKS_PER_METRIC = 20
 _PAUSE_S = 0.002
 
@@ -105,6 +105,7 @@ class CutStream:
             "--checkpoints-max-to-keep", 2, "--publish-dir", self._published, "--publish-interval-s", 0.05,
             "--no-partial-recovery", "--discovery-type", "file", "--discovery-folder", self._folder / "cluster",
             "--connect-retries", 600, "--retry-backoff-ms", 100, "--retry-wait-in-secs", 0.1,
+            "--discovery-cleanup-timeout-ms", 60_000,
         ]  # fmt: skip
 
     def __enter__(self) -> Self:

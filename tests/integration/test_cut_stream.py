@@ -13,7 +13,7 @@ from cut_stream import PROCESSES, CutStream
 
 def test_every_prediction_is_of_one_cut_while_each_process_is_killed(tmp_path: Path, seed: int) -> None:
     order = random.Random(seed).sample(PROCESSES, len(PROCESSES))
-    with CutStream(tmp_path, limit_s=300.0) as stream:
+    with CutStream(tmp_path, limit_s=900.0) as stream:
         stream.go_on()
         for name in order:
             stream.hurt(name)

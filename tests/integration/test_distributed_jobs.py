@@ -37,7 +37,8 @@ def options(pattern: str, folder: Path, *more: object) -> list[object]:
         "--task", f"{child.__file__}:Ranker", "--data", pattern, "--batch-size", 40, "--threads", 1, "--epochs", 0,
         "--model-dir", folder / "run", "--save-summary-steps", 0, "--log-step-count-steps", 10,
         "--connect-retries", 600, "--retry-backoff-ms", 100, "--retry-wait-in-secs", 0.2,
-        "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 30, *more,
+        "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 30,
+        "--discovery-cleanup-timeout-ms", 60_000, *more,
     ]  # fmt: skip
 
 

@@ -121,6 +121,10 @@ class LocalCluster:
         """End a process as a power failure would."""
         self._job.signal(name, signal.SIGKILL)
 
+    def end(self, name: str) -> None:
+        """Ask a process to end well; the chief ends the job."""
+        self._job.signal(name, signal.SIGTERM)
+
     def hold(self, name: str) -> None:
         """Make a process stand still, until ``release``."""
         self._job.signal(name, signal.SIGSTOP)
