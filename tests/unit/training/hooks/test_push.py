@@ -16,6 +16,7 @@ from push_target import PushTargetServer
 
 import monolith as mt
 from monolith.core.errors import ConfigError
+from monolith.ps.security import Security
 from monolith.testing.world import World
 from monolith.training.config import PushConfig
 from monolith.training.default_hooks import on_one_page
@@ -37,7 +38,7 @@ class Biases(mt.Model):
 
 @pytest.fixture
 def target() -> Iterator[PushTargetServer]:
-    made = PushTargetServer(token="secret")
+    made = PushTargetServer(Security(token="secret"))
     yield made
     made.stop()
 
