@@ -91,7 +91,7 @@ class Trainer:
     def learn(self, steps: int, *, is_inverted: bool = False) -> None:
         data = child.CLICKS.dataset().repeat().batch(32)
         if is_inverted:
-            data = data.map(lambda batch: replace(batch, label=1 - batch.label))
+            data = data.map(lambda batch: batch.changed(_inverted))
         self.made.train(data, steps=steps, resume_data=False)
 
     def publish(self) -> int:
@@ -141,7 +141,7 @@ def test_servers_show_good_cuts_only(trainer: Trainer, servers: list[Served]) ->
     trainer.keep()
     good = [served.scores(trainer.probe) for served in servers]
 
-    for number, poison in enumerate((_break_weights, lambda trainer: trainer.learn(150, is_inverted=True)), 1):
+    for number, poison in enumerate((_break_weights, lambda trainer: trainer.learn(100, is_inverted=True)), 1):
         poison(trainer)
         bad = trainer.publish()
         for served, scores in zip(servers, good, strict=True):
@@ -169,3 +169,7 @@ def _break_weights(trainer: Trainer) -> None:
     with torch.no_grad():
         for value in trainer.made.model.parameters():
             value.fill_(float("nan"))
+
+
+def _inverted(batch: mt.data.Batch) -> mt.data.Batch:
+    return replace(batch, label=1 - batch.label)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -76,7 +76,7 @@ class Canary:
     def __init__(self, settings: CanarySettings) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._recent: dict[str, RecordSample] = defaultdict(lambda: RecordSample(settings.max_rows))
+        self._recent: dict[str, RecordSample] = {}
         self._given = (
             None if settings.records is None else read_sample(settings.records, settings.record_kind, settings.max_rows)
         )
@@ -107,7 +107,7 @@ class Canary:
                 del self._last[each]
         servable.before_close(lambda: self._leave(servable))
         if self._given is None and servable.can_score:
-            servable.on_scored = self._recent[servable.name].add
+            servable.on_scored = self._recent_of(servable.name).add
 
     def _leave(self, servable: Servable) -> None:
         key = servable.name, servable.version
@@ -147,7 +147,7 @@ class Canary:
             )
 
     def _batches(self, servable: Servable) -> list[Batch]:
-        sample = self._given or self._recent[servable.name]
+        sample = self._given or self._recent_of(servable.name)
         if self._given is None and sample.rows < self._settings.min_rows:
             return []
         try:
@@ -159,6 +159,10 @@ class Canary:
                 ) from error
             logger.warning("recent requests do not fit another version model=%s error=%s", servable.name, error)
             return []
+
+    def _recent_of(self, name: str) -> RecordSample:
+        with self._lock:
+            return self._recent.setdefault(name, RecordSample(self._settings.max_rows))
 
     def _note(self, servable: Servable, outcome: Outcome, found: Measures | None) -> None:
         key = servable.name, servable.version

@@ -47,8 +47,16 @@ class IdSet:
         return bool(self._sorted or self._added)
 
     def _settle(self, table: str) -> None:
-        parts = [*self._added.pop(table, ()), *([self._sorted[table]] if table in self._sorted else ())]
-        self._sorted[table] = np.unique(np.concatenate(parts))
+        new = np.unique(np.concatenate(self._added.pop(table)))
+        old = self._sorted.get(table)
+        if old is None or not len(old):
+            self._sorted[table] = new
+            return
+        # Most of what changes has changed before: then the large array stays as it is.
+        places = np.searchsorted(old, new)
+        is_new = old[np.minimum(places, len(old) - 1)] != new
+        if is_new.any():
+            self._sorted[table] = np.insert(old, places[is_new], new[is_new])
 
 
 def chunks_of(

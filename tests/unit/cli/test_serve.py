@@ -17,6 +17,9 @@ from monolith.serving import BatchSettings
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
+        (("x", "--canary", "--canary-record-kind", "csv"), "--canary-record-kind is 'csv'; give one of instance"),
+        (("x", "--canary-records", "absent.pb"), "canary_records is 'absent.pb', which cannot be read"),
+        (("x", "--canary", "--canary-max-nan-rate", "-1"), "limit of nan_rate is -1.0; give 0 or more"),
         ((), "give either the folder"),
         (("x", "--model_config_file=y"), "give either the folder"),
         (("--model_config_file=/nowhere/models.conf",), "/nowhere/models.conf"),

@@ -18,7 +18,7 @@ from monolith.serving.tensors import make_tensor, read_tensor
 class PushTargetServer:
     """Holds what it was assigned. ``behave`` may answer in its place, wait, or raise."""
 
-    def __init__(self, port: int = 0, token: str = "") -> None:
+    def __init__(self, security: Security | None = None) -> None:
         self.rows: dict[tuple[str, int], list[float]] = {}
         self.requests: list[tuple[str, int, int]] = []
         """Signature, ids and bytes of every request that was answered well."""
@@ -28,8 +28,8 @@ class PushTargetServer:
         self.refusals = 0
         self.behave: Callable[[], bytes | None] = lambda: None
         self.changed = threading.Condition()
-        self._security = Security(token=token)
-        self.port = port
+        self._security = security or Security()
+        self.port = 0
         self.start()
 
     @property

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import shutil
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -51,8 +53,9 @@ class Trainer:
         self.pushers: list[RowPusher] = []
         self.exported: list[tuple[str, float, tuple[str, ...]]] = []
 
-    def push_to(self, *targets: str, timeout_s: float = 20.0, token: str = "", **options: Any) -> RowPusher:
-        settings = PushSettings(timeout_s=timeout_s, backoffs=QUICK, security=Security(token=token))
+    def push_to(self, *targets: str, timeout_s: float = 20.0, **options: Any) -> RowPusher:
+        security = options.pop("security", Security())
+        settings = PushSettings(timeout_s=timeout_s, backoffs=QUICK, security=security)
         pusher = RowPusher(
             *(self.root, self.tables, parse_targets(targets)),
             clock=SystemClock(),
@@ -104,9 +107,9 @@ def server() -> Iterator[Callable[..., PushTargetServer]]:
 def test_a_target_has_the_rows_of_the_run_and_a_row_that_is_removed_is_zeros(
     trainer: Trainer, server: Callable[..., PushTargetServer], signature: str
 ) -> None:
-    one = server(token="secret")
+    one = server(security=Security(token="secret"))
     trainer.learn([1, 2])
-    pusher = trainer.push_to(one.address, signature=signature, token="secret")
+    pusher = trainer.push_to(one.address, signature=signature, security=Security(token="secret"))
     trainer.learn([2, 3, -4])
     trainer.learn([5], "user")
     assert pusher.flush(60)
@@ -236,6 +239,30 @@ def test_sub_models_get_the_ids_of_their_shard(trainer: Trainer, server: Callabl
     assert {fid for _, fid in first.rows} == {2, -2}
     assert {fid for _, fid in second.rows} == {1, 3, -1}
     assert whole.rows == trainer.all_rows()
+
+
+def test_a_target_may_be_spoken_to_over_tls(
+    trainer: Trainer, server: Callable[..., PushTargetServer], tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is absent; it makes the certificates")
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+            *("-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    one = server(security=Security(cert_file=certificate, key_file=key))
+    pusher = trainer.push_to(f"https://{one.address}", security=Security(ca_file=certificate))
+    plain = trainer.push_to(one.address)
+    trainer.learn([1, 2])
+    assert pusher.flush(60)
+    assert one.rows == trainer.all_rows()
+    assert not plain.flush(60)
 
 
 def test_requests_stay_below_four_mebibytes(tmp_path: Path, server: Callable[..., PushTargetServer]) -> None:
