@@ -12,17 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import counting_model
+import smooth_model
 import training_child as child
 
 import monolith as mt
 from monolith.artifacts import CheckpointFolder
-from monolith.embedding import Ones, Sgd
+from monolith.core.registry import load_class
 from monolith.ps import Security
 from monolith.testing.local_cluster import LocalCluster
 from monolith.testing.ps_servers import PsServers
@@ -36,26 +35,7 @@ from monolith.training.hooks import Hook
 from monolith.training.runner import Job
 
 COUNTER = f"{counting_model.__file__}:Counter"
-SMOOTH = f"{__file__}:Smooth"
-
-
-class Smooth(mt.Model):
-    """Learns weights by a loss of every record for itself; each record has a row of its own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding_feature("user_id", slot=1)
-        self.row = self.embedding_slice("user_id", "row", 3, optimizer=Sgd(0.1), initializer=Ones())
-        self.hidden = nn.Linear(3, 4)
-        self.last = nn.Linear(4, 1)
-        with torch.no_grad():  # the generators are the process's, and so are the threads that are workers here
-            for weight in self.parameters():
-                weight.copy_(torch.linspace(-0.5, 0.5, weight.numel()).view_as(weight))
-
-    def forward(self, batch: Any) -> mt.Output:
-        return mt.Output(
-            head="click", logits=self.last(torch.tanh(self.hidden(self.row(batch))))[:, 0], label=batch.label[:, 0]
-        )
+SMOOTH = f"{smooth_model.__file__}:Smooth"
 
 
 def settings(pattern: str, model_dir: Path, **values: Any) -> ClusterJobConfig:
@@ -79,6 +59,7 @@ class Weights(Hook):
 
 def run_job(config: ClusterJobConfig, hooks: dict[int, list[Hook]]) -> list[TrainedWorker]:
     """Run all workers of a job, each in a thread of its own."""
+    load_class(config.task or "")  # before several threads do
     with PsServers(config.num_ps) as servers, ThreadPoolExecutor(config.num_workers) as pool:
         workers = [
             TrainedWorker(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
@@ -118,7 +99,7 @@ def test_every_record_counts_once_however_unequal_the_parts_are(tmp_path: Path) 
 
 
 def weights(model_dir: Path) -> np.ndarray[Any, Any]:
-    estimator = mt.Estimator(Smooth, mt.RunConfig(model_dir=str(model_dir)))
+    estimator = mt.Estimator(smooth_model.Smooth, mt.RunConfig(model_dir=str(model_dir)))
     estimator.load()
     return np.concatenate([estimator.get_variable_value(name).ravel() for name in estimator.get_variable_names()])
 
@@ -141,7 +122,7 @@ def test_two_halves_of_a_batch_teach_what_the_whole_batch_does(clip_norm: float 
     run_job(settings(str(tmp_path / "half-*.pb"), tmp_path / "two", batch_size=6, **fixed), {})
     run_job(settings(str(tmp_path / "whole.pb"), tmp_path / "one", batch_size=12, num_workers=1, **fixed), {})
     assert newest_step(tmp_path / "two") == newest_step(tmp_path / "one") == 5
-    first = np.concatenate([each.detach().numpy().ravel() for each in Smooth().parameters()])
+    first = np.concatenate([each.detach().numpy().ravel() for each in smooth_model.Smooth().parameters()])
     np.testing.assert_allclose(weights(tmp_path / "two"), weights(tmp_path / "one"), rtol=0, atol=1e-6)
     assert np.abs(weights(tmp_path / "two") - first).max() > 0.01
 
