@@ -21,6 +21,7 @@ import training_child as child
 
 import monolith as mt
 from monolith.artifacts import CheckpointFolder
+from monolith.core.errors import DataError
 from monolith.core.registry import load_class
 from monolith.ps import Security
 from monolith.testing.local_cluster import LocalCluster
@@ -148,6 +149,23 @@ def test_steps_of_all_workers_together_are_limited_and_a_later_run_goes_on(tmp_p
     assert (counting_model.counts(tmp_path / "run", 80) == 1).all()
 
 
+def test_one_process_does_not_go_on_from_the_place_of_one_of_several_workers(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pattern = counting_model.write_files(tmp_path, [40, 40])
+    several = settings(pattern, tmp_path / "run", max_steps=3)
+    run_job(several, {})
+    caplog.clear()
+    alone = replace(several, num_ps=0, num_workers=1, max_steps=5, enable_partial_sync_training=False)
+    with pytest.raises(DataError, match=r"step 3 is of 2 workers, .* and this is one process\. .* resume_data=False"):
+        Job(alone).train()
+    assert "samples" in Job(replace(alone, max_steps=None)).evaluate()
+    Job(replace(alone, resume_data=False)).train()
+    Job(replace(alone, max_steps=7)).train()  # its own place now
+    assert newest_step(tmp_path / "run") == 7
+    assert "tables of the checkpoint that the model has not" not in caplog.text
+
+
 class StopAt(Hook):
     def __init__(self, step: int) -> None:
         self._step = step
@@ -209,15 +227,15 @@ def test_the_controller_holds_all_workers_at_one_step_and_saves_meanwhile(tmp_pa
         try:
             assert reached.reached.wait(120)
             with ControllerClient(tmp_path / "run") as client:
-                for _ in range(2):  # the second time, the end comes while they stand still
+                for is_last in (False, True):
                     client.stop_training()
                     while client.block_status().unblocked:
                         threading.Event().wait(0.05)
                     held = client.worker_status()
                     assert [one.state for one in held] == ["held", "held"]
                     assert held[0].step == held[1].step
-                    if end.is_set():
-                        break
+                    if is_last:
+                        break  # and the end comes while they stand still
                     client.save_checkpoint()
                     assert client.worker_status() == held
                     client.resume_training()
