@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import sys
 import threading
@@ -94,7 +95,11 @@ def test_workers_have_the_same_weights_after_each_step_to_the_end_of_unequal_dat
 def test_every_record_counts_once_however_unequal_the_parts_are(tmp_path: Path) -> None:
     rows = [50, 1, 33]
     config = settings(counting_model.write_files(tmp_path, rows), tmp_path / "run", num_workers=3)
-    run_job(config, {})
+    workers = run_job(config, {})
+    gc.collect()
+    kept = [each for each in gc.get_objects() if type(each) is mt.data.Batch]
+    assert not kept, "batches that live as long as the process are told of as leaks when it ends"
+    assert len(workers) == 3
     assert (counting_model.counts(tmp_path / "run", sum(rows)) == 1).all()
     assert newest_step(tmp_path / "run") == 8, "the batches of the longest part"
 
