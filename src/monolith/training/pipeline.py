@@ -206,6 +206,9 @@ class Pipeline:
             yield
 
     def close(self) -> None:
-        """Stop the thread; what is under way is finished, what is late is dropped."""
+        """Stop the thread and let go of the batches; what is under way is finished, what is late is dropped."""
         if self._store is not None:
             self._store.shutdown(wait=True, cancel_futures=True)
+        self._ahead.clear()
+        self._pushes.clear()
+        self._unpushed = self._unapplied = None

@@ -79,13 +79,17 @@ class SharedParquetSource:
                 break
             assert self._opened is not None  # taken
             records = self._opened.read()
-            if self._has_ended:  # closed meanwhile, from another thread
+            if self._is_closed():
                 break
             if records is not None:
                 return records
             self._leave_file()
         self._has_ended = True
         return None
+
+    def _is_closed(self) -> bool:
+        """Whether ``close`` was called meanwhile, from another thread."""
+        return self._has_ended
 
     def position(self) -> Position:
         """Return the place after the rows that ``read`` gave last."""

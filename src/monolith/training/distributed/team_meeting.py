@@ -171,6 +171,8 @@ class WorkerMeeting(TeamMeeting):
         reached = connect_room(host, meeting.port)
         prefix = f"{meeting.session}/{meeting.generation}"
         room = dist.PrefixStore(prefix, reached)  # type: ignore[attr-defined]
+        if room.check([_GO]):
+            raise RuntimeError("that meeting has begun without this worker; the next one follows")
         room.set(_here(self._place.index), "1")
         self._wait(room, lambda: self._may_go(room, meeting), waiting)
         return make_channels(room, self._place)

@@ -93,7 +93,7 @@ class ProgressHook(Hook):
         """Leave the last state on the screen."""
         if self._live is not None and self._throughput is not None and self._last is not None:
             self._draw(self._live, self._throughput, self._last)
-        self._live = None
+        self._live = self._last = None  # a run that is over keeps no batch
         self._open.close()
 
     def _draw(self, live: Live, throughput: Throughput, result: StepResult) -> None:

@@ -159,7 +159,7 @@ class SummaryHook(Hook):
                 values |= self._values(run, self._last)
             self._write(self._last.step, values)
         self._file.close()
-        self._file = None
+        self._file = self._last = None  # a run that is over keeps no batch
 
     def _values(self, run: Run, result: StepResult) -> dict[str, float]:
         values = {"loss": result.loss, **self._metrics.window()}

@@ -106,3 +106,25 @@ def test_an_end_says_who_how_and_why() -> None:
     assert Ended(name="ps 1", status=-9, last_lines=()).reason == "ps 1 was ended by SIGKILL: it said nothing"
     ended = Ended(name="chief", status=1, last_lines=("a", "error: no data", ""))
     assert ended.reason == "chief ended with 1: error: no data"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("enable_sync_training", True),
+        ("enable_dynamic_sharding", True),
+        ("kafka_topics", ("clicks",)),
+        ("slow_start_steps", 5),
+        ("enable_variable_postpush", True),
+    ],
+)
+def test_what_does_not_go_with_workers_that_step_together_is_refused_by_both_names(field: str, value: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{field} is .* with enable_partial_sync_training: .*; leave one of them out"
+    ):
+        ClusterJobConfig(num_ps=1, num_workers=2, enable_partial_sync_training=True, **{field: value})
+
+
+def test_workers_that_step_together_need_servers() -> None:
+    with pytest.raises(ConfigError, match="num_ps is 0 with enable_partial_sync_training, whose tables are on servers"):
+        ClusterJobConfig(num_workers=2, enable_partial_sync_training=True)
