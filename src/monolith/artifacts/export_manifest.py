@@ -186,8 +186,8 @@ def read_export_manifest(folder: str | os.PathLike[str]) -> ExportManifest:
     version = body.pop("format_version", None)
     if version != _VERSION:
         raise VersionConflict(
-            f"'{path}' has version {version}, this release reads {_VERSION}; export the model again, or serve it with the "
-            "release that wrote it"
+            f"'{path}' has version {version}, this release reads {_VERSION}; export the model again, or serve it with "
+            "the release that wrote it"
         )
     try:
         return _decoded(body)
