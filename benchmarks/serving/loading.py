@@ -1,4 +1,4 @@
-"""The case of loading: from the folder of an export to the answer to the first request."""
+"""The case of loading: from the folder of an export to the answer to the first request. Tables are mapped."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def load_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         record = first_request(requests["example_batch"])
         cold = [_seconds(version, record, is_cold=True) for _ in range(sizes.loads)]
         warm = [_seconds(version, record, is_cold=False) for _ in range(sizes.loads)]
+        read = [_seconds(version, record, is_cold=False, in_memory=True) for _ in range(sizes.loads)]
         size = sum(path.stat().st_size for path in version.rglob("*") if path.is_file())
     middle = float(np.median(cold))
     yield Result(
@@ -48,13 +49,14 @@ def load_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
             "ratio_low": min(cold),
             "ratio_high": max(cold),
             "in_page_cache_s": float(np.median(warm)),
+            "read_into_memory_s": float(np.median(read)),
             "rows": sizes.load_ids,
             "bytes": size,
         },
     )
 
 
-def _seconds(version: Path, record: bytes, *, is_cold: bool) -> float:
+def _seconds(version: Path, record: bytes, *, is_cold: bool, in_memory: bool = False) -> float:
     if is_cold:
         os.sync()
         for path in version.rglob("*"):
@@ -62,7 +64,7 @@ def _seconds(version: Path, record: bytes, *, is_cold: bool) -> float:
                 with path.open("rb") as file:
                     os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
     begin = time.perf_counter()
-    servable = Servable.load(version)
+    servable = Servable.load(version, in_memory=in_memory)
     servable.predict([record], "example_batch")
     seconds = time.perf_counter() - begin
     servable.close()

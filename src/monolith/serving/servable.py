@@ -173,6 +173,7 @@ class Servable:
         *,
         threads: int = 1,
         verify: Literal["sizes", "checksums"] = "sizes",
+        in_memory: bool = False,
         rows: RowSource | None = None,
         dense: DenseRunner | ProgramSession | None = None,
     ) -> Servable:
@@ -183,6 +184,7 @@ class Servable:
             threads: Threads that the dense part of one call may use.
             verify: What is checked of every file first. Tables are mapped, not read: that their indexes are sound is
                 always checked, that every row is as it was written only with ``checksums``.
+            in_memory: Read the tables into memory of its own instead of mapping their files.
             rows: Where an ``entry`` gets rows.
             dense: What computes the dense part of an ``entry`` that has none.
 
@@ -194,7 +196,7 @@ class Servable:
         manifest = read_export_manifest(path)
         every = {file.name for file in manifest.files}
         verify_files(path, manifest, size_only=() if verify == "checksums" else every)
-        tables = _load_tables(path, manifest) if manifest.has_tables else None
+        tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
             dense = _open_program(path, manifest.dense, threads)
         if manifest.declaration is not None:
@@ -637,9 +639,9 @@ def _open_program(folder: Path, program: DenseProgram, threads: int) -> DenseRun
     return ProgramSession(folder / PROGRAM, program, threads=threads)
 
 
-def _load_tables(folder: Path, manifest: ExportManifest) -> MultiTable:
+def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> MultiTable:
     try:
-        tables = MultiTable.load_images(folder / TABLES)
+        tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
     except SnapshotCorrupt as error:
         raise ManifestInvalid(str(error)) from error
     if list(tables) != [table.name for table in manifest.tables]:

@@ -74,8 +74,9 @@ def test_every_changed_byte_of_a_manifest_is_seen(tmp_path: Path) -> None:
     ("body", "error"),
     [
         ({"format": "monolith.checkpoint", "version": 1}, ManifestInvalid),
+        ({"format": "monolith.export", "format_version": 1}, VersionConflict),
         ({"format": "monolith.export", "format_version": 99}, VersionConflict),
-        ({"format": "monolith.export", "format_version": 1, "name": "x"}, ManifestInvalid),
+        ({"format": "monolith.export", "format_version": 2, "name": "x"}, ManifestInvalid),
     ],
 )
 def test_another_kind_version_or_content_is_refused(tmp_path: Path, body: dict, error: type[Exception]) -> None:

@@ -38,7 +38,8 @@ class Index {
   // Bytes that memory_bytes() would grow by to hold `more` further ids.
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
 
-  // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to back.
+  // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to
+  // back.
   [[nodiscard]] static std::uint32_t home_in(std::uint64_t hash, std::uint32_t bucket_count) noexcept {
     return static_cast<std::uint32_t>(((hash & 0xFFFFFFFFU) * bucket_count) >> 32);
   }
