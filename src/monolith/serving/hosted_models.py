@@ -96,9 +96,7 @@ class HostedModels:
         self._clock = clock or SystemClock()
         self._load_retries = load_retries
         self._retry_interval_s = retry_interval_s
-        self._pool = ThreadPoolExecutor(
-            load_threads, thread_name_prefix="model-load", initializer=_go_behind_requests
-        )
+        self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_go_behind_requests)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
         self._routes: Mapping[str, _Route] = {}

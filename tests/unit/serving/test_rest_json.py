@@ -40,7 +40,9 @@ def test_what_is_no_base64_is_refused(text: str) -> None:
 RECORDS = st.binary(max_size=12).map(lambda data: {"b64": base64.b64encode(data).decode()})
 VALUES = st.recursive(
     RECORDS | st.none() | st.integers() | st.text(max_size=5) | st.just("b64"),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b64", 'q"', "é"]), inner, max_size=2),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["a", "b64", 'q"', "é"]), inner, max_size=2)
+    ),
     max_leaves=12,
 )
 
@@ -68,7 +70,8 @@ def test_the_form_of_a_body_does_not_change_what_it_asks_for() -> None:
     for body in ({"inputs": {"r": records}}, {"instances": [{"r": each} for each in records]}):
         plain = json.dumps({**body, "signature_name": "s"})
         escaped = plain.replace('"s"', '"\\u0073"')  # an escape is read by Python alone
-        assert _native.lift_records(plain.encode()) and not _native.lift_records(escaped.encode())
+        assert _native.lift_records(plain.encode())
+        assert not _native.lift_records(escaped.encode())
         for text in (plain, escaped, plain.replace(" ", "\n\t")):
             found = parse_body(text.encode())
             assert (found.signature, found.inputs) == ("s", {"r": [b"foo", b"bar"]})
