@@ -140,13 +140,13 @@ class Generator(_Process):
 
 
 class Ours(_Process):
-    """``monolith serve`` with its defaults."""
+    """``monolith serve`` with its defaults, but for a quicker eye for versions where one is to be swapped."""
 
     name = "monolith"
 
-    def __init__(self, folder: Path, requests: Mapping[str, Path], threads: int) -> None:
+    def __init__(self, folder: Path, requests: Mapping[str, Path], threads: int, poll_s: float = 1.0) -> None:
         command = ["-c", "from monolith.cli.main import main; main()", "--log-level", "warning", "serve", str(folder)]
-        command += ["--name", MODEL, "--port", "0", "--rest-port", "0", "--json", "--version-poll-s", "0.05"]
+        command += ["--name", MODEL, "--port", "0", "--rest-port", "0", "--json", "--version-poll-s", str(poll_s)]
         command += ["--model-threads", str(threads)]
         super().__init__(command, {}, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
@@ -169,7 +169,7 @@ class Ours(_Process):
                 return
             if time.monotonic() > deadline_s:
                 raise RuntimeError(f"version {version} is not served alone after {START_S} s: {states}")
-            time.sleep(0.02)
+            time.sleep(0.1)  # each look takes some of the server's time
 
     def _states(self) -> dict[int, str]:
         try:

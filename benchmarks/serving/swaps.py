@@ -30,7 +30,7 @@ def swap_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         exported.export(1)
         staged = [_staged(exported, version) for version in range(2, sizes.swaps + 2)]
         progress("swap_p99")
-        with Ours(exported.versions, exported.requests, sizes.threads) as ours:
+        with Ours(exported.versions, exported.requests, sizes.threads, poll_s=0.05) as ours:
             ours.await_version(1)
             full = generator.offer(
                 ours.grpc, clients=sizes.clients, seconds=sizes.turn_s, settle_s=sizes.settle_s

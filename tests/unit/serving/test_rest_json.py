@@ -70,7 +70,8 @@ def test_the_form_of_a_body_does_not_change_what_it_asks_for() -> None:
     for body in ({"inputs": {"r": records}}, {"instances": [{"r": each} for each in records]}):
         plain = json.dumps({**body, "signature_name": "s"})
         escaped = plain.replace('"s"', '"\\u0073"')  # an escape is read by Python alone
-        assert _native.lift_records(plain.encode()) and not _native.lift_records(escaped.encode())
+        assert _native.lift_records(plain.encode())
+        assert not _native.lift_records(escaped.encode())
         for text in (plain, escaped, plain.replace(" ", "\n\t")):
             found = parse_body(text.encode())
             assert (found.signature, found.inputs) == ("s", {"r": [b"foo", b"bar"]})
