@@ -74,9 +74,7 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
         options = ExportOptions(layout="distributed", shards=2, has_remote_dense=name == "remote")
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(exporter, "DensePart", lambda model: part)
-            export_model(
-                estimator.model, estimator.store, folder / name, name="m", step=1, version=1, options=options
-            )
+            export_model(estimator.model, estimator.store, folder / name, name="m", step=1, version=1, options=options)
     return folder
 
 
