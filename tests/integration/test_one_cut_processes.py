@@ -1,4 +1,4 @@
-"""An entry and servers of its parts as processes: every answer is of one cut, while cuts come and a replica is killed."""
+"""An entry and servers of its parts as processes: every answer is of one cut, also when a replica is killed."""
 
 from __future__ import annotations
 
