@@ -22,7 +22,7 @@ BATCH = 5
 
 
 class Pairs(mt.Model):
-    """The two rows of a record count how often it was trained on; the weight counts steps. All of them downwards."""
+    """The two rows of a record count how often it was trained on; the weight counts examples. All of them downwards."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Pairs(mt.Model):
         self.steps = nn.Parameter(torch.zeros(1))
 
     def forward(self, batch: Any) -> mt.Output:
-        counts = (self.user(batch) + self.item(batch))[:, 0]
+        user, item = self.user(batch)[:, 0], self.item(batch)[:, 0]
         return mt.Output(
             head="count",
-            predictions=counts.detach(),
+            predictions=(user + 256 * item + 65536 * self.steps).detach(),
             label=batch.label[:, 0],
-            loss=counts + self.steps / len(counts),
+            loss=user + item + self.steps,
             is_classification=False,
         )
 
@@ -62,6 +62,6 @@ def counted(tables: MultiTable) -> tuple[NDArray[np.float32], NDArray[np.float32
     return -found["user_id"][:, 0], -found["item_id"][:, 0]
 
 
-def steps_of(weights: Mapping[str, NDArray[Any]], rate: float) -> float:
-    """Return the steps that the weight has counted."""
-    return float(-weights["steps"][0] / rate)
+def steps_of(weights: Mapping[str, NDArray[Any]]) -> float:
+    """Return the steps that the weight has counted, at a dense learning rate of 1."""
+    return float(-weights["steps"][0]) / BATCH

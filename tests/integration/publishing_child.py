@@ -42,14 +42,18 @@ def write_probe(path: Path) -> None:
         write_records(CLICKS.rows(0, 64), writer, batch_rows=64)
 
 
-def train(folder: Path) -> None:
-    """Train until SIGTERM; what the model says of the probe when a cut is taken is in ``scores/`` before the cut is."""
+def train(folder: Path, port: int | None) -> None:
+    """Train until SIGTERM; what the model says of the probe when a cut is taken is in ``scores/`` before the cut is.
+
+    With a port, what is published is streamed there too.
+    """
     torch.set_num_threads(1)
     quiet = {"log_step_count_steps": 0, "save_summary_steps": 0, "threads": 1}
     config = mt.RunConfig(
         model_dir=str(folder / "run"),
         publish_dir=folder / "published",
         publish_interval_s=0.05,
+        publish_port=port,
         save_checkpoints_steps=200,
         checkpoints_max_to_keep=2,
         **quiet,

@@ -25,6 +25,7 @@ import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.serving import Client
+from monolith.testing.ps_processes import free_port
 
 LIMIT = 1e-6
 
@@ -32,8 +33,9 @@ LIMIT = 1e-6
 class World:
     """The processes of a test, and what they have said so far."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, port: int | None) -> None:
         self.folder = folder
+        self.port = port
         self.shell = Shell(folder)
         self.server: Command | None = None
         self.trainer: BaseProcess | None = None
@@ -44,8 +46,10 @@ class World:
         self.probe = list(read_records(folder / "probe.pb"))
 
     def start_server(self) -> None:
+        source = self.folder / "published" if self.port is None else f"127.0.0.1:{self.port}"
         command = self.shell.start(
-            *("serve", self.folder / "exports", "--name", "clicks", "--sync-from", self.folder / "published"),
+            *("serve", self.folder / "exports", "--name", "clicks"),
+            *("--sync-from", source, "--sync-cache", self.folder / "cache"),
             *("--port", 0, "--rest-port", 0, "--sync-poll-s", 0.005, "--json"),
         )
         self.server = command
@@ -57,7 +61,7 @@ class World:
         wait_until(lambda: any(each.state == "AVAILABLE" for each in client.status()), command)
 
     def start_trainer(self) -> None:
-        self.trainer = fork_context().Process(target=child.train, args=(self.folder,))
+        self.trainer = fork_context().Process(target=child.train, args=(self.folder, self.port))
         self.trainer.start()
 
     def kill_server(self) -> None:
@@ -114,11 +118,11 @@ def _kill(process: BaseProcess) -> None:
     process.join()
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+@pytest.fixture(params=["folder", "stream"])
+def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     made = mt.Estimator(child.Clicker)
     export_model(made.model, made.store, tmp_path / "exports", name="clicks", step=0, version=1)
-    world = World(tmp_path)
+    world = World(tmp_path, free_port() if request.param == "stream" else None)
     yield world
     if world.client is not None:
         world.client.close()

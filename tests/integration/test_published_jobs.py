@@ -64,7 +64,7 @@ class Watched:
         """Steps whose rows are there and whose change of the weight is not."""
         users, items = pairing_model.counted(self.tables)
         rows = float(np.maximum(users, items).sum()) / pairing_model.BATCH
-        return rows - pairing_model.steps_of(self.weights, 1.0)
+        return rows - pairing_model.steps_of(self.weights)
 
     def see(self, cuts: int, check: Callable[[], None], logs: Callable[[], str]) -> None:
         """Follow so many cuts, and look at each."""

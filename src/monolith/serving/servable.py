@@ -652,7 +652,7 @@ def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> Mul
     return tables
 
 
-def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: DenseRunner | None) -> None:
+def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: object | None) -> None:
     if tables is None and rows is None:
         raise ConfigError(f"'{folder}' is an entry, whose rows are in ps sub-models; give it who to ask: rows=")
     if dense is None:

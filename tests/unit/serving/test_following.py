@@ -12,8 +12,9 @@ import pytest
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps.metrics import render
-from monolith.serving.following import Following, parse_sources
+from monolith.serving.following import Following, StreamSource, parse_sources
 from monolith.sync import LocalRows, Publisher
+from monolith.sync.stream_server import StreamServer
 from monolith.testing.clock import FakeClock
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
@@ -135,9 +136,34 @@ def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
         version.close()
 
 
+def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) -> None:
+    clock = FakeClock(now_s=1000.0)
+    trainer = Trainer(tmp_path / "published", clock)
+    trainer.publish(2.0)
+    with StreamServer(tmp_path / "published", poll_s=0.001) as server:
+        source = StreamSource(server.address)
+        following = Following(Version, {"": source}, clock=clock, poll_s=0.001)  # type: ignore[arg-type]
+        versions: list[Any] = [following(Path(name)) for name in ("one/1", "two/1")]
+        assert [version.shown() for version in versions] == [[2.0, 2.0]] * 2
+        (scratch,) = {subscription.folder for subscription in following._subscriptions.values()}
+        trainer.publish(3.0)
+        while any(version.shown() != [3.0, 3.0] for version in versions):
+            assert not any(status.error for status in following.statuses().values())
+    while not all(status.error for status in following.statuses().values()):  # the publisher is lost
+        pass
+    assert all(version.shown() == [3.0, 3.0] for version in versions)
+    assert all(status.failures for status in following.statuses().values())
+    for version in versions:
+        version.close()
+    following.close()
+    following.close()
+    assert not scratch.exists()
+
+
 def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
     assert parse_sources([]) == {}
     assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
+    assert parse_sources(["a=host:80", "x/host:80"]) == {"a": StreamSource("host:80"), "": Path("x/host:80")}
     for wrong, why in (
         ([""], "give FOLDER, or MODEL=FOLDER"),
         (["a="], "give FOLDER, or MODEL=FOLDER"),

@@ -221,6 +221,10 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         mt.RunConfig(publish_interval_s=0)
     with pytest.raises(ConfigError, match="publish_flavour is 'servin'; did you mean 'serving'"):
         mt.RunConfig(publish_flavour="servin")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="publish_port is 8600 without publish_dir"):
+        mt.RunConfig(publish_port=8600)
+    with pytest.raises(ConfigError, match="publish_port is 70000; give 0"):
+        mt.RunConfig(publish_dir=tmp_path, publish_port=70_000)
     with pytest.raises(ConfigError, match="every_s is 0"):
         PublishHook(tmp_path, every_s=0)
     with pytest.raises(ConfigError, match=r"weight 'weight' is torch\.bfloat16, which cannot be published"):
