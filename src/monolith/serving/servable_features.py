@@ -14,6 +14,7 @@ from monolith.features import Declaration, EmbeddingFeature
 
 __all__ = ["records_of_features"]
 
+_LONGEST_NAME = 200
 _FIDS = "fids"
 
 
@@ -126,5 +127,6 @@ def _real(value: Any, where: str) -> float:
 
 def _near(name: Any, declaration: Declaration) -> str:
     known = [*declaration.features, *declaration.dense]
-    near = difflib.get_close_matches(str(name), known, n=1)
+    # Of a long name, comparing would cost more than the request: nobody misspells that much.
+    near = difflib.get_close_matches(str(name), known, n=1) if len(str(name)) <= _LONGEST_NAME else []
     return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
