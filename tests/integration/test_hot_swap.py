@@ -114,7 +114,9 @@ def test_versions_are_swapped_under_load_without_a_failed_or_a_mixed_answer(vers
             with mt.serving.Client(said["address"], model="m", timeout_s=120) as client:
 
                 def states() -> dict[int, str]:
-                    return {each.version: each.state for each in client.status()}
+                    found = client.status()
+                    assert [each.error for each in found if each.error] == []
+                    return {each.version: each.state for each in found}
 
                 until(lambda: states() == {1: "AVAILABLE"}, failures)
                 expected = {1: scores_of(client, content)}
