@@ -127,6 +127,7 @@ class Scoring:
         started_s: float,
     ) -> None:
         code = Code.OK if error is None else code_of(error)
+        _forget_where(error)
         # A name that nobody configured is not made a label: there would be no end of them.
         name = question.model if hosted is not None else ""
         self._figures.request(name, api, code, self._clock.monotonic_s() - started_s)
@@ -137,3 +138,14 @@ class Scoring:
         finally:
             if hosted is not None:
                 hosted.leave()
+
+
+def _forget_where(error: BaseException | None) -> None:
+    """Let go of the frames that an error went through.
+
+    They hold the request, and through the answer the error itself: a circle, which would keep megabytes until the
+    collector's next full round.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -14,6 +14,7 @@ from monolith.features import Declaration, EmbeddingFeature
 
 __all__ = ["records_of_features"]
 
+_LONGEST_NAME = 200
 _FIDS = "fids"
 
 
@@ -72,7 +73,7 @@ def _put_sparse(target: Any, feature: EmbeddingFeature, value: Any, where: str) 
         return
     values = _as_list(value)
     if all(isinstance(each, str | bytes) for each in values):
-        target.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
+        target.bytes_list.value.extend(_bytes(each, where) for each in values)
     elif feature.slot is None:  # nothing to make an id with: the number is the id
         target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in values)
     elif all(type(each) is int for each in values):
@@ -86,7 +87,7 @@ def _put_dense(target: Any, feature: DenseFeature, value: Any, where: str) -> No
     if feature.dtype == "bytes":
         if not all(isinstance(each, str | bytes) for each in values):
             raise InvalidRequest(f"{where} is {value!r}; it takes text")
-        target.bytes_list.value.extend(each.encode() if isinstance(each, str) else each for each in values)
+        target.bytes_list.value.extend(_bytes(each, where) for each in values)
     elif feature.dtype == "int64":
         target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
     else:
@@ -101,6 +102,13 @@ def _as_list(value: Any) -> list[Any]:
     return list(value) if _is_list(value) else [value]
 
 
+def _bytes(value: str | bytes, where: str) -> bytes:
+    try:
+        return value.encode() if isinstance(value, str) else value
+    except UnicodeEncodeError as exc:  # JSON can name half of a character
+        raise InvalidRequest(f"{where} holds {value!r}, which is no text of Unicode; send whole characters") from exc
+
+
 def _whole(value: Any, where: str) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**64:
         raise InvalidRequest(f"{where} holds {value!r}; it takes whole numbers of 64 bits")
@@ -112,12 +120,13 @@ def _signed(value: int) -> int:
 
 
 def _real(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or abs(value) > 3.4e38:
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 3.4e38 or math.isnan(value):
         raise InvalidRequest(f"{where} holds {value!r}; it takes finite numbers")
     return float(value)
 
 
 def _near(name: Any, declaration: Declaration) -> str:
     known = [*declaration.features, *declaration.dense]
-    near = difflib.get_close_matches(str(name), known, n=1)
+    # Of a long name, comparing would cost more than the request: nobody misspells that much.
+    near = difflib.get_close_matches(str(name), known, n=1) if len(str(name)) <= _LONGEST_NAME else []
     return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ import sys
 import threading
 import urllib.error
 import urllib.request
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -324,31 +326,44 @@ def test_new_versions_are_found_by_themselves(serve: Callable[..., LinearServer]
     assert served.loaded[-1].calls[:3] == [1, 1, 1]  # warmed up before it answered anybody
 
 
-def test_swaps_under_load_fail_no_request(serve: Callable[..., LinearServer]) -> None:
-    served = serve()
-    ended, errors, seen = threading.Event(), [], set()
+def test_swaps_under_load_fail_no_request_mix_no_answer_and_leave_no_version_behind(
+    serve: Callable[..., LinearServer],
+) -> None:
+    served = serve(weights={user: float(user) for user in range(8)})
+    ended, errors = threading.Event(), []
+    seen: dict[str, set[tuple[float, ...]]] = {"grpc": set(), "rest": set()}
+
+    def expected(bias: float) -> tuple[float, ...]:
+        return tuple(bias + user for user in range(8))
 
     def ask(transport: Any) -> None:
         with served.client(transport) as client:
             while not ended.is_set():
                 try:
-                    seen.add(float(client.score(example())["score"][0]))
+                    seen[transport].add(tuple(client.score(example_batch(range(8)), "example_batch")["score"].tolist()))
                 except Exception as error:
                     errors.append(error)
                     return
 
-    threads = [threading.Thread(target=ask, args=(transport,)) for transport in ("grpc", "rest")]
+    threads = [threading.Thread(target=ask, args=(transport,)) for transport in seen]
     for thread in threads:
         thread.start()
     for version in range(2, 8):
-        served.write(version, bias=float(version))
+        served.write(version, bias=float(version), weights={user: float(user) for user in range(8)})
         served.poll()
+        while not errors and not all(expected(version) in each for each in seen.values()):
+            threading.Event().wait(0.005)
     ended.set()
     for thread in threads:
         thread.join(60)
     assert not errors
+    for each in seen.values():  # every answer is of one version, whole
+        assert each <= {expected(0.5), *(expected(version) for version in range(2, 8))}
     assert all(model.is_closed for model in served.loaded[:-1])
-    assert len(seen) > 1
+    gone = [weakref.ref(model) for model in served.loaded[:-1]]
+    served.loaded.clear()
+    gc.collect()
+    assert [each() for each in gone] == [None] * len(gone)
 
 
 def test_health_readiness_metrics_and_the_description_are_served(serve: Callable[..., LinearServer]) -> None:
