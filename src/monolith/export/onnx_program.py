@@ -40,9 +40,15 @@ def convert(
         weights: Names of the model's weights.
 
     Raises:
-        ConfigError: onnx is not installed, or cannot express an operator; the text names it.
+        ConfigError: onnx is not installed, or cannot express an operator; or a weight is called as an input or output
+            is. The text names it.
     """
     _onnx()
+    if twice := sorted({*inputs, *outputs} & set(weights)):
+        raise ConfigError(
+            f"the model has a weight called {twice[0]!r}, and so is an input or output of its dense part; give "
+            "the weight or the head another name"
+        )
     try:
         with _quiet():
             made = torch.onnx.export(

@@ -119,12 +119,16 @@ class DenseRunner(Protocol):
         ...
 
 
+OwnProgram = ProgramSession | TorchSession
+"""A dense part that is in the folder; its weights are those it was opened with."""
+
+
 class _State(NamedTuple):
     """A cut and the dense part that belongs to it."""
 
     key: CutKey | None
     """None where nothing is followed."""
-    dense: DenseRunner | ProgramSession
+    dense: DenseRunner | OwnProgram
 
 
 class Servable:
@@ -142,7 +146,7 @@ class Servable:
         manifest: ExportManifest,
         tables: MultiTable | None,
         rows: RowSource | None,
-        dense: DenseRunner | ProgramSession | None,
+        dense: DenseRunner | OwnProgram | None,
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -175,7 +179,7 @@ class Servable:
         verify: Literal["sizes", "checksums"] = "sizes",
         in_memory: bool = False,
         rows: RowSource | None = None,
-        dense: DenseRunner | ProgramSession | None = None,
+        dense: DenseRunner | OwnProgram | None = None,
     ) -> Servable:
         """Load an export.
 
@@ -221,7 +225,7 @@ class Servable:
     @property
     def has_weights(self) -> bool:
         """Whether the dense part is here, and takes other weights."""
-        return isinstance(self._dense, ProgramSession | TorchSession)
+        return isinstance(self._dense, OwnProgram)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
@@ -355,7 +359,7 @@ class Servable:
             if flat:
                 plan.pool([found[name] for name in names], flat)
             inputs = self._inputs(batch, flat, embedder.declaration)
-            is_here = isinstance(state.dense, ProgramSession)
+            is_here = isinstance(state.dense, OwnProgram)
             scores = state.dense.run(inputs, outputs, **({} if is_here else cut))
             return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
 
@@ -495,9 +499,9 @@ class Servable:
             ConfigError: There is nothing here of what is to change.
         """
         self._check_open()
-        session: DenseRunner | None = None
+        session: OwnProgram | None = None
         if weights:
-            if not isinstance(self._dense, ProgramSession | TorchSession):
+            if not isinstance(self._dense, OwnProgram):
                 raise ConfigError(
                     f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
                 )
@@ -564,10 +568,10 @@ class Servable:
         dense, embedder = self._dense, self._embedder
         if dense is None or embedder is None:
             raise self._closed()
-        if weights and isinstance(dense, ProgramSession):
+        if weights and isinstance(dense, OwnProgram):
             dense = dense.with_weights(weights)
         if self.tables is None:
-            return Servable(self.folder, self.manifest, None, embedder.store, dense)
+            return Servable(self.folder, self.manifest, None, self._rows, dense)
         if tables is None:
             tables = self._rows_of(batches, embedder)
             if update is not None:
@@ -633,7 +637,7 @@ class Servable:
         return ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
 
 
-def _open_program(folder: Path, program: DenseProgram, threads: int) -> DenseRunner:
+def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:
     if program.kind == "torch":
         return TorchSession(folder / TORCH_PROGRAM, program, threads=threads)
     return ProgramSession(folder / PROGRAM, program, threads=threads)

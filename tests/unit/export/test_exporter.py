@@ -351,6 +351,27 @@ def test_what_onnx_cannot_express_goes_as_a_torch_program(tmp_path: Path, monkey
     np.testing.assert_allclose(servable.predict_batch(given)["click"], wanted, atol=1e-6)
 
 
+class Namesake(Ranker):
+    """Has a weight with the name of its head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.click = torch.nn.Parameter(torch.zeros(1))
+
+    def forward(self, batch: Batch) -> Any:
+        first = super().forward(batch)[0]
+        return mt.Output(head="click", logits=first.logits + self.click, label=batch.label[:, 0])
+
+
+def test_a_weight_with_the_name_of_a_head_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exporter, "DensePart", DensePart)
+    made = mt.Estimator(Namesake, mt.RunConfig(seed=5))
+    made.train([batch(np.random.default_rng(3), 8)])
+    with pytest.raises(ConfigError, match=r"a weight called 'click', and so is an input or output"):
+        export(made, tmp_path)
+    assert ExportFolder(tmp_path).versions() == []
+
+
 # --- features that share a table ---
 
 
