@@ -153,6 +153,7 @@ class LoadingOptions:
     load_retries: Annotated[int, typer.Option(min=0, help="How often a failed load is tried again.")] = 5
     load_retry_interval_s: Annotated[float, typer.Option(min=0, help="Pause before that.")] = 60.0
     warm_up: Annotated[bool, typer.Option(help="Replay a version's warm-up requests before it is served.")] = True
+    in_memory: Annotated[bool, typer.Option(help="Read tables into memory instead of mapping their files.")] = False
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``."""

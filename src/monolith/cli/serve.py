@@ -92,7 +92,7 @@ def serve(
             **loading.settings(),
             **monitoring.settings(),
         )
-        load = servable_loader(calls, threads=batches.threads_per_call)
+        load = servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory)
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (
             closing(following),

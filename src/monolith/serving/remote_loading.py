@@ -15,18 +15,21 @@ from monolith.serving.servable import Servable
 __all__ = ["servable_loader"]
 
 
-def servable_loader(calls: RemoteCalls | None = None, *, threads: int = 1) -> Callable[[Path], Servable]:
+def servable_loader(
+    calls: RemoteCalls | None = None, *, threads: int = 1, in_memory: bool = False
+) -> Callable[[Path], Servable]:
     """Return a loader of exports.
 
     Args:
         calls: Asks the servers of sub-models; None = only exports that need none can be loaded.
         threads: Threads that the dense part of one call may use.
+        in_memory: Read tables into memory instead of mapping their files.
     """
 
     def load(folder: Path) -> Servable:
         manifest = read_export_manifest(folder)
         if manifest.sub_model != "entry":
-            return Servable.load(folder, threads=threads)
+            return Servable.load(folder, threads=threads, in_memory=in_memory)
         if calls is None:
             raise ConfigError(
                 f"'{folder}' is an entry, which asks other servers for its rows; say where they are: --remote "
