@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -76,6 +77,7 @@ class Benchmark:
 
     def _run_group(self, group: Group, cases: Sequence[str], quick: bool) -> None:
         """Measure the cases and print their lines. Whatever a peer prints goes to standard error."""
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are ended on the way out
         with os.fdopen(os.dup(1), "w") as out:
             os.dup2(2, 1)
             if group.cores is not None:

@@ -13,7 +13,7 @@ from serving.peer_model import PeerModel
 __all__ = ["app", "main"]
 
 app = FastAPI(openapi_url=None)
-model = PeerModel(os.environ["PEER_MODEL"], os.environ["PEER_FORM"], int(os.environ["PEER_THREADS"]))
+model = PeerModel.of_environment(os.environ)
 
 
 @app.post("/predict")

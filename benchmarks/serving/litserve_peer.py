@@ -19,7 +19,7 @@ class Api(litserve.LitAPI):
     """One model in one worker."""
 
     def setup(self, device: str) -> None:  # noqa: D102
-        self.model = PeerModel(os.environ["PEER_MODEL"], os.environ["PEER_FORM"], int(os.environ["PEER_THREADS"]))
+        self.model = PeerModel.of_environment(os.environ)
 
     def decode_request(self, request):  # type: ignore[no-untyped-def]  # noqa: D102  LitServe reads the annotation
         return self.model.read(request)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,18 @@ from measure.results import PeerMissing, Result, skipped
 from monolith.serving import Client
 from serving.exporting import Exported, scratch_folder
 from serving.results import progress
-from serving.servers import SETTINGS, Generator, Load, Ours, Peer, Setting, Target, check_installed, first_request
+from serving.servers import (
+    SETTINGS,
+    WITH_OUR_PARSER,
+    Generator,
+    Load,
+    Ours,
+    Peer,
+    Setting,
+    Target,
+    check_installed,
+    first_request,
+)
 from serving.workload import MODEL, Sizes, Workload
 
 __all__ = ["traffic_cases"]
@@ -46,25 +56,35 @@ def traffic_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 def _beside(
     name: str, cases: Sequence[str], sizes: Sizes, exported: Exported, generator: Generator
 ) -> Iterator[Result]:
-    setting = _best_setting(name, sizes, exported, generator)
-    with ExitStack() as stack:
-        peer = stack.enter_context(Peer(name, setting, exported.weights, exported.requests))
-        ours = stack.enter_context(Ours(exported.versions, exported.requests, sizes.threads))
+    """Yield the lines beside a peer; what it does with our parser is told in them too."""
+    lines: dict[str, Result] = {}
+    with Ours(exported.versions, exported.requests, sizes.threads) as ours:
         ours.await_version(1)
-        _check_agreement(ours, peer, exported)
-        match = Match(ours, peer, sizes, generator)
-        progress(f"rps_{name}")
-        full = match.full_load()
-        if f"rps_{name}" in cases:
-            yield full.result(f"rps_{name}")
-        if f"p99_{name}" in cases:
-            progress(f"p99_{name}")
-            yield match.half_load(full.peer_per_s / 2)
+        for settings in (SETTINGS[name], WITH_OUR_PARSER[name]):
+            ours.pause()
+            setting = _best_setting(name, settings, sizes, exported, generator)
+            ours.go_on()
+            with Peer(name, setting, exported.weights, exported.requests) as peer:
+                _check_agreement(ours, peer, exported)
+                match = Match(ours, peer, sizes, generator)
+                progress(f"rps_{name}, {setting}")
+                found = [(full := match.full_load()).result(f"rps_{name}")]
+                if f"p99_{name}" in cases:
+                    progress(f"p99_{name}, {setting}")
+                    found.append(match.half_load(full.peer_per_s / 2))
+            for result in found:
+                if result.case in lines:
+                    lines[result.case].extra["ratio_with_our_parser"] = result.ratio
+                    lines[result.case].extra["peer_with_our_parser"] = result.peer
+                else:
+                    lines[result.case] = result
+    yield from (result for case, result in lines.items() if case in cases)
 
 
-def _best_setting(name: str, sizes: Sizes, exported: Exported, generator: Generator) -> Setting:
+def _best_setting(
+    name: str, settings: Sequence[Setting], sizes: Sizes, exported: Exported, generator: Generator
+) -> Setting:
     """Return what serves most requests per second here; a quick run takes what did so on two cores."""
-    settings = SETTINGS[name]
     if not sizes.trial_s:
         return settings[0]
     found = {}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 from dataclasses import replace
 from io import StringIO
@@ -51,15 +52,15 @@ def lines_of(results: Any, sizes: Any) -> list[dict[str, Any]]:
 
 def test_every_form_of_a_request_holds_the_same_rows(sizes: Any, tmp_path: Path) -> None:
     from serving.exporting import Exported
-    from serving.peer_model import FORMS, PeerModel
+    from serving.peer_model import FORMS, PARSERS, PeerModel
     from serving.servers import first_request
     from serving.workload import Workload
 
     exported = Exported(Workload(sizes), tmp_path)
     exported.save_for_torch()
     scores = []
-    for form in FORMS:
-        model = PeerModel(str(exported.weights), form, 1)
+    for form, parser in itertools.product(FORMS, PARSERS):
+        model = PeerModel(str(exported.weights), form, parser, 1)
         scores.append(model.score(*model.read(first_request(exported.requests[form]))).numpy())
     assert scores[0].shape == (sizes.batch,)
     assert len(np.unique(scores[0])) > 1
