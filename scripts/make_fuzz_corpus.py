@@ -361,6 +361,14 @@ def main() -> None:
     write("entry_dump", entries())
     write("item_pool", item_pools(rng))
     write("filter_values", filter_values())
+    write(
+        "json_text",
+        [
+            b'{"inputs": {"example_batch": [{"b64": "AAEC"}, {"b64":"AwQ="}]}}',
+            b'{"instances":[{"user":7,"x":{"b64":"////"}}],"signature_name":"b64"}',
+            b'{"a": {"b64": "A\\u0041AA"}, "b64": {"b64" : "AA==" }}',
+        ],
+    )
     write("quantized", [bytes([n]) + encode_quantized([0.5 * k for k in range(n)]) for n in (1, 4, 5, 16)])
 
 
