@@ -444,8 +444,6 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
     until(lambda: all(broker.committed(topic, group, partition) == 2 for partition in range(4)))
     member = members(broker, topic, group, "committed", tmp_path / "state.json")
     until(lambda: source.read() is None and holds(2))
-    kept = source.position()["offsets"][topic]
-    moved = {str(partition) for partition in range(4)} - set(kept)
     for partition in range(4):
         broker.produce(topic, [b"new %d" % partition], partition)
     with reading(source) as got:  # both must go on reading while partitions move
@@ -456,9 +454,9 @@ def test_a_group_shares_partitions_and_takes_over_those_of_the_dead(
         [again] = member.lot()["records"]  # ... and this one is not
         member.kill()
         until(lambda: again.encode() in got)
-        assert {first[0], again} == {f"new {partition}" for partition in moved}
-    # At least once: on a slow machine the member may have been taken for dead before, and its records read here too.
-    assert {*(b"new %d" % int(partition) for partition in kept), again.encode()} <= set(got)
+    # At least once, and whatever is in no checkpoint: on a slow machine the member may have been taken for dead before,
+    # so that partitions moved more than once.
+    assert {b"new %d" % partition for partition in range(4)} - {first[0].encode()} <= set(got)
     assert source.position()["offsets"] == {topic: {str(partition): 3 for partition in range(4)}}
 
 

@@ -13,6 +13,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
+                                   CutRefused
 
 A message says what happened, the value, and the remedy, for example
 ``table 'user_id' has dim 16, gradient has dim 32; check FeatureSpec.dim``.

@@ -68,4 +68,5 @@ def test_a_serving_error_says_who_is_at_fault() -> None:
         "ModelNotFound": "client",
         "Overloaded": "server",
         "ModelNotReady": "server",
+        "CutRefused": "server",
     }

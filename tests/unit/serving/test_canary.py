@@ -98,13 +98,13 @@ def test_a_model_beside_scores_as_the_move_will_make_it_score(folder: Path, trai
 
         tables, shard, has_weights = servable.tables, servable.shard, True
 
-        def apply(self, update: Any = None, *, weights: Any = None, tables: Any = None) -> None:
+        def apply(self, update: Any = None, *, weights: Any = None, tables: Any = None, **more: Any) -> None:
             batch = servable.read(ASKED, "example")
             before = servable.predict_batch(batch)["score"].tolist()
             beside = servable.foreseen([batch], update, weights=weights, tables=tables)
             foreseen = beside.predict_batch(batch)["score"].tolist()
             assert servable.predict_batch(batch)["score"].tolist() == before
-            servable.apply(update, weights=weights, tables=tables)
+            servable.apply(update, weights=weights, tables=tables, **more)
             assert servable.predict_batch(batch)["score"].tolist() == foreseen
             seen.append(foreseen != before)
 

@@ -71,8 +71,7 @@ class ClusterConfig:
     ps_tls_ca: str | Path | None = None
     """Authority (PEM) that the other side's certificate must be of; turns TLS on at a worker."""
     dense_exchange_steps: int = 1
-    """Steps between exchanges of dense weights among several workers: weights are that many steps old. With
-    enable_partial_sync_training, between the chief's copies of them to the servers."""
+    """Steps between exchanges of dense weights among workers; in partial sync, between copies to the servers."""
     chief_timeout_secs: float = 1800
     """Seconds that the chief waits at the end for workers still at work."""
     operation_timeout_in_ms: int | None = None

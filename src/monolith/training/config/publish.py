@@ -24,8 +24,7 @@ class PublishConfig:
     """Form of rows: serving, as slices are served; durable, with optimizer state, for full_precision exports."""
 
     publish_port: int | None = None
-    """Port to stream what is published on, to servers that do not see the folder (--sync-from host:port); 0 = any,
-    None = not streamed."""
+    """Port to stream what is published on, for serve --sync-from HOST:PORT; 0 = any, none = not streamed."""
     publish_host: str = "127.0.0.1"
     """Interface of that port; the default is this machine only. Others should not reach it without token or TLS."""
     publish_token_file: str | Path | None = None
