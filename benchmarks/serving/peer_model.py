@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from monolith._proto.example_pb2 import ExampleBatch
 from monolith.data import BatchParser, DenseFeature, Schema, SparseFeature
+from monolith.data.records.messages import ExampleBatch
 from train.contestants import Network
 from train.workload import DENSE, DIM, SPARSE
 
