@@ -103,6 +103,7 @@ def test_zero_rows_stay_out_of_a_table_that_skips_them(tmp_path: Path) -> None:
     assert content(tables) == {3: [1.0] * DIM}
 
 
+@pytest.mark.skipif("MONOLITH_SANITIZED" in os.environ, reason="a sanitizer keeps memory of its own")
 def test_what_was_mapped_is_shared_and_goes_with_the_table(tmp_path: Path) -> None:
     """The rows are in no memory of the process's own, and the mapping ends with the table."""
     wide = TableSpec("t", [SliceSpec(1024, optimizer=Sgd(), compressor=Fp32())])
