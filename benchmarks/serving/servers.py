@@ -208,8 +208,8 @@ class Setting:
 
 SETTINGS: dict[str, Sequence[Setting]] = {
     "fastapi": (
-        Setting("example_batch", 2, 1),
         Setting("features", 2, 1),
+        Setting("example_batch", 2, 1),
         Setting("example_batch", 1, 1),
     ),
     "litserve": (
