@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monolith.core.errors import ConfigError, DataError
-from monolith.data.sources.work_list import FolderWorkList, MemoryWorkList, WorkList
+from monolith.data.sources.work_list import FilesGivenAway, FolderWorkList, MemoryWorkList, Tenure, WorkList
 
 FILES = [f"part-{number}" for number in range(6)]
 Make = Callable[[list[str]], WorkList]
@@ -122,8 +122,28 @@ def test_a_worker_that_resumes_takes_back_what_it_finished_since(make: Make) -> 
     assert [shared.claim("one") for _ in range(4)] == ["a", "b", "c", "d"]
     for file in ("a", "c", "b"):
         shared.done("one", file)
-    assert shared.take_back("one", 1) == ["b", "c", "d"], "in the order of the claims"
+    assert shared.take_back("one", Tenure(1, 0)) == ["b", "c", "d"], "in the order of the claims"
     assert shared.state()["done"] == ["a"]
     assert shared.claim("two") == "e"
     assert shared.claim("two") is None, "what was taken back is held"
     shared.done("one", "c")
+
+
+def test_whose_files_were_given_away_cannot_resume_and_loses_nothing(make: Make) -> None:
+    shared = make(["a", "b", "c"])
+    assert [shared.claim("one"), shared.claim("one")] == ["a", "b"]
+    saved = shared.tenure("one")
+    shared.done("one", "a")
+    assert shared.tenure("one") == saved._replace(finished=1)
+    shared.requeue("one")
+    assert shared.claim("two") == "b"
+    with pytest.raises(FilesGivenAway, match="'one'"):
+        shared.take_back("one", saved)
+    assert [shared.claim("one"), shared.claim("one"), shared.claim("one")] == ["a", "c", None]
+    assert shared.take_back("one", shared.tenure("one")) == ["a", "c"], "its new life holds good"
+
+
+def test_a_list_that_was_saved_without_lives_is_read(make: Make) -> None:
+    shared = make(["a", "b"])
+    shared.restore({"waiting": ["b"], "claimed": {"a": "one"}, "done": []})
+    assert shared.take_back("one", Tenure(0, 0)) == ["a"]

@@ -9,6 +9,7 @@ Which steps exist is listed here; what they do is in ``stages`` and ``transforms
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
@@ -20,6 +21,7 @@ from monolith.data.batch import Batch
 from monolith.data.records.messages import Example
 from monolith.data.schema import BatchMaker, Schema, make_parser
 from monolith.data.sources.base import Source
+from monolith.data.sources.work_list import FilesGivenAway
 from monolith.data.stages import (
     BatchStage,
     MapStage,
@@ -37,6 +39,8 @@ from monolith.data.stages import (
 from monolith.data.transforms.base import BuildContext, Transform
 
 __all__ = ["Dataset"]
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 RowStage: TypeAlias = Stage[_native.Rows]
@@ -330,9 +334,16 @@ class Dataset:
 
     def __iter__(self) -> Iterator[Any]:
         """Read from the beginning, or once from the restored place."""
+        state, self._restored = self._restored, None
+        try:
+            yield from self._read_from(state)
+        except FilesGivenAway as given_away:  # told before anything was read
+            logger.warning("a worker begins anew with the files that are left: %s", given_away)
+            yield from self._read_from(None)
+
+    def _read_from(self, state: State | None) -> Iterator[Any]:
         opening = _Opening(self._schema or Schema(labels=0), self._seed)
         stage = self._open(opening)
-        state, self._restored = self._restored, None
         self._cursor = _Cursor(stage, opening, None)
         try:
             if state is not None:

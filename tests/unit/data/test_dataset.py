@@ -426,13 +426,34 @@ def shared_readers(files: list[str], state: Any = None) -> tuple[MemoryWorkList,
     return shared, readers
 
 
-def test_workers_that_share_a_list_read_each_row_once_and_resume_exactly(tmp_path: Path) -> None:
+def write_parts(folder: Path, parts: int) -> list[str]:
     files = []
-    for part in range(12):
-        files.append(str(tmp_path / f"part-{part:02d}.pb"))
+    for part in range(parts):
+        files.append(str(folder / f"part-{part:02d}.pb"))
         with RecordWriter(files[-1], framing=FRAMING) as writer:
             for number in range(part * 10, part * 10 + 10):
                 writer.write(example(number).SerializeToString())
+    return files
+
+
+@pytest.mark.parametrize("batches", [1, 3, 4, 5, 7])
+def test_no_row_is_lost_when_files_of_a_worker_that_resumes_were_given_away(batches: int, tmp_path: Path) -> None:
+    files = write_parts(tmp_path, 5)
+    shared, (one, other) = shared_readers(files)
+    reading = iter(one)
+    seen = uids([next(reading) for _ in range(batches)])
+    saved = one.state()
+    reading.close()
+    shared.requeue("worker-0")  # it is taken for dead
+    others = iter(other)
+    seen += uids([next(others)])
+    one.restore(saved)
+    seen += uids(one) + uids(others)
+    assert set(seen) == set(range(50))
+
+
+def test_workers_that_share_a_list_read_each_row_once_and_resume_exactly(tmp_path: Path) -> None:
+    files = write_parts(tmp_path, 12)
     for stop in (1, 5, 9):
         shared, readers = shared_readers(files)
         readings = [iter(reader) for reader in readers]

@@ -5,14 +5,17 @@ Knows names only; nothing is opened here.
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from monolith.core.errors import DataError
-from monolith.data.sources.work_list import WorkList
+from monolith.data.sources.work_list import Tenure, WorkList
 
 __all__ = ["FilePlan", "FixedPlan", "SharedPlan"]
+
+_LOOK_S = 0.2
 
 
 class FilePlan(Protocol):
@@ -107,31 +110,42 @@ class SharedPlan:
     def __init__(self, work_list: WorkList, worker: str) -> None:
         self._work_list = work_list
         self._worker = worker
-        self._ended = 0
-        self._own: list[str] = []  # claimed in an earlier life, and to be read again
+        self._tenure: Tenure | None = None  # at what was handed out last
+        self._own: list[str] = []  # claimed before the process was started, and to be read again
+        self._closed = threading.Event()
 
     def take(self) -> str | None:
-        """Claim the next file."""
-        return self._own.pop(0) if self._own else self._work_list.claim(self._worker)
+        """Claim the next file; wait for it while one may follow."""
+        if self._own:
+            return self._own.pop(0)
+        while (file := self._work_list.claim(self._worker)) is None and self._work_list.may_follow():
+            if self._closed.wait(_LOOK_S):
+                break
+        return file
 
     def position(self) -> dict[str, Any]:
         """Return how many files had ended. The work list's state is saved apart, once for all workers."""
-        return {"worker": self._worker, "finished": self._ended}
+        tenure = self._tenure or self._work_list.tenure(self._worker)
+        return {"worker": self._worker, **tenure._asdict()}
 
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Take up again the files that were open, unless others have them by now.
+        """Take up again the files that were open.
 
         The list may be of a later moment than the position: what was claimed in between is read again, in the same
         order, and nobody else gets it.
+
+        Raises:
+            FilesGivenAway: Others have got some of them.
         """
-        self._ended = int(position["finished"])
-        own = self._work_list.take_back(self._worker, self._ended)
+        self._tenure = Tenure(int(position["finished"]), int(position.get("life", 0)))
+        own = self._work_list.take_back(self._worker, self._tenure)
         self._own = [file for file in own if file not in open_files]
         return [file in own or self._work_list.reclaim(self._worker, file) for file in open_files]
 
     def start(self) -> None:
-        """Give back what a worker of this name held in an earlier life."""
+        """Give back what a worker of this name held before."""
         self._work_list.requeue(self._worker)
+        self._tenure = self._work_list.tenure(self._worker)
 
     def done(self, file: str) -> None:
         """Tell the others."""
@@ -139,8 +153,9 @@ class SharedPlan:
 
     def ended(self, empty_files: int) -> None:
         """Count it: positions are taken ahead of the user, and so is this."""
-        self._ended += 1
+        assert self._tenure is not None  # it was started or resumed
+        self._tenure = self._tenure._replace(finished=self._tenure.finished + 1)
 
     def close(self) -> None:
-        """Tell the list, which may wait for files of others."""
-        self._work_list.leave(self._worker)
+        """Wait no longer for files of others."""
+        self._closed.set()

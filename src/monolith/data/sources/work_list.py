@@ -16,14 +16,27 @@ import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from monolith.core.errors import ConfigError, DataError
 
-__all__ = ["FolderWorkList", "MemoryWorkList", "WorkList", "WorkListState"]
+__all__ = ["FilesGivenAway", "FolderWorkList", "MemoryWorkList", "Tenure", "WorkList", "WorkListState"]
 
 WorkListState: TypeAlias = Mapping[str, Any]
-"""Plain JSON: the files that are waiting, in order, those held and by whom, and those done."""
+"""Plain JSON: the files that are waiting, in order, those held and by whom, those done, and the lives of workers."""
+
+
+class FilesGivenAway(DataError):
+    """A worker cannot resume at its position: files that followed it are others' by now. It begins anew."""
+
+
+class Tenure(NamedTuple):
+    """Where a worker of a list stands. Its position holds good for as long as its life lasts."""
+
+    finished: int
+    """Files that it has read to their end, in all its lives."""
+    life: int
+    """Counts how often files were taken from it: what follows a position of another life, nobody knows."""
 
 
 @runtime_checkable
@@ -46,20 +59,27 @@ class WorkList(Protocol):
         """
         ...
 
-    def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
+    def may_follow(self) -> bool:
+        """Whether files may be waiting later though none is now."""
         ...
 
-    def take_back(self, worker: str, finished: int) -> list[str]:
-        """Let a worker that resumes hold again what it finished after its first ``finished`` files.
+    def requeue(self, worker: str) -> list[str]:
+        """Put what a dead worker holds back to the front of the list; return those files. Some end its life."""
+        ...
+
+    def tenure(self, worker: str) -> Tenure:
+        """Return where ``worker`` stands."""
+        ...
+
+    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
+        """Let a worker that resumes at an earlier ``tenure`` hold again what it finished since.
 
         Returns:
             All that it holds now, in the order in which it claimed them: to be read before anything else.
-        """
-        ...
 
-    def leave(self, worker: str) -> None:
-        """Take note that ``worker`` claims no more: a claim of its that waits in another thread ends."""
+        Raises:
+            FilesGivenAway: Its life has ended. What it has not finished by then is waiting again.
+        """
         ...
 
     def state(self) -> WorkListState:
@@ -78,7 +98,14 @@ class WorkList(Protocol):
 class _Ledger:
     """The bookkeeping itself, without locks."""
 
-    def __init__(self, waiting: Sequence[str], claimed: Mapping[str, str], done: Sequence[str]) -> None:
+    def __init__(
+        self,
+        waiting: Sequence[str],
+        claimed: Mapping[str, str],
+        done: Sequence[str],
+        lives: Mapping[str, int] | None = None,
+    ) -> None:
+        self.lives = dict(lives or {})
         self.waiting = list(waiting)
         self.claimed = dict(claimed)  # by whom, in the order of the claims; those that are done included
         self.finished = dict.fromkeys(done)  # in the order in which they were
@@ -92,14 +119,20 @@ class _Ledger:
                 raise TypeError("names are not text, or a file is there twice")
             if not set(done) <= set(claimed):
                 raise ValueError("a file is done that nobody claimed")
-            return cls(waiting, claimed, done)
+            lives = state.get("lives", {})  # type: ignore[attr-defined]
+            return cls(waiting, claimed, done, {str(worker): int(life) for worker, life in lives.items()})
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{where} is not the state of a work list ({error!r}); start with the files again"
             ) from error
 
     def as_json(self) -> dict[str, Any]:
-        return {"waiting": list(self.waiting), "claimed": dict(self.claimed), "done": list(self.finished)}
+        return {
+            "waiting": list(self.waiting),
+            "claimed": dict(self.claimed),
+            "done": list(self.finished),
+            "lives": dict(self.lives),
+        }
 
     @property
     def files(self) -> set[str]:
@@ -115,10 +148,18 @@ class _Ledger:
         self.claimed[file] = worker
         return file
 
+    def tenure(self, worker: str) -> Tenure:
+        return Tenure(len(self._finished_by(worker)), self.lives.get(worker, 0))
+
     def take_back(self, worker: str, finished: int) -> list[str]:
-        own = [file for file in self.finished if self.claimed[file] == worker]
-        for file in own[finished:]:
+        for file in self._finished_by(worker)[finished:]:
             del self.finished[file]
+        return self._held_by(worker)
+
+    def _finished_by(self, worker: str) -> list[str]:
+        return [file for file in self.finished if self.claimed[file] == worker]
+
+    def _held_by(self, worker: str) -> list[str]:
         return [file for file, holder in self.claimed.items() if holder == worker and file not in self.finished]
 
     def reclaim(self, worker: str, file: str) -> bool:
@@ -135,11 +176,29 @@ class _Ledger:
         self.finished[file] = None
 
     def requeue(self, worker: str) -> list[str]:
-        files = [file for file, holder in self.claimed.items() if holder == worker and file not in self.finished]
+        files = self._held_by(worker)
         for file in files:
             del self.claimed[file]
         self.waiting[:0] = files
+        if files:
+            self.lives[worker] = self.lives.get(worker, 0) + 1
         return files
+
+    def give_back(self, worker: str, finished: int) -> list[str]:
+        self.take_back(worker, finished)
+        return self.requeue(worker)
+
+    def resume(self, worker: str, tenure: Tenure) -> list[str] | None:
+        if tenure.life == self.lives.get(worker, 0):
+            return self.take_back(worker, tenure.finished)
+        self.give_back(worker, tenure.finished)
+        return None
+
+
+def _still_held(held: list[str] | None, worker: str) -> list[str]:
+    if held is None:
+        raise FilesGivenAway(f"files of {worker!r} were given to others since its position was saved; begin anew")
+    return held
 
 
 def _checked(files: Sequence[str]) -> list[str]:
@@ -186,13 +245,24 @@ class MemoryWorkList:
         with self._lock:
             return self._ledger.requeue(worker)
 
-    def take_back(self, worker: str, finished: int) -> list[str]:
-        """Let a worker hold again what it finished after its first ``finished`` files; return all that it holds."""
-        with self._lock:
-            return self._ledger.take_back(worker, finished)
+    def may_follow(self) -> bool:
+        """Whether files may be waiting later: not without ``requeue``."""
+        return False
 
-    def leave(self, worker: str) -> None:
-        """Do nothing: no claim waits."""
+    def tenure(self, worker: str) -> Tenure:
+        """Return where ``worker`` stands."""
+        with self._lock:
+            return self._ledger.tenure(worker)
+
+    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
+        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
+
+        Raises:
+            FilesGivenAway: Its life has ended.
+        """
+        with self._lock:
+            held = self._ledger.resume(worker, tenure)
+        return _still_held(held, worker)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint."""
@@ -272,14 +342,25 @@ class FolderWorkList:
         with self._changed() as ledger:
             return ledger.requeue(worker)
 
-    def take_back(self, worker: str, finished: int) -> list[str]:
-        """Let a worker hold again what it finished after its first ``finished`` files; return all that it holds."""
+    def may_follow(self) -> bool:
+        """Whether files may be waiting later: not without ``requeue``, or a holder that dies."""
+        return False
+
+    def tenure(self, worker: str) -> Tenure:
+        """Return where ``worker`` stands."""
+        with self._locked():
+            return self._read().tenure(worker)
+
+    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
+        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
+
+        Raises:
+            FilesGivenAway: Its life has ended.
+        """
         with self._changed() as ledger:
             self._stay_alive(worker)
-            return ledger.take_back(worker, finished)
-
-    def leave(self, worker: str) -> None:
-        """Do nothing: no claim waits."""
+            held = ledger.resume(worker, tenure)
+        return _still_held(held, worker)
 
     def give_back(self, worker: str, finished: int) -> list[str]:
         """Put all that a dead worker claimed, but for the first ``finished`` files that it finished, back to the front.
@@ -288,10 +369,7 @@ class FolderWorkList:
             Those files; none when the worker lives, or lives again.
         """
         with self._changed() as ledger:
-            if not self._is_dead(worker):
-                return []
-            ledger.take_back(worker, finished)
-            return ledger.requeue(worker)
+            return ledger.give_back(worker, finished) if self._is_dead(worker) else []
 
     def dead_workers(self) -> list[str]:
         """Return who has claimed files, finished or not, and has no process any more."""

@@ -13,15 +13,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monolith.core.clock import Clock, SystemClock
-from monolith.data.sources.work_list import FolderWorkList, WorkListState
+from monolith.data.sources.work_list import FolderWorkList, Tenure, WorkListState
 from monolith.training.hooks.base import Hook, Run
 
 __all__ = ["SharedFiles", "SharedFilesHook", "finished_files", "unread_files", "worker_name"]
 
 logger = logging.getLogger(__name__)
-
-_LOOK_S = 0.2
 
 
 def worker_name(index: int) -> str:
@@ -56,15 +53,14 @@ def unread_files(state: WorkListState) -> list[str]:
 class SharedFiles:
     """The ``WorkList`` of one worker. Nothing is read or written before ``begin`` or the first call.
 
-    Unlike others, a ``claim`` waits while another worker still reads: should that one die, its files are there again.
-    Files that a dead worker had read but not yet trained on, as its place says, come back too.
+    Files may follow while another worker still reads: should that one die, its files are there again. Files that a dead
+    worker had read but not yet trained on, as its place says, come back too.
 
     Args:
         model_dir: The job's folder.
         files: All files, in their order.
         finished: How many files a worker has trained on to their end, by its index.
-        is_over: Whether the job ends for this worker; it then waits no longer.
-        clock: Measures the waits.
+        is_over: Whether the job ends for this worker; it then gets no more.
     """
 
     def __init__(
@@ -74,14 +70,11 @@ class SharedFiles:
         finished: Callable[[int], int],
         *,
         is_over: Callable[[], bool],
-        clock: Clock | None = None,
     ) -> None:
         self._folder = Path(model_dir) / "files"
         self._files = files
         self._finished = finished
         self._is_over = is_over
-        self._clock = clock or SystemClock()
-        self._left = threading.Event()
         self._opened: FolderWorkList | None = None
         self._opening = threading.Lock()
 
@@ -98,27 +91,37 @@ class SharedFiles:
             state = {**state, "waiting": [*state["waiting"], *(file for file in files if file not in known)]}
         has_list = (self._folder / "work_list.json").exists()
         with self._opening:
-            self._opened = FolderWorkList(self._folder, None if has_list else files)
+            self._opened = FolderWorkList(self._folder, None if has_list else files, requeue_dead=False)
         self._opened.restore(state)
+
+    def begin_worker(self, worker: str) -> None:
+        """Begin without a place: all that a worker of this name had claimed is waiting again, trained on or not."""
+        self._list.give_back(worker, 0)
 
     @property
     def _list(self) -> FolderWorkList:
         with self._opening:
             if self._opened is None:
-                self._opened = FolderWorkList(self._folder)
+                self._opened = FolderWorkList(self._folder, requeue_dead=False)
             return self._opened
 
     # --- WorkList ---
 
     def claim(self, worker: str) -> str | None:
-        """Return the next file, now held by ``worker``; None when all files were read, or the job ends."""
-        while not self._left.is_set() and not self._is_over():
-            self._give_back_untrained(worker)
+        """Return the next file, now held by ``worker``; None when there is none now, or the job ends.
+
+        Files of dead workers come last: who is only late to start finds its own where they were.
+        """
+        if self._is_over():
+            return None
+        file = self._list.claim(worker)
+        if file is None and self._give_back_untrained(worker):
             file = self._list.claim(worker)
-            if file is not None or self._is_all_read():
-                return file
-            self._clock.sleep_s(_LOOK_S)
-        return None
+        return file
+
+    def may_follow(self) -> bool:
+        """Whether files may be waiting later: another worker still reads, and may die."""
+        return not self._is_over() and bool(unread_files(self._list.state()))
 
     def reclaim(self, worker: str, file: str) -> bool:
         """Take up a file again that is waiting or still held by ``worker``; return whether it could be."""
@@ -132,13 +135,17 @@ class SharedFiles:
         """Put what a dead worker holds back to the front of the list; return those files."""
         return self._list.requeue(worker)
 
-    def take_back(self, worker: str, finished: int) -> list[str]:
-        """Let a worker hold again what it finished after its first ``finished`` files; return all that it holds."""
-        return self._list.take_back(worker, finished)
+    def tenure(self, worker: str) -> Tenure:
+        """Return where ``worker`` stands."""
+        return self._list.tenure(worker)
 
-    def leave(self, worker: str) -> None:
-        """End a claim that waits."""
-        self._left.set()
+    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
+        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
+
+        Raises:
+            FilesGivenAway: Its life has ended.
+        """
+        return self._list.take_back(worker, tenure)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint after the places of the workers."""
@@ -156,17 +163,18 @@ class SharedFiles:
 
     # --- what became of others ---
 
-    def _is_all_read(self) -> bool:
-        return not unread_files(self._list.state())
-
-    def _give_back_untrained(self, worker: str) -> None:
+    def _give_back_untrained(self, worker: str) -> bool:
+        """Give out again what dead workers had not trained on; return whether there was any."""
+        has_files = False
         for dead in self._list.dead_workers():
             if dead == worker:
                 continue
             index = int(dead.rpartition("-")[2])
             files = self._list.give_back(dead, self._finished(index))
             if files:
+                has_files = True
                 logger.warning("a worker is gone, its files are given out again worker=%s files=%s", dead, files)
+        return has_files
 
     def settle(self) -> None:
         """At the end of the job: give back what workers that died have left, for the next run, and tell of it."""

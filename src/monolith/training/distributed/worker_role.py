@@ -323,6 +323,8 @@ class TrainedWorker:
         place = self._places.read(config.index, rows.read()[0].session)
         if place is not None and config.resume_data:
             self._estimator.resume_at(place)
+        elif self._files is not None:
+            self._files.begin_worker(worker_name(config.index))
 
     def _on_restored(self) -> None:
         """The job goes on from a checkpoint, or begins: so do the workers."""
@@ -351,7 +353,6 @@ class TrainedWorker:
             lambda: expand(config.data or ""),
             self._finished_files,
             is_over=lambda: self._member is not None and self._member.is_over(),
-            clock=self._clock,
         )
 
     def _finished_files(self, index: int) -> int:

@@ -11,7 +11,7 @@ import pytest
 
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources.shared_parquet import SharedParquetSource
-from monolith.data.sources.work_list import MemoryWorkList
+from monolith.data.sources.work_list import FilesGivenAway, MemoryWorkList
 
 
 @pytest.fixture
@@ -77,9 +77,11 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
     other = SharedParquetSource(work_list, "b", batch_rows=7)
     assert lots(other, 1) == [(paths[0], 0)]
     again = SharedParquetSource(work_list, "a", batch_rows=7)
-    again.resume(place)
-    assert paths[0] not in {path for path, _ in lots(again)}
-    for source in (other, again):
+    with pytest.raises(FilesGivenAway):
+        again.resume(place)
+    anew = SharedParquetSource(work_list, "a", batch_rows=7)
+    assert paths[0] not in {path for path, _ in lots(anew)}
+    for source in (other, again, anew):
         source.close()
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.testing import FakeClock
+from monolith.data.sources.work_list import FilesGivenAway
 from monolith.training.distributed.shared_files import SharedFiles, finished_files, unread_files, worker_name
 
 FILES = ["a", "b", "c"]
@@ -15,7 +15,6 @@ class Job:
     """Two workers of one folder, as two processes would have it."""
 
     def __init__(self, folder: Path) -> None:
-        self.clock = FakeClock()
         self.finished: dict[int, int] = {}
         self.is_over = False
         self.folder = folder
@@ -28,7 +27,6 @@ class Job:
             lambda: FILES,
             lambda index: self.finished.get(index, 0),
             is_over=lambda: self.is_over,
-            clock=self.clock,
         )
 
 
@@ -42,20 +40,49 @@ def test_files_are_given_out_once_and_in_order(job: Job) -> None:
     for file, worker, name in (("a", job.one, ONE), ("b", job.two, TWO), ("c", job.one, ONE)):
         worker.done(name, file)
     assert job.one.claim(ONE) is job.two.claim(TWO) is None
-    assert job.clock.slept_s == []
     assert unread_files(job.one.state()) == []
 
 
-def test_who_finds_nothing_waits_for_what_a_dead_worker_leaves(job: Job) -> None:
+def test_while_another_reads_a_file_may_follow_and_does_when_it_dies(job: Job) -> None:
     assert [job.one.claim(ONE), job.two.claim(TWO), job.two.claim(TWO)] == FILES
     job.one.done(ONE, "a")
     job.two.done(TWO, "b")  # read to its end, and not trained on
-
-    def die(seconds: float) -> None:
-        job.two.close()
-
-    job.clock.sleep_s = die  # type: ignore[method-assign]
+    assert job.one.claim(ONE) is None
+    assert job.one.may_follow()
+    job.two.close()
     assert [job.one.claim(ONE), job.one.claim(ONE)] == ["b", "c"]
+    job.one.done(ONE, "b")
+    job.one.done(ONE, "c")
+    assert not job.one.may_follow()
+
+
+def test_who_is_only_late_to_start_finds_its_files_where_they_were(job: Job) -> None:
+    assert job.two.claim(TWO) == "a"
+    tenure = job.two.tenure(TWO)
+    job.two.close()
+    assert [job.one.claim(ONE), job.one.claim(ONE)] == ["b", "c"], "those of a dead worker come last"
+    assert job.worker().take_back(TWO, tenure) == ["a"]
+
+
+def test_who_is_too_late_begins_anew(job: Job) -> None:
+    assert [job.two.claim(TWO), job.two.claim(TWO), job.two.claim(TWO)] == FILES
+    tenure = job.two.tenure(TWO)
+    job.two.done(TWO, "a")
+    job.two.close()
+    assert job.one.claim(ONE) == "a"
+    late = job.worker()
+    with pytest.raises(FilesGivenAway):
+        late.take_back(TWO, tenure)
+    assert [late.claim(TWO), late.claim(TWO), late.claim(TWO)] == ["b", "c", None]
+
+
+def test_who_was_killed_before_it_kept_a_place_reads_its_files_again(job: Job) -> None:
+    assert [job.two.claim(TWO), job.two.claim(TWO)] == ["a", "b"]
+    job.two.done(TWO, "a")
+    job.two.close()
+    again = job.worker()
+    again.begin_worker(TWO)
+    assert [again.claim(TWO), again.claim(TWO), again.claim(TWO)] == FILES
 
 
 def test_what_a_dead_worker_had_trained_on_stays_done(job: Job) -> None:
@@ -63,22 +90,14 @@ def test_what_a_dead_worker_had_trained_on_stays_done(job: Job) -> None:
     job.two.done(TWO, "a")
     job.finished[2] = 1
     job.two.close()
-    assert [job.one.claim(ONE), job.one.claim(ONE)] == ["b", "c"]
+    assert [job.one.claim(ONE), job.one.claim(ONE), job.one.claim(ONE)] == ["c", "b", None]
 
 
-@pytest.mark.parametrize("how", ["the job is over", "its source is closed"])
-def test_a_claim_that_waits_can_be_ended(how: str, job: Job) -> None:
-    for _ in FILES:
-        job.two.claim(TWO)
-
-    def end(seconds: float) -> None:
-        if how == "the job is over":
-            job.is_over = True
-        else:
-            job.one.leave(ONE)
-
-    job.clock.sleep_s = end  # type: ignore[method-assign]
+def test_at_the_end_of_the_job_nothing_follows(job: Job) -> None:
+    job.two.claim(TWO)
+    job.is_over = True
     assert job.one.claim(ONE) is None
+    assert not job.one.may_follow()
 
 
 def test_a_checkpoint_s_list_goes_on_with_new_files_at_its_end(job: Job, caplog: pytest.LogCaptureFixture) -> None:
