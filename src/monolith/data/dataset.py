@@ -19,6 +19,7 @@ from monolith.core.errors import ConfigError, DataError
 from monolith.data import transforms
 from monolith.data.batch import Batch
 from monolith.data.records.messages import Example
+from monolith.data.row_counts import RowCounts
 from monolith.data.schema import BatchMaker, Schema, make_parser
 from monolith.data.sources.base import Source
 from monolith.data.sources.work_list import FilesGivenAway
@@ -55,8 +56,7 @@ class _Opening:
     schema: Schema
     seed: int
     columns: _native.Columns = field(default_factory=_native.Columns)
-    parsers: list[_native.RowParser] = field(default_factory=list)
-    operations: list[tuple[str, _native.RowOp]] = field(default_factory=list)
+    counts: RowCounts = field(default_factory=RowCounts)
 
     def build(self, transform: Transform, number: int) -> _native.RowOp:
         """Make the native operation of a transform; each has random numbers of its own."""
@@ -69,7 +69,7 @@ class _Opening:
             },
         )
         operation = transform.build(context.at(number + 1))
-        self.operations.append((type(transform).__name__, operation))
+        self.counts.add(type(transform).__name__, operation)
         return operation
 
     def for_epoch(self, epoch: int) -> _Opening:
@@ -100,7 +100,7 @@ class _FromSource:
             skip_corrupt=self.skip_corrupt,
             seed=opening.seed,
         )
-        opening.parsers.append(parser)
+        opening.counts.add("parser", parser)
         return ParseStage(source, parser)
 
     def name(self) -> str:
@@ -397,24 +397,18 @@ class Dataset:
             self._cursor.stage.committed(state["at"])
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows came and went in this iteration: read, corrupt, and in and out of each transform."""
+        """Return how many rows came and went in this iteration: read, corrupt, and in and out of each transform.
+
+        Those of all epochs together, where a step is repeated.
+        """
         opening = self._cursor.opening
-        if opening is None:
-            return {}
-        counts = {
-            "rows_read": sum(parser.next_row for parser in opening.parsers),
-            "corrupt_records": sum(parser.corrupt_records for parser in opening.parsers),
-        }
-        for number, (name, operation) in enumerate(opening.operations):
-            counts[f"{number}.{name}.rows_in"] = operation.rows_in
-            counts[f"{number}.{name}.rows_out"] = operation.rows_out
-        return counts
+        return {} if opening is None else opening.counts.as_dict()
 
     @property
     def operations(self) -> list[_native.RowOp]:
-        """The native operations of this iteration, in order; ``transforms.save_pools`` saves their item pools."""
+        """The native operations of the epoch being read, in order; ``transforms.save_pools`` saves their item pools."""
         opening = self._cursor.opening
-        return [] if opening is None else [operation for _, operation in opening.operations]
+        return [] if opening is None else opening.counts.operations
 
     # --- private ------------------------------------------------------------------------------------------------------
 
@@ -472,7 +466,13 @@ class Dataset:
             return self._open_steps(own, tuple(before_steps), keep_all=keep_all)
 
         if isinstance(step, _Repeat):
-            return RepeatStage(lambda epoch: open_before(opening.for_epoch(epoch)), step.epochs)
+            place = opening.counts.place
+
+            def open_epoch(epoch: int) -> RowStage:
+                opening.counts.go_to(place)
+                return open_before(opening.for_epoch(epoch))
+
+            return RepeatStage(open_epoch, step.epochs)
         before = open_before(opening)
         if isinstance(step, _Shuffle):
             return ShuffleStage(before, step.size, _native.mix(opening.seed, step.seed))

@@ -312,6 +312,26 @@ def test_counts_tell_what_came_and_went(folder: Path) -> None:
     }
 
 
+def test_epochs_are_counted_together_and_leave_nothing_behind(folder: Path) -> None:
+    once = open_files(folder).filter_by_action(has_actions=[1])
+    dataset = once.repeat(3).merge_flow(once.repeat(2)).filter_by_action(has_actions=[1, 2]).batch(10)
+    reading = iter(dataset)
+    next(reading)
+    before = len(dataset.operations)
+    list(reading)
+    assert len(dataset.operations) == before == 3
+    assert dataset.counts() == {
+        "rows_read": 500,
+        "corrupt_records": 0,
+        "0.FilterByAction.rows_in": 300,
+        "0.FilterByAction.rows_out": 60,
+        "1.FilterByAction.rows_in": 200,
+        "1.FilterByAction.rows_out": 40,
+        "2.FilterByAction.rows_in": 100,
+        "2.FilterByAction.rows_out": 100,
+    }
+
+
 # --- bad data ---
 
 

@@ -1,0 +1,71 @@
+"""How many rows come and go at each step of a dataset, over all its epochs.
+
+Of the native parts of an epoch that has ended only their counts are kept, never what they hold: a dataset that repeats
+for ever must not grow.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from monolith import _native
+
+__all__ = ["RowCounts"]
+
+
+@dataclass(slots=True)
+class _Step:
+    """One step, as the epoch that is read now has it; what earlier ones counted is in ``come`` and ``gone``."""
+
+    name: str
+    native: _native.RowParser | _native.RowOp
+    come: int = 0
+    gone: int = 0
+
+    def totals(self) -> tuple[int, int]:
+        """Return the rows that came and went; of a parser those read, and the records that were corrupt."""
+        if isinstance(self.native, _native.RowParser):
+            return self.come + self.native.next_row, self.gone + self.native.corrupt_records
+        return self.come + self.native.rows_in, self.gone + self.native.rows_out
+
+
+class RowCounts:
+    """The counts of one iteration. Its steps are opened in the same order in every epoch."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []
+        self._next = 0
+
+    @property
+    def place(self) -> int:
+        """Where the next step that is opened comes to stand."""
+        return self._next
+
+    def go_to(self, place: int) -> None:
+        """Begin an epoch anew: its steps follow from ``place`` on, where those of the epoch before it stand."""
+        self._next = place
+
+    def add(self, name: str, native: _native.RowParser | _native.RowOp) -> None:
+        """Count what a step does, in the place of the same step of an earlier epoch if there was one."""
+        if self._next == len(self._steps):
+            self._steps.append(_Step(name, native))
+        else:
+            self._steps[self._next] = _Step(name, native, *self._steps[self._next].totals())
+        self._next += 1
+
+    @property
+    def operations(self) -> list[_native.RowOp]:
+        """The operations of the epoch that is read, in order."""
+        return [step.native for step in self._steps if isinstance(step.native, _native.RowOp)]
+
+    def as_dict(self) -> dict[str, int]:
+        """Return all counts by name."""
+        parsers = [step.totals() for step in self._steps if isinstance(step.native, _native.RowParser)]
+        operations = [step for step in self._steps if isinstance(step.native, _native.RowOp)]
+        counts = {
+            "rows_read": sum(rows for rows, _ in parsers),
+            "corrupt_records": sum(corrupt for _, corrupt in parsers),
+        }
+        for number, step in enumerate(operations):
+            counts[f"{number}.{step.name}.rows_in"], counts[f"{number}.{step.name}.rows_out"] = step.totals()
+        return counts
