@@ -126,8 +126,8 @@ class _Stream:
             if amounts.any():
                 (self._doubtful if call.end is None else self._acknowledged).append(_Step(call, amounts))
         self._value = np.array([final[key][client] for key in self._keys], np.int64)
-        # Step to the kill that took it away, as far as the last state tells.
-        self._lost: dict[int, Kill] = {}
+        # Steps that kills took away, as the last state tells, to those that may have: it does not tell which.
+        self._lost: dict[int, list[Kill]] = {}
 
     # --- the last state ---
 
@@ -140,8 +140,10 @@ class _Stream:
         if chosen is None:
             yield from self._unexplained(missing)
             return
-        for kill, run in zip(self._kills, chosen, strict=False):
-            self._lost.update(dict.fromkeys(range(run.first, run.last + 1) if run.first >= 0 else (), kill))
+        for run in chosen[: len(self._kills)]:
+            for number in range(run.first, run.last + 1) if run.first >= 0 else ():
+                step = self._acknowledged[number]
+                self._lost[number] = [kill for kill in self._kills if _may_take(kill, step)]
 
     def _runs(self, kill: Kill) -> list[_Run]:
         """Return what a kill may have taken away: everything since some moment that is not durable."""
@@ -162,7 +164,9 @@ class _Stream:
 
     def _unexplained(self, missing: _Vector) -> Iterator[Violation]:
         most = _total(
-            [step for step in self._acknowledged if self._may_be_lost(step)] + self._doubtful, len(self._keys)
+            [step for step in self._acknowledged if any(_may_take(kill, step) for kill in self._kills)]
+            + self._doubtful,
+            len(self._keys),
         )
         told = False
         for key, lacks, value, may_lack in zip(self._keys, missing, self._value, most, strict=True):
@@ -176,9 +180,6 @@ class _Stream:
         if not told:
             sums = dict(zip(self._keys, self._value.tolist(), strict=True))
             yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
-
-    def _may_be_lost(self, step: _Step) -> bool:
-        return any(step.call.start < kill.end and step.end >= kill.durable_until for kill in self._kills)
 
     # --- lookups ---
 
@@ -197,10 +198,10 @@ class _Stream:
         surely, perhaps = 0, []
         for number, step in enumerate(self._acknowledged):
             amount = int(step.amounts[column])
-            kill = self._lost.get(number)
-            if not amount or step.call.start >= lookup.end or (kill is not None and kill.end <= lookup.start):
+            kills = self._lost.get(number, ())
+            if not amount or step.call.start >= lookup.end or (kills and kills[-1].end <= lookup.start):
                 continue
-            if step.end <= lookup.start and (kill is None or lookup.end <= kill.start):
+            if step.end <= lookup.start and (not kills or lookup.end <= kills[0].start):
                 surely += amount
             else:
                 perhaps.append(amount)
@@ -248,6 +249,10 @@ class _Run:
 
 
 _NOTHING = _Run(-1, -1, 0)
+
+
+def _may_take(kill: Kill, step: _Step) -> bool:
+    return step.call.start < kill.end and step.end >= kill.durable_until
 
 
 def _total(steps: Sequence[_Step], keys: int) -> _Vector:

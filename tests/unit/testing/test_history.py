@@ -101,6 +101,17 @@ def test_a_kill_takes_away_what_was_not_durable_and_no_more(world: World) -> Non
     assert world.kinds() == set()
 
 
+def test_two_kills_after_one_save_take_away_what_each_of_them_found(world: World) -> None:
+    world.save()
+    for shard in (0, 0, 1, 0):
+        for client in range(CLIENTS):
+            world.push(client, keys=len(KEYS))
+        world.look()
+        world.kill(shard)
+        world.look()
+    assert world.kinds() == set()
+
+
 def test_a_lost_push_is_found(world: World) -> None:
     world.push(1, applied=0)
     assert world.kinds() == {"lost"}
