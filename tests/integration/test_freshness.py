@@ -71,8 +71,17 @@ class World:
         _kill(self.server.process)
 
     def kill_trainer(self) -> None:
+        """Kill it, and wait until the server shows all that it has published, and that had come."""
         assert self.trainer is not None
+        failures = self.metric("monolith_sync_failures_total")
         _kill(self.trainer)
+        source = self.folder / "published"
+        if self.port is not None:
+            while self.metric("monolith_sync_failures_total") == failures:
+                pass  # what was on its way still comes
+            source = self.folder / "cache" / f"127.0.0.1_{self.port}"
+        while self.metric("monolith_sync_cut") < _newest_cut(source):
+            pass
 
     def scores(self) -> np.ndarray[Any, Any]:
         assert self.client is not None
@@ -112,6 +121,11 @@ class World:
         return float(found.rpartition(" ")[2])
 
 
+def _newest_cut(folder: Path) -> int:
+    number: int = json.loads((folder / "cut.json").read_text())["body"]["number"]
+    return number
+
+
 def _kill(process: BaseProcess) -> None:
     assert process.pid is not None
     os.kill(process.pid, signal.SIGKILL)
@@ -141,8 +155,6 @@ def test_every_prediction_is_of_one_cut_whoever_is_killed(world: World) -> None:
     world.watch(8)
 
     world.kill_trainer()
-    while world.metric("monolith_sync_cuts_behind"):
-        pass
     last = world.scores()
     world.cut_of(last)
     world.kill_server()
@@ -159,8 +171,7 @@ def test_every_prediction_is_of_one_cut_whoever_is_killed(world: World) -> None:
     os.kill(world.trainer.pid, signal.SIGTERM)
     world.trainer.join(120)
     assert world.trainer.exitcode == 0
-    published = json.loads((world.folder / "published" / "cut.json").read_text())["body"]["number"]
-    while world.metric("monolith_sync_cut") < published:
+    while world.metric("monolith_sync_cut") < _newest_cut(world.folder / "published"):
         pass
     newest = max(world.noted(), key=int)
     np.testing.assert_allclose(world.scores(), world.noted()[newest], atol=LIMIT, rtol=0)
