@@ -189,6 +189,21 @@ def test_it_resumes_at_every_place(broker: Broker, opened: Callable[..., KafkaSo
         again.close()
 
 
+def test_who_was_away_for_too_long_joins_again_and_reads_to_the_end(
+    broker: Broker, opened: Callable[..., KafkaSource], caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = broker.topic(2)
+    for partition in range(2):
+        broker.produce(topic, numbered(9, partition * 9), partition)
+    source = opened(topic, poll_records=4, config={**broker.quick, "max.poll.interval.ms": 6500 if REAL else 700})
+    seen = take(source, 4)
+    caplog.set_level("INFO", logger="monolith.data.sources.kafka")
+    threading.Event().wait(8 if REAL else 1.2)  # longer than it may be away
+    seen += drain(source)
+    assert "partitions given up" in caplog.text
+    assert sorted(seen) == sorted(b"%d" % number for number in range(18))
+
+
 def test_the_place_is_known_before_the_first_message(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, numbered(5))

@@ -411,6 +411,9 @@ class KafkaSource:
             if partition in self._next:
                 self._left[partition] = self._next.pop(partition)
                 del self._fetched[partition]
+        # Whose they are is settled when the group gives again, perhaps nothing: until then nothing has ended.
+        self._has_joined = False
+        self._quiet_since_s = self._clock.monotonic_s()
         logger.info("partitions given up group=%s count=%d", self._group, len(given_up))
 
     def _begin_at(self, partitions: list[Partition]) -> dict[Partition, int]:
