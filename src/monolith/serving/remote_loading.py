@@ -29,7 +29,7 @@ def servable_loader(
     def load(folder: Path) -> Servable:
         manifest = read_export_manifest(folder)
         if manifest.sub_model != "entry":
-            return Servable.load(folder, threads=threads, in_memory=in_memory)
+            return Servable.load(folder, threads=threads, in_memory=in_memory, manifest=manifest)
         if calls is None:
             raise ConfigError(
                 f"'{folder}' is an entry, which asks other servers for its rows; say where they are: --remote "
@@ -40,6 +40,6 @@ def servable_loader(
         rows.check()
         if dense is not None:
             dense.check()
-        return Servable.load(folder, threads=threads, rows=rows, dense=dense)
+        return Servable.load(folder, threads=threads, rows=rows, dense=dense, manifest=manifest)
 
     return load

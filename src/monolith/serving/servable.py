@@ -180,6 +180,7 @@ class Servable:
         in_memory: bool = False,
         rows: RowSource | None = None,
         dense: DenseRunner | OwnProgram | None = None,
+        manifest: ExportManifest | None = None,
     ) -> Servable:
         """Load an export.
 
@@ -191,13 +192,14 @@ class Servable:
             in_memory: Read the tables into memory of its own instead of mapping their files.
             rows: Where an ``entry`` gets rows.
             dense: What computes the dense part of an ``entry`` that has none.
+            manifest: What the folder's manifest says, where it was read already.
 
         Raises:
             ArtifactError: There is no export in the folder, or it is not what was written; the text says what is wrong.
             ConfigError: An ``entry`` was given nobody to ask.
         """
         path = Path(folder)
-        manifest = read_export_manifest(path)
+        manifest = manifest or read_export_manifest(path)
         every = {file.name for file in manifest.files}
         verify_files(path, manifest, size_only=() if verify == "checksums" else every)
         tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
