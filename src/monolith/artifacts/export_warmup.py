@@ -133,4 +133,3 @@ def _only(content: bytes, number: int, default: bytes | None = None) -> bytes:
     if default is None:
         raise ValueError(f"field {number} is missing")
     return default
-
