@@ -40,6 +40,7 @@ def write(result: Result, sizes: Sizes, out: TextIO) -> None:
     """Print the line of a result."""
     env = {
         **machine(_PACKAGES),
+        "threads": sizes.threads,
         "clients": sizes.clients,
         "rows_per_request": sizes.batch,
         "ids": sizes.ids,

@@ -17,6 +17,9 @@ from serving.workload import Sizes, Workload
 
 __all__ = ["swap_cases"]
 
+_LEAST_TURN_S = 4.0
+"""A swap has half of a turn, and must not outlast it; the other half gives the waits without one."""
+
 
 def swap_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     """Put versions in the place of others while clients ask at half of what the server can do.
@@ -50,9 +53,10 @@ def _swapped(
 ) -> Result:
     order = {"clients": sizes.clients, "settle_s": sizes.settle_s, "rate": rate}
     before, during, seconds = [], [], []
+    turn_s = max(sizes.p99_turn_s, _LEAST_TURN_S)
     for version, hidden in enumerate(staged, 2):
-        generator.begin(ours.grpc, seconds=sizes.p99_turn_s, **order)
-        time.sleep(sizes.settle_s + sizes.p99_turn_s / 2)
+        generator.begin(ours.grpc, seconds=turn_s, **order)
+        time.sleep(sizes.settle_s + turn_s / 2)
         begin_s = time.time()
         os.rename(hidden, exported.versions / str(version))
         ours.await_version(version)
@@ -68,6 +72,7 @@ def _swapped(
         "requests_per_s": rate,
         "failed": 0,
         "swap_s": float(np.median(seconds)),
+        "requests_before_swaps": sum(map(len, before)),
         "requests_during_swaps": sum(map(len, during)),
     }
     return Result(

@@ -80,7 +80,7 @@ QUICK = Sizes(
     settle_s=0.3,
     p99_turn_s=1.5,
     trial_s=0.0,
-    swaps=1,
+    swaps=2,
     loads=2,
     quick=True,
 )

@@ -6,7 +6,7 @@ caller's.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from monolith.core.errors import RecordCorrupt
@@ -55,14 +55,14 @@ def decode_warmup(log: bytes) -> WarmupRequest:
         request = _only(_only(log, _PREDICT_LOG), _REQUEST)
         spec = _only(request, _MODEL_SPEC, b"")
         entry = _only(request, _INPUTS)
-        tensor = _only(entry, 2)
-        if _numbers(tensor, _DTYPE)[-1:] != [_DT_STRING]:
+        tensor = list(_fields(_only(entry, 2)))
+        if [value for number, value in tensor if number == _DTYPE and isinstance(value, int)][-1:] != [_DT_STRING]:
             raise ValueError("its input does not hold strings")
         return WarmupRequest(
             model=_only(spec, _SPEC_NAME, b"").decode(),
             signature=_only(spec, _SPEC_SIGNATURE, b"serving_default").decode(),
             input=_only(entry, 1).decode(),
-            records=tuple(value for number, value in _fields(tensor) if number == _STRINGS and type(value) is bytes),
+            records=tuple(value for number, value in tensor if number == _STRINGS and type(value) is bytes),
             output_filter=tuple(
                 value.decode()
                 for number, value in _fields(request)
@@ -133,7 +133,3 @@ def _only(content: bytes, number: int, default: bytes | None = None) -> bytes:
     if default is None:
         raise ValueError(f"field {number} is missing")
     return default
-
-
-def _numbers(content: bytes, number: int) -> Sequence[int]:
-    return [value for each, value in _fields(content) if each == number and isinstance(value, int)]

@@ -7,7 +7,9 @@ import json
 import logging
 import os
 import sys
+from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -28,6 +30,7 @@ from monolith.cli._tf_serving_flags import translated
 
 if TYPE_CHECKING:
     from monolith.serving import ModelServer
+    from monolith.serving.servable import Servable
 
 __all__ = ["register"]
 
@@ -92,7 +95,7 @@ def serve(
             **loading.settings(),
             **monitoring.settings(),
         )
-        load = servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory)
+        load = _lasting(servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory))
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (
             closing(following),
@@ -109,7 +112,24 @@ def _tune_process(threads_per_call: int) -> None:
     set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
     # A request passes through several threads. Each would wait the default of 5 ms for a thread that loads a version.
     sys.setswitchinterval(1e-4)
-    gc.freeze()  # what was imported stays, and is not to be walked over in the middle of a request
+
+
+def _lasting(load: Callable[[Path], Servable]) -> Callable[[Path], Servable]:
+    """Return the loader; what is there after its first load is not walked over in the middle of a request.
+
+    Those are the modules, most of all, of which some are imported only then. They stay.
+    """
+    once = [None]
+
+    def load_one(folder: Path) -> Servable:
+        loaded = load(folder)
+        if once:
+            once.clear()
+            gc.collect()
+            gc.freeze()
+        return loaded
+
+    return load_one
 
 
 def _show(server: ModelServer, as_json: bool) -> None:

@@ -7,6 +7,7 @@ folder has. A folder of images is written once and never changed: tables are cha
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Sequence
 from os import PathLike
@@ -15,6 +16,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.core.durable_files import seal, sync_folder, unseal, write_synced
 from monolith.core.errors import ConfigError, SnapshotCorrupt
+from monolith.core.pace import rest
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.table import Table
 
@@ -23,6 +25,9 @@ __all__ = ["load_images", "save_images"]
 _MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_images"
 _VERSION = 1
+
+# One version of a model after another has the same tables.
+_spec = functools.lru_cache(maxsize=4096)(TableSpec.from_json)
 
 
 def save_images(tables: Sequence[Table], path: str | PathLike[str]) -> None:
@@ -81,12 +86,14 @@ def load_images(path: str | PathLike[str], *, in_memory: bool = False) -> list[T
             f"'{folder / _MANIFEST}' is {body.get('format')!r} of version {body.get('version')}, this release maps "
             f"{_FORMAT!r} of version {_VERSION}; export the model again"
         )
+    rest()
     tables = []
     for entry in body["tables"]:
-        table = Table._serving(TableSpec.from_json(json.dumps(entry["spec"])), skip_zero_rows=entry["skip_zero_rows"])
+        table = Table._serving(_spec(json.dumps(entry["spec"])), skip_zero_rows=entry["skip_zero_rows"])
         try:
             _native.load_image(table._native, str(folder / entry["file"]), entry["bytes"], in_memory)
         except OSError as error:
             raise SnapshotCorrupt(f"'{folder / entry['file']}' cannot be read: {error}") from error
         tables.append(table)
+        rest()
     return tables

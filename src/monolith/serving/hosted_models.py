@@ -26,6 +26,7 @@ from pathlib import Path
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
+from monolith.core.pace import unhurried
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions
@@ -255,16 +256,18 @@ class HostedModels:
                 self._settle_all()
                 return
             model.loading[version] = (path, State.LOADING)
+            pace = self._pace()
         name, stamp = model.config.name, _stamp(path)
         started_s = self._clock.monotonic_s()
         loaded: LoadedModel | None = None
         try:
-            loaded = self._loader(path)
-            hosted = HostedVersion(
-                name, version, path, loaded, log_rate=model.config.log_rate, log_prefix=model.config.log_prefix
-            )
-            if self._warm_up is not None:
-                self._warm_up(hosted)
+            with pace:
+                loaded = self._loader(path)
+                hosted = HostedVersion(
+                    name, version, path, loaded, log_rate=model.config.log_rate, log_prefix=model.config.log_prefix
+                )
+                if self._warm_up is not None:
+                    self._warm_up(hosted)
         except Exception as error:
             known = model.failures.get(version)
             if known is None or known.status.message != text_of(error):  # not the same words every second
@@ -285,6 +288,11 @@ class HostedModels:
             if before is not None:
                 self._let_go(model, before)
             self._settle_all()
+
+    def _pace(self) -> contextlib.AbstractContextManager[None]:
+        """Say how fast to load or close a version: without a rest while nothing is served."""
+        is_alone = not any(model.serving for model in self._models.values())
+        return contextlib.nullcontext() if is_alone else unhurried(self._clock)
 
     def _note_failure(self, model: _Model, version: int, path: Path, stamp: int, error: Exception) -> None:
         del model.loading[version]
@@ -334,7 +342,10 @@ class HostedModels:
         self._pool.submit(hosted.retire, unload)
 
     def _unload(self, model: _Model, hosted: HostedVersion) -> None:
-        _close(hosted.model, hosted.name, hosted.version)
+        with self._changed:
+            pace = self._pace()
+        with pace:
+            _close(hosted.model, hosted.name, hosted.version)
         logger.info("version unloaded model=%s version=%d", hosted.name, hosted.version)
         with self._changed:
             model.leaving.remove(hosted)

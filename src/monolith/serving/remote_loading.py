@@ -7,6 +7,7 @@ from pathlib import Path
 
 from monolith.artifacts.export_manifest import read_export_manifest
 from monolith.core.errors import ConfigError
+from monolith.core.pace import rest
 from monolith.serving.remote_calls import RemoteCalls
 from monolith.serving.remote_dense import RemoteDense
 from monolith.serving.remote_rows import RemoteRows
@@ -28,8 +29,9 @@ def servable_loader(
 
     def load(folder: Path) -> Servable:
         manifest = read_export_manifest(folder)
+        rest()
         if manifest.sub_model != "entry":
-            return Servable.load(folder, threads=threads, in_memory=in_memory)
+            return Servable.load(folder, threads=threads, in_memory=in_memory, manifest=manifest)
         if calls is None:
             raise ConfigError(
                 f"'{folder}' is an entry, which asks other servers for its rows; say where they are: --remote "
@@ -40,6 +42,6 @@ def servable_loader(
         rows.check()
         if dense is not None:
             dense.check()
-        return Servable.load(folder, threads=threads, rows=rows, dense=dense)
+        return Servable.load(folder, threads=threads, rows=rows, dense=dense, manifest=manifest)
 
     return load

@@ -32,6 +32,7 @@ from monolith.artifacts.export_manifest import (
 )
 from monolith.artifacts.export_warmup import decode_warmup
 from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
+from monolith.core.pace import rest
 from monolith.data import Batch
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
@@ -65,6 +66,9 @@ Arrays = dict[str, NDArray[Any]]
 _CUT, _CUTS = "cut", "cuts"
 _PARTS = ("entry", "dense")
 """Sub-models that compute the dense part of an answer whose rows are elsewhere."""
+
+# One version of a model after another declares the same.
+_declaration = functools.lru_cache(maxsize=64)(Declaration.from_json)
 
 
 class RowSource(Protocol):
@@ -164,7 +168,8 @@ class Servable:
         self._states: tuple[_State, ...] = () if dense is None else (_State(None, dense),)
         source = tables if rows is None else rows
         if manifest.declaration is not None and source is not None:
-            declaration = Declaration.from_json(json.dumps(manifest.declaration))
+            declaration = _declaration(json.dumps(manifest.declaration))
+            rest()
             self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
             self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
@@ -180,6 +185,7 @@ class Servable:
         in_memory: bool = False,
         rows: RowSource | None = None,
         dense: DenseRunner | OwnProgram | None = None,
+        manifest: ExportManifest | None = None,
     ) -> Servable:
         """Load an export.
 
@@ -191,18 +197,21 @@ class Servable:
             in_memory: Read the tables into memory of its own instead of mapping their files.
             rows: Where an ``entry`` gets rows.
             dense: What computes the dense part of an ``entry`` that has none.
+            manifest: What the folder's manifest says, where it was read already.
 
         Raises:
             ArtifactError: There is no export in the folder, or it is not what was written; the text says what is wrong.
             ConfigError: An ``entry`` was given nobody to ask.
         """
         path = Path(folder)
-        manifest = read_export_manifest(path)
+        manifest = manifest or read_export_manifest(path)
         every = {file.name for file in manifest.files}
         verify_files(path, manifest, size_only=() if verify == "checksums" else every)
+        rest()
         tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
             dense = _open_program(path, manifest.dense, threads)
+            rest()
         if manifest.declaration is not None:
             _check_parts(path, tables, rows, dense)
         return cls(path, manifest, tables, rows, dense)
@@ -610,8 +619,10 @@ class Servable:
         count = 0
         for log in read_tfrecords(self.folder / WARMUP):
             request = decode_warmup(log)
+            rest()
             kind: Any = RECORD_INPUTS[request.input]
             self.predict(list(request.records), kind, request.signature, request.output_filter or None)
+            rest()
             count += 1
         return count
 
@@ -625,9 +636,14 @@ class Servable:
             self._before_close.pop()()
         with self._gate.exclusive():
             self._is_closed = True
+            tables = [] if self.tables is None else [self.tables[name] for name in self.tables]
             self.tables = self._calls = self._embedder = self._dense = None
             self._states = ()
             self._history = RowHistory()
+        rest()
+        while tables:  # one by one: to unmap them all takes a while, in which nothing else in Python can run
+            tables.pop()
+            rest()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -11,13 +11,15 @@ from monolith.data.sources.base import RecordKind
 
 __all__ = ["Parsers"]
 
+_KINDS: tuple[str, ...] = get_args(RecordKind)
+
 
 class Parsers:
     """Turns records of any kind into batches. Thread safe."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
-        self._idle: dict[str, list[BatchParser]] = {kind: [] for kind in get_args(RecordKind)}
+        self._idle: dict[str, list[BatchParser]] = {kind: [] for kind in _KINDS}
 
     def parse(self, records: Sequence[bytes | bytearray | memoryview], kind: RecordKind) -> Batch:
         """Return one batch with the rows of all records.
@@ -26,9 +28,9 @@ class Parsers:
             InvalidRequest: There is no such kind of record.
             DataError: A record cannot be read, or does not fit.
         """
-        if kind not in get_args(RecordKind):
-            raise InvalidRequest(f"records of kind {kind!r} are unknown; give one of {', '.join(get_args(RecordKind))}")
-        idle = self._idle[kind]
+        idle = self._idle.get(kind)
+        if idle is None:
+            raise InvalidRequest(f"records of kind {kind!r} are unknown; give one of {', '.join(_KINDS)}")
         try:
             parser = idle.pop()  # one step for other threads too
         except IndexError:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -10,6 +12,7 @@ from typer.testing import CliRunner
 from monolith.cli._serve_options import BatchingOptions, MonitoringOptions, NetworkOptions
 from monolith.cli._serve_security import SecurityOptions
 from monolith.cli.main import app
+from monolith.cli.serve import _lasting
 from monolith.core.errors import ConfigError
 from monolith.serving import BatchSettings
 
@@ -77,3 +80,17 @@ def test_the_help_has_a_panel_for_each_group() -> None:
     shown = CliRunner().invoke(app, ["serve", "--help"]).output
     for panel in ("Model", "Network", "Batching", "Loading", "Security", "Monitoring", "Sync", "Remote", "Discovery"):
         assert f"{panel} options" in shown
+
+
+def test_the_collector_passes_over_what_the_first_load_left_and_nothing_later() -> None:
+    gc.unfreeze()
+    loaded: list[Any] = []
+    load = _lasting(lambda folder: loaded.append([[] for _ in range(1000)]) or loaded[-1])
+    try:
+        assert load(Path("1")) is loaded[0]
+        frozen = gc.get_freeze_count()
+        assert frozen >= 1000
+        assert load(Path("2")) is loaded[1]
+        assert gc.get_freeze_count() <= frozen
+    finally:
+        gc.unfreeze()

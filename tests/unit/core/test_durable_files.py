@@ -4,6 +4,8 @@ import threading
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from monolith.core.durable_files import only_writer, replace_file, seal, unseal, write_synced
 
@@ -14,6 +16,23 @@ def test_a_sealed_body_comes_back_and_an_altered_one_does_not() -> None:
     for altered in (content[:-1], content + b" ", content.replace(b"2.5", b"2.6"), b"", b"[]"):
         with pytest.raises(ValueError):
             unseal(altered)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    ),
+    st.data(),
+)
+def test_whatever_is_in_it_a_sealed_body_comes_back_and_a_flipped_bit_is_seen(
+    value: object, data: st.DataObject
+) -> None:
+    content = bytearray(seal({"value": value}))
+    assert unseal(bytes(content)) == {"value": value}
+    content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(ValueError):
+        unseal(bytes(content))
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:

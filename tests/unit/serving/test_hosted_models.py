@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
+from monolith.core.pace import rest
 from monolith.serving import ModelConfig, VersionPolicy
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion, State
@@ -344,3 +345,34 @@ def test_versions_load_behind_requests(tmp_path: Path) -> None:
     models.close()
     own = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
     assert niceness == [min(19, own + 10)]
+
+
+def test_a_version_loads_and_goes_without_hurry_while_another_answers(tmp_path: Path) -> None:
+    clock = FakeClock()
+    rested: dict[str, list[float]] = {}
+
+    class Slow(LinearModel):
+        def warm_up(self) -> int:
+            self._work("warm-up")
+            return super().warm_up()
+
+        def close(self) -> None:
+            self._work("close")
+            super().close()
+
+        def _work(self, step: str) -> None:
+            clock.advance_s(0.001)
+            begin_s = clock.monotonic_s()
+            rest()
+            rested.setdefault(step, []).append(round(clock.monotonic_s() - begin_s, 6))
+
+    models = HostedModels(Slow, clock=clock, load_threads=1, warm_up=lambda hosted: hosted.model.warm_up() and None)
+    for version in (1, 2):
+        write_version(tmp_path, version)
+        models.configure([config(tmp_path)])
+        settle(models)
+    models.close()
+    first, second = rested["warm-up"]
+    assert (first, second >= 0.004) == (0.0, True)
+    first, second = rested["close"]
+    assert (first >= 0.004, second) == (True, 0.0)
