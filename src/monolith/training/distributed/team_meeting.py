@@ -7,6 +7,7 @@ knows. Everybody comes, or those who wait say who is missing. A meeting that fai
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -32,7 +33,7 @@ _POLL_S = 0.1
 _TELL_S = 10.0
 
 
-class TeamMeeting:
+class TeamMeeting(ABC):
     """Where one worker meets the others; ``ChiefMeeting`` or ``WorkerMeeting``.
 
     Args:
@@ -50,19 +51,21 @@ class TeamMeeting:
         """Take what is known only when a run begins: the shared rows, and which start of the job this is."""
         self._rows, self._session = rows, session
 
+    @abstractmethod
     def meet(self) -> TeamChannels | None:
         """Wait for everybody; return the connections, or None when the training has ended for all.
 
         Raises:
             ClusterError: Somebody did not come in time; the text says who.
         """
-        raise NotImplementedError
 
     def end(self) -> None:
         """Say that nobody meets any more; the chief does."""
+        return
 
     def close(self) -> None:
         """Let go of what was opened."""
+        return
 
     def _wait(self, room: Room, is_done: Callable[[], bool], waiting: _Patience) -> None:
         """Wait in a room; a ``RuntimeError`` says that this meeting has failed."""
