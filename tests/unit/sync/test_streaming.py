@@ -15,12 +15,11 @@ import pytest
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.artifacts.delta_log.publish import encoded_cut
-from monolith.core.clock import SystemClock
 from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ClusterError, ConfigError
-from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
+from monolith.embedding import Adagrad, Fp32, SliceSpec, TableSpec
 from monolith.ps.security import Security
-from monolith.sync import LocalRows, Publisher, read_base
+from monolith.sync import read_base
 from monolith.sync import subscription as subscription_module
 from monolith.sync.stream_cache import StreamCache
 from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
@@ -28,26 +27,20 @@ from monolith.sync.stream_pieces import CutPieces
 from monolith.sync.stream_server import StreamServer
 from monolith.sync.subscription import Subscription
 from monolith.testing.certificates import Authority
+from monolith.testing.published import PublishedTables
 
 LONG_S = 60.0
 SPEC = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 
 
-class Trainer:
+class Trainer(PublishedTables):
     def __init__(self, root: Path, weights: int = 2) -> None:
-        self.root = root
-        self.tables = MultiTable([SPEC])
-        self.weights = np.zeros(weights, np.float32)
-        clock = SystemClock()
-        self.rows = LocalRows(root, self.tables, clock=clock)
-        self.publisher = Publisher(root, self.rows, lambda: {"w": self.weights.copy()}, clock=clock)
+        super().__init__(root, [SPEC], {"w": np.zeros(weights)})
 
     def publish(self, ids: Any = (1, 2, 3)) -> Cut:
         self.tables.apply_gradients({"item": list(ids)}, {"item": np.ones((len(ids), 2), np.float32)})
-        self.weights = self.weights + 1
-        self.publisher.publish()
-        assert self.publisher.newest is not None
-        return self.publisher.newest
+        self.weights["w"] += 1
+        return self.publish_now()
 
 
 def wait_for(is_so: Callable[[], bool], why: Callable[[], Any] = lambda: "") -> None:
