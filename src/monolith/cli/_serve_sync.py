@@ -43,7 +43,7 @@ class SyncOptions:
         """Return the arguments of ``Following``.
 
         Raises:
-            ConfigError: A source cannot be one.
+            ConfigError: A source cannot be one, or a file of TLS cannot be read.
         """
         from monolith.ps.security import Security, read_token
         from monolith.serving.following import StreamSettings, parse_sources
@@ -55,6 +55,8 @@ class SyncOptions:
             server_name=self.sync_server_name,
             token=read_token(self.sync_token_file, "--sync-token-file"),
         )
+        for file in ("ca_file", "cert_file", "key_file"):
+            security.read(file)  # to be told now, and not at every attempt to connect
         return {
             "sources": parse_sources(self.sync_from or []),
             "poll_s": self.sync_poll_s,
