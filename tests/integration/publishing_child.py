@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,10 +42,10 @@ def write_probe(path: Path) -> None:
         write_records(CLICKS.rows(0, 64), writer, batch_rows=64)
 
 
-def train(folder: Path, port: int | None, settings: Mapping[str, Any] | None = None) -> None:
+def train(folder: Path, port: int | None) -> None:
     """Train until SIGTERM; what the model says of the probe when a cut is taken is in ``scores/`` before the cut is.
 
-    With a port, what is published is streamed there too. ``settings`` are further ones of the run.
+    With a port, what is published is streamed there too.
     """
     torch.set_num_threads(1)
     quiet = {"log_step_count_steps": 0, "save_summary_steps": 0, "threads": 1}
@@ -58,7 +57,6 @@ def train(folder: Path, port: int | None, settings: Mapping[str, Any] | None = N
         save_checkpoints_steps=200,
         checkpoints_max_to_keep=2,
         **quiet,
-        **(settings or {}),
     )
     made = mt.Estimator(Clicker, config)
     batch = next(iter(made._prepared(mt.data.files(str(folder / "probe.pb"), record="example_batch").batch(64))))
