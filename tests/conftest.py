@@ -1,4 +1,6 @@
-"""What every test shares: a repeatable hypothesis profile, a seed that is printed, and the original's sample files."""
+"""What every test shares: a repeatable hypothesis profile, a seed that is printed, certificates, and the original's
+sample files.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+
+from monolith.testing.certificates import Authority, why_no_certificates
 
 # Suites that are shipped: without this, their failures would not show the values.
 pytest.register_assert_rewrite("monolith.testing.discovery_suite")
@@ -31,6 +35,14 @@ def pytest_report_header() -> str:
 def seed() -> int:
     """A seed for tests that draw their own random numbers: another one each run, named in the header."""
     return _SEED
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs certificates; the test is skipped where none can be made."""
+    if why := why_no_certificates():
+        pytest.skip(why)
+    return Authority(tmp_path_factory.mktemp("authority"))
 
 
 # The original's sample files are not part of this repository: they may lie beside it, or wherever the variable says.

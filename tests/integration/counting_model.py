@@ -14,6 +14,7 @@ from torch import nn
 
 import monolith as mt
 from monolith.artifacts import CheckpointFolder
+from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable, Sgd, Zeros
 from monolith.testing.world import World
 from monolith.testing.world_files import write_records
@@ -34,6 +35,17 @@ class Counter(mt.Model):
         return mt.Output(
             head="count", predictions=count.detach(), label=batch.label[:, 0], loss=loss, is_classification=False
         )
+
+
+class NeverThere(Counter):
+    """Worker 1 fails before it is there, however often it is started; first when the file ``fail`` is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        if sys.argv[sys.argv.index("--index") + 1] == "1":
+            while not Path("fail").exists():
+                time.sleep(0.01)
+            raise ConfigError("this machine lacks what the model needs; install it")
 
 
 class LostOnTheWay(Counter):

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
-import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,52 +15,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 
 import publishing_child as child
-from commands import Command, Shell, wait_until
+from commands import Shell
+from served_model import ServedModel
 
 import monolith as mt
 from monolith.core.clock import SystemClock
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.serving import Client
 from monolith.sync import LocalRows, Publisher
 from monolith.training.hooks.publish import copied_weights
 
 LIMIT = 1e-6
-
-
-class Served:
-    """A server as a process, which follows behind a canary."""
-
-    def __init__(self, shell: Shell, *flags: Any) -> None:
-        command = shell.start(
-            *("serve", shell.folder / "exports", "--name", "clicks", "--sync-from", shell.folder / "published"),
-            *("--port", 0, "--rest-port", 0, "--sync-poll-s", 0.005, "--json", *flags),
-        )
-        self.command: Command = command
-        wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
-        said = json.loads(command.out.read_text())
-        self._rest = said["rest_address"]
-        self.client = Client(said["address"], model="clicks", timeout_s=60)
-        wait_until(lambda: any(each.state == "AVAILABLE" for each in self.client.status()), command)
-
-    def metric(self, start: str) -> float:
-        with urllib.request.urlopen(f"http://{self._rest}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
-
-    def scores(self, probe: list[bytes]) -> np.ndarray[Any, Any]:
-        return next(iter(self.client.score(probe, "example_batch").values()))
-
-    def wait(self, is_so: Callable[[], bool]) -> None:
-        wait_until(is_so, self.command)
-
-    def kill(self) -> None:
-        self.client.close()
-        process = self.command.process
-        if process.is_alive():
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
-        process.join()
 
 
 class Trainer:
@@ -120,17 +81,18 @@ def trainer(tmp_path: Path) -> Trainer:
 
 
 @pytest.fixture
-def servers(trainer: Trainer, tmp_path: Path) -> Iterator[list[Served]]:
+def servers(trainer: Trainer, tmp_path: Path) -> Iterator[list[ServedModel]]:
     shell = Shell(tmp_path)
-    asked = Served(shell, "--canary", "--canary-max-score-shift", 0.1, "--canary-max-mean-shift", 0.1)
-    shifts = ("--canary-max-score-shift", 9, "--canary-max-mean-shift", 9)
-    told = Served(shell, "--canary-records", tmp_path / "probe.pb", *shifts, "--canary-max-calibration-error", 0.5)
-    yield [asked, told]
-    asked.kill()
-    told.kill()
+    common = (shell, tmp_path / "exports", "--sync-from", tmp_path / "published")
+    shifts = ("--canary-max-score-shift", 9, "--canary-max-mean-shift", 9, "--canary-max-calibration-error", 0.5)
+    with (
+        ServedModel(*common, "--canary", "--canary-max-score-shift", 0.1, "--canary-max-mean-shift", 0.1) as asked,
+        ServedModel(*common, "--canary-records", tmp_path / "probe.pb", *shifts) as told,
+    ):
+        yield [asked, told]
 
 
-def test_servers_show_good_cuts_only(trainer: Trainer, servers: list[Served]) -> None:
+def test_servers_show_good_cuts_only(trainer: Trainer, servers: list[ServedModel]) -> None:
     for served in servers:
         served.scores(trainer.probe)  # what they are to be judged by
     trainer.learn(20)
@@ -159,7 +121,7 @@ def test_servers_show_good_cuts_only(trainer: Trainer, servers: list[Served]) ->
         served.wait(lambda served=served: served.metric("monolith_sync_cut{") == shown)  # type: ignore[misc]
         assert served.metric("monolith_canary_held{") == 0
         np.testing.assert_allclose(served.scores(trainer.probe), trainer.scores(), atol=LIMIT, rtol=0)
-    asked, told = (served.command.err.read_text() for served in servers)
+    asked, told = (served.said() for served in servers)
     assert "nan_rate" in asked
     assert "score_shift" in asked
     assert "calibration_error" in told

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ import training_child as child
 from job_processes import JobProcesses
 
 from monolith.artifacts import CheckpointFolder
+from monolith.testing.certificates import Authority
 from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.training.distributed.local_job import LocalJob
@@ -103,34 +103,16 @@ def test_a_server_that_is_held_up_holds_up_the_job_and_no_longer(tmp_path: Path,
         assert [job.end("chief"), job.end("ps 0")] == [0, 0], job.logs()
 
 
-@pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and a certificate that it signed, for both ends."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is absent; it makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def run(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    run("req", "-x509", *key, "-days", "2", "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1,IP:127.0.0.2\n")
-    run("req", "-new", *key, "-keyout", "own.key", "-out", "own.csr", "-subj", "/CN=job")
-    signing = ("x509", "-req", "-in", "own.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial")
-    run(*signing, "-days", "2", "-extfile", "extensions", "-out", "own.pem")
-    (folder / "token").write_text("s3cret\n")
-    return folder
-
-
 @pytest.mark.skipif(why_no_zookeeper() is not None, reason=str(why_no_zookeeper()))
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")
 def test_a_job_with_mutual_tls_found_through_zookeeper_outlives_a_cut(
-    tmp_path: Path, pattern: str, certificates: Path
+    tmp_path: Path, pattern: str, authority: Authority
 ) -> None:
+    own = authority.sign("job", "IP:127.0.0.1", "IP:127.0.0.2")
+    (tmp_path / "token").write_text("s3cret\n")
     security = [
-        "--ps-tls-cert", certificates / "own.pem", "--ps-tls-key", certificates / "own.key",
-        "--ps-tls-ca", certificates / "ca.pem", "--ps-token-file", certificates / "token",
+        "--ps-tls-cert", own.cert_file, "--ps-tls-key", own.key_file,
+        "--ps-tls-ca", authority.ca_file, "--ps-token-file", tmp_path / "token",
     ]  # fmt: skip
     with ZooKeeperServer() as zookeeper, ExitStack() as stack:
         found = ["--discovery-type", "zookeeper", "--zk-server", zookeeper.address, "--uuid", "a-job"]

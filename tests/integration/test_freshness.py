@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import urllib.request
 from collections.abc import Iterator
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -18,13 +17,13 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import publishing_child as child
-from commands import Command, Shell, wait_until
+from commands import Shell
 from fork_server import fork_context
+from served_model import ServedModel
 
 import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.serving import Client
 from monolith.testing.ps_processes import free_port
 
 LIMIT = 1e-6
@@ -37,28 +36,16 @@ class World:
         self.folder = folder
         self.port = port
         self.shell = Shell(folder)
-        self.server: Command | None = None
+        self.server: ServedModel | None = None
         self.trainer: BaseProcess | None = None
-        self.client: Client | None = None
-        self.rest = ""
         self._noted: dict[str, Any] = {}
         child.write_probe(folder / "probe.pb")
         self.probe = list(read_records(folder / "probe.pb"))
 
     def start_server(self) -> None:
         source = self.folder / "published" if self.port is None else f"127.0.0.1:{self.port}"
-        command = self.shell.start(
-            *("serve", self.folder / "exports", "--name", "clicks"),
-            *("--sync-from", source, "--sync-cache", self.folder / "cache"),
-            *("--port", 0, "--rest-port", 0, "--sync-poll-s", 0.005, "--json"),
-        )
-        self.server = command
-        wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
-        said = json.loads(command.out.read_text())
-        self.rest = said["rest_address"]
-        self.client = Client(said["address"], model="clicks", timeout_s=60)
-        client = self.client
-        wait_until(lambda: any(each.state == "AVAILABLE" for each in client.status()), command)
+        following = ("--sync-from", source, "--sync-cache", self.folder / "cache")
+        self.server = ServedModel(self.shell, self.folder / "exports", *following)
 
     def start_trainer(self) -> None:
         self.trainer = fork_context().Process(target=child.train, args=(self.folder, self.port))
@@ -66,9 +53,7 @@ class World:
 
     def kill_server(self) -> None:
         assert self.server is not None
-        assert self.client is not None
-        self.client.close()
-        _kill(self.server.process)
+        self.server.close()
 
     def kill_trainer(self) -> None:
         """Kill it, and wait until the server shows all that it has published, and that had come."""
@@ -84,8 +69,8 @@ class World:
             pass
 
     def scores(self) -> np.ndarray[Any, Any]:
-        assert self.client is not None
-        return next(iter(self.client.score(self.probe, "example_batch").values()))
+        assert self.server is not None
+        return self.server.scores(self.probe)
 
     def noted(self) -> dict[str, Any]:
         """What the trainer says at its cuts."""
@@ -115,10 +100,8 @@ class World:
         return now
 
     def metric(self, name: str) -> float:
-        with urllib.request.urlopen(f"http://{self.rest}/metrics", timeout=60) as answer:
-            lines = answer.read().decode().splitlines()
-        (found,) = [line for line in lines if line.startswith(f'{name}{{model="clicks"')]
-        return float(found.rpartition(" ")[2])
+        assert self.server is not None
+        return self.server.metric(f'{name}{{model="clicks"')
 
 
 def _newest_cut(folder: Path) -> int:
@@ -138,11 +121,10 @@ def world(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[World]:
     export_model(made.model, made.store, tmp_path / "exports", name="clicks", step=0, version=1)
     world = World(tmp_path, free_port() if request.param == "stream" else None)
     yield world
-    if world.client is not None:
-        world.client.close()
-    for process in (world.trainer, world.server and world.server.process):
-        if process is not None and process.is_alive():
-            _kill(process)
+    if world.server is not None:
+        world.server.close()
+    if world.trainer is not None and world.trainer.is_alive():
+        _kill(world.trainer)
 
 
 def test_every_prediction_is_of_one_cut_whoever_is_killed(world: World) -> None:

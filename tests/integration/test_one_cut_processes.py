@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,43 +15,35 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import pairing_model
-from commands import Command, Shell, wait_until
+from commands import Shell
+from served_model import ServedModel
 
 import monolith as mt
-from monolith.core.clock import SystemClock
-from monolith.embedding import MultiTable
 from monolith.export import ExportOptions, export_model
-from monolith.serving import Client
-from monolith.sync import LocalRows, Publisher
 from monolith.sync.stream_server import StreamServer
+from monolith.testing.published import PublishedTables
 
 VALUES = {"user_id": [[2]], "item_id": [[3]]}
 """Of one id on either shard."""
 IDS = {"user_id": mt.fid.switch_slot(np.array([2]), 1), "item_id": mt.fid.switch_slot(np.array([3]), 2)}
 
 
-class Trainer:
+class Trainer(PublishedTables):
     """Publishes cuts whose two rows and one weight have the same number, as fast as it can."""
 
     def __init__(self, root: Path) -> None:
-        self.tables = MultiTable(pairing_model.Pairs().declaration.table_specs())
-        self.number = 0
+        super().__init__(root, pairing_model.Pairs().declaration.table_specs(), {"steps": [0]})
+        self._number = 0
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._go_on)
-        weights = lambda: {"steps": np.array([self.value], np.float32)}  # noqa: E731
-        clock = SystemClock()
-        self.publisher = Publisher(root, LocalRows(root, self.tables, clock=clock), weights, clock=clock)
-
-    @property
-    def value(self) -> int:
-        """What is everywhere in a cut; small enough for three of them to be told apart in one float."""
-        return 1 + self.number % 200
 
     def publish(self) -> None:
-        self.number += 1
+        self._number += 1
+        value = 1 + self._number % 200  # small enough for three of them to be told apart in one float
+        self.weights["steps"][0] = value
         for name, ids in IDS.items():
-            self.tables[name].assign(ids, [[self.value]])
-        self.publisher.publish()
+            self.tables[name].assign(ids, [[value]])
+        self.publish_now()
 
     def _go_on(self) -> None:
         while not self._ended.wait(0.05):
@@ -79,39 +68,10 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Servers:
-    """``monolith serve`` of parts, each a process."""
-
-    def __init__(self, folder: Path, exports: Path, source: object) -> None:
-        self._shell, self._exports, self._source = Shell(folder), exports, source
-        self._count = 0
-        self.all: list[Command] = []
-
-    def start(self, part: str, *more: object) -> tuple[Command, str]:
-        self._count += 1
-        command = self._shell.start(
-            *("serve", self._exports / part, "--name", part, "--sync-from", self._source, "--json"),
-            *("--port", 0, "--rest-port", -1, "--sync-poll-s", 0.01 * self._count, *more),
-        )
-        self.all.append(command)
-        wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
-        address = json.loads(command.out.read_text())["address"]
-        with Client(address, model=part, timeout_s=60) as client:
-            wait_until(lambda: any(each.state == "AVAILABLE" for each in client.status()), command)
-        return command, address
-
-
 @pytest.fixture
 def stack() -> Iterator[ExitStack]:
     with ExitStack() as found:
         yield found
-
-
-def _kill(command: Command) -> None:
-    if command.process.is_alive():
-        assert command.process.pid is not None
-        os.kill(command.process.pid, signal.SIGKILL)
-        command.process.join()
 
 
 @pytest.mark.parametrize("way", ["folder", "stream"])
@@ -123,12 +83,16 @@ def test_every_answer_is_of_one_cut_though_a_replica_is_killed(
     source: object = tmp_path / "published"
     if way == "stream":
         source = stack.enter_context(StreamServer(tmp_path / "published")).address
-    servers = Servers(tmp_path, exports, source)
-    stack.callback(lambda: [_kill(each) for each in servers.all])
-    (_, zero), (doomed, one), (_, other) = (servers.start(part) for part in ("ps_0", "ps_1", "ps_1"))
-    remote = ["--remote", f"ps_0={zero}", "--remote", f"ps_1={one},{other}", "--remote-timeout-ms", 30_000]
-    _, entry = servers.start("entry", *remote)
-    client = stack.enter_context(Client(entry, model="entry", timeout_s=60))
+    shell = Shell(tmp_path)
+
+    def start(part: str, poll_s: float, *more: object) -> ServedModel:
+        flags = ("--sync-from", source, "--sync-poll-s", poll_s, *more)
+        return stack.enter_context(ServedModel(shell, exports / part, *flags, name=part))
+
+    zero, doomed, other = start("ps_0", 0.01), start("ps_1", 0.02), start("ps_1", 0.03)
+    replicas = f"ps_1={doomed.address},{other.address}"
+    remote = ("--remote", f"ps_0={zero.address}", "--remote", replicas, "--remote-timeout-ms", 30_000)
+    client = start("entry", 0.04, *remote).client
     seen: list[int] = []
 
     def watch(cuts: int) -> None:
@@ -141,6 +105,6 @@ def test_every_answer_is_of_one_cut_though_a_replica_is_killed(
 
     with trainer:
         watch(8)
-        _kill(doomed)
+        doomed.close()
         watch(8)
     assert max(seen) > min(seen) > 0

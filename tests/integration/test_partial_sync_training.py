@@ -272,3 +272,22 @@ def test_workers_that_are_killed_come_back_and_every_record_counts(tmp_path: Pat
     seen = counting_model.counts(tmp_path / "run", sum(rows))
     assert seen.min() >= 1, f"records that were lost: {np.flatnonzero(seen < 1)}"
     assert seen.max() <= 3, "again only what was read since the last place that was kept"
+
+
+def test_a_worker_that_fails_for_good_ends_the_one_who_waits_for_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pattern = counting_model.write_files(tmp_path, [50, 50])
+    command = ["train", "--task", f"{counting_model.__file__}:NeverThere", "--data", pattern, "--batch-size", 5,
+               "--model-dir", tmp_path / "run", "--threads", 1, "--save-summary-steps", 0,
+               "--enable-partial-sync-training", "--restore-sync-poll-interval-ms", 50]  # fmt: skip
+    with LocalCluster(command, num_workers=2, folder=tmp_path, max_restarts=1) as cluster:
+        cluster.wait_for("chief", "this worker meets the others")
+        (tmp_path / "fail").touch()
+        ended = cluster.wait()
+        assert cluster.starts("worker 1") == 2
+    assert ended is not None
+    assert ended.reason == "worker 1 ended with 1: error: this machine lacks what the model needs; install it"
+    cluster.wait_for("chief", "this worker is asked to end, and waits no more missing=worker 1")
+    assert newest_step(tmp_path / "run") == 0, "the chief has saved what there was"
+    assert "is killed" not in caplog.text

@@ -6,9 +6,8 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,34 +23,18 @@ from monolith.core.clock import SystemClock
 from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync import Follower, read_base
+from monolith.testing.published import FollowedTables
 
 LIMIT_S = 120.0
 WORKERS = 2
 
 
-class Watched:
+class Watched(FollowedTables):
     """A follower's model that keeps what it shows at every cut."""
 
-    has_weights = True
-    shard = (0, 1)
-
     def __init__(self, published: Path) -> None:
-        self.tables = MultiTable(pairing_model.Pairs().declaration.table_specs()).to_serving()
-        self.weights: dict[str, Any] = {}
+        super().__init__(MultiTable(pairing_model.Pairs().declaration.table_specs()).to_serving())
         self.follower = Follower(published, self, clock=SystemClock())
-
-    def apply(
-        self,
-        update: Callable[[MultiTable], None] | None = None,
-        *,
-        weights: Mapping[str, Any] | None = None,
-        tables: MultiTable | None = None,
-        **_: Any,
-    ) -> None:
-        self.tables = tables or self.tables
-        if update is not None:
-            update(self.tables)
-        self.weights |= dict(weights or {})
 
     @property
     def halves(self) -> NDArray[np.float32]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,34 +22,11 @@ from monolith.embedding import MultiTable
 from monolith.ps import Security, ServerConfig
 from monolith.sync import Follower, read_base
 from monolith.testing.ps_servers import PsServers
+from monolith.testing.published import FollowedTables
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables
 from monolith.training.distributed.worker_role import TrainedWorker
 from monolith.training.hooks import Hook
-
-
-class Model:
-    """Serving tables and weights, which change together."""
-
-    has_weights = True
-    shard = (0, 1)
-
-    def __init__(self, tables: MultiTable) -> None:
-        self.tables = tables
-        self.weights: dict[str, Any] = {}
-
-    def apply(
-        self,
-        update: Callable[[MultiTable], None] | None = None,
-        *,
-        weights: Mapping[str, Any] | None = None,
-        tables: MultiTable | None = None,
-        **_: Any,
-    ) -> None:
-        self.tables = tables or self.tables
-        if update is not None:
-            update(self.tables)
-        self.weights |= dict(weights or {})
 
 
 def job(folder: Path, **values: Any) -> ClusterJobConfig:
@@ -71,7 +47,7 @@ def rows(tables: MultiTable) -> dict[str, dict[int, list[float]]]:
 
 def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
     run, published = tmp_path / "run", tmp_path / "published"
-    model = Model(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
+    model = FollowedTables(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
     follower = Follower(published, model, clock=SystemClock())
     cuts: list[int] = []
 
@@ -90,7 +66,7 @@ def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
         assert newest is not None
         saved = rows(MultiTable.load(newest.path / "tables").to_serving())
         dense = read_tensors(newest.path / "dense.safetensors")
-        late = Model(model.tables.emptied())
+        late = FollowedTables(model.tables.emptied())
         assert Follower(published, late, clock=SystemClock()).step()
         for one in (model, late):
             assert rows(one.tables) == saved

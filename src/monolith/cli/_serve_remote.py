@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from monolith.cli._serve_security import read_token
 from monolith.core.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
@@ -70,15 +69,16 @@ class RemoteOptions:
             yield calls
 
     def _settings(self, max_message_bytes: int) -> RemoteSettings:
-        from monolith.ps.security import Security
+        from monolith.ps.security import Security, read_token
         from monolith.serving import RemoteSettings
 
+        token = read_token(self.remote_token_file, "--remote-token-file")
         return RemoteSettings(
             timeout_s=self.remote_timeout_ms / 1e3,
             hedge_s=None if self.hedge_ms is None else self.hedge_ms / 1e3,
             allow_degraded=self.allow_degraded,
             max_message_bytes=max_message_bytes,
-            security=Security(ca_file=self.remote_ca, token=read_token(self.remote_token_file)),
+            security=Security(ca_file=self.remote_ca, token=token),
         )
 
     def _addresses(self, discovery: DiscoveryGuard | None) -> Addresses | None:

@@ -16,7 +16,7 @@ from monolith.core.errors import ConfigError
 if TYPE_CHECKING:
     from monolith.ps.security import Security
 
-__all__ = ["SecurityOptions", "read_token"]
+__all__ = ["SecurityOptions"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,9 +36,9 @@ class SecurityOptions:
         Raises:
             ConfigError: TLS is asked for twice, or by halves, or a file says what cannot be.
         """
-        from monolith.ps.security import Security
+        from monolith.ps.security import Security, read_token
 
-        token = read_token(self.token_file)
+        token = read_token(self.token_file, "--token-file")
         files = {"cert_file": self.tls_cert, "key_file": self.tls_key, "ca_file": self.tls_client_ca}
         if self.ssl_config_file is None:
             yield Security(token=token, **files)  # type: ignore[arg-type]
@@ -47,11 +47,6 @@ class SecurityOptions:
             raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
         with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
             yield Security(token=token, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
-
-
-def read_token(file: Path | None) -> str:
-    """Return the secret in a file; the empty one where there is no file."""
-    return "" if file is None else file.read_text().strip()
 
 
 def _unpacked(ssl_config: Path, folder: Path) -> dict[str, Path]:

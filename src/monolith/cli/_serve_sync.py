@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
-from monolith.cli._serve_security import read_token
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,18 +32,31 @@ class SyncOptions:
     ] = None
     sync_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the publishers.")] = None
     sync_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None
+    sync_cert: Annotated[Path | None, typer.Option(help="Certificate to show to those that ask for one (PEM).")] = None
+    sync_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
+    sync_server_name: Annotated[
+        str, typer.Option(help="Name in their certificates, where it is not the host that is dialled.")
+    ] = ""
     sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of ``Following``.
 
         Raises:
-            ConfigError: A source cannot be one.
+            ConfigError: A source cannot be one, or a file of TLS cannot be read.
         """
-        from monolith.ps.security import Security
+        from monolith.ps.security import Security, read_token
         from monolith.serving.following import StreamSettings, parse_sources
 
-        security = Security(ca_file=self.sync_ca, token=read_token(self.sync_token_file))
+        security = Security(
+            ca_file=self.sync_ca,
+            cert_file=self.sync_cert,
+            key_file=self.sync_key,
+            server_name=self.sync_server_name,
+            token=read_token(self.sync_token_file, "--sync-token-file"),
+        )
+        for file in ("ca_file", "cert_file", "key_file"):
+            security.read(file)  # to be told now, and not at every attempt to connect
         return {
             "sources": parse_sources(self.sync_from or []),
             "poll_s": self.sync_poll_s,

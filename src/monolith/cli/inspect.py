@@ -19,7 +19,9 @@ from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from monolith.embedding import Table
     from monolith.embedding.entry import Entry
+    from monolith.embedding.images import SavedImage
     from monolith.embedding.snapshot import SavedTable
 
 __all__ = ["register"]
@@ -46,30 +48,32 @@ def _kinds() -> None:
 
 
 def table(
-    path: Annotated[Path, typer.Argument(help="The folder that Table.save or MultiTable.save wrote.")],
+    path: Annotated[
+        Path, typer.Argument(help="The folder that Table.save or MultiTable.save wrote, an export, or a checkpoint.")
+    ],
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
     explain: Annotated[
         str | None, typer.Option(metavar="ID", help="Say why this id is present or absent, and show its row.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the tables of a snapshot: rows, slices, files, newest event, admission."""
-    from monolith.embedding import inspection, snapshot
+    """Show the tables of a snapshot or an export: rows, slices, files, newest event, admission."""
+    from monolith.embedding.images import holds_images
 
     fid = None if explain is None else _parse_id(explain)
-    if verify:
-        with checking_bar() as progress:
-            saved = inspection.verify(path, progress)
-    else:
-        saved = snapshot.read_manifest(path)
+    inner = path / "tables"
+    if (inner / "manifest.json").is_file():  # a whole export, or checkpoint
+        path = inner
+    read = _image_reports if holds_images(path) else _snapshot_reports
+    tables, explanations = read(path, verify, fid)
     report: Report = {
         "path": str(path),
-        "bytes": sum(entry.bytes for entry in saved),
+        "bytes": sum(each["bytes"] for each in tables),
         "is_verified": verify,
-        "tables": [_table_report(entry) for entry in saved],
+        "tables": tables,
     }
     if fid is not None:
-        report["explain"] = [_explanation(entry, fid) for entry in saved]
+        report["explain"] = explanations
     if as_json:
         typer.echo(json.dumps(report))
     elif sys.stdout.isatty():
@@ -91,42 +95,93 @@ def _parse_id(text: str) -> int:
     return number - 2**64 if number >= 2**63 else number
 
 
-def _table_report(saved: SavedTable) -> Report:
-    spec = saved.spec or {}
-    pieces = spec.get("slices", [{}] * len(saved.slices))
+def _snapshot_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[Report], list[Report]]:
+    """Return what a snapshot holds, and what it says of an id."""
+    from monolith.embedding import inspection, snapshot
+
+    if verify:
+        with checking_bar() as progress:
+            saved = inspection.verify(path, progress)
+    else:
+        saved = snapshot.read_manifest(path)
+    forgets = "a snapshot does not remember rows that were removed, or had expired, before it was taken"
+    explanations = [] if fid is None else [_explained(inspection.load_row(each, fid), fid, forgets) for each in saved]
+    return [_snapshot_report(each) for each in saved], explanations
+
+
+def _image_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[Report], list[Report]]:
+    """Return what the tables of an export hold, and what they say of an id."""
+    from monolith.embedding import inspection
+    from monolith.embedding.images import read_images
+
+    saved = read_images(path)
+    if verify:
+        with checking_bar() as progress:
+            inspection.verify_images(saved, progress)
+    tables = [each.load() for each in saved]  # mapped: next to nothing is read
+    forgets = "an export has the rows that were there when it was made, and knows no other ids"
+    explanations = [] if fid is None else [_explained(table, fid, forgets) for table in tables]
+    return [_image_report(*each) for each in zip(saved, tables, strict=True)], explanations
+
+
+def _snapshot_report(saved: SavedTable) -> Report:
+    return _table_report(
+        saved.spec,
+        saved.slices,
+        name=saved.name,
+        kind="serving" if saved.is_serving else "training",
+        rows=saved.rows,
+        bytes=saved.bytes,
+        newest_event_s=saved.max_time_s,
+        filter_bytes=saved.filter_bytes,
+        files=[{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in saved.parts],
+    )
+
+
+def _image_report(saved: SavedImage, table: Table) -> Report:
+    spec = json.loads(saved.spec.to_json())
+    return _table_report(
+        spec,
+        spec["slices"],
+        name=saved.spec.name,
+        kind="serving",
+        rows=saved.rows,
+        bytes=saved.bytes,
+        newest_event_s=table.max_time_s,
+        filter_bytes=0,
+        files=[{"name": saved.path.name, "bytes": saved.bytes, "rows": saved.rows}],
+    )
+
+
+def _table_report(spec: Report | None, slices: list[Report], **known: Any) -> Report:
+    pieces = slices if spec is None else spec["slices"]
+    spec = spec or {}
     return {
-        "name": saved.name,
-        "kind": "serving" if saved.is_serving else "training",
-        "rows": saved.rows,
-        "dim": saved.dim,
-        "bytes": saved.bytes,
-        "newest_event_s": saved.max_time_s,
-        "slices": [
-            {
-                "dim": known["dim"],
-                "optimizer": piece.get("optimizer") or {"kind": known["optimizer"]},
-                "initializer": piece.get("initializer"),
-                "compressor": piece.get("compressor"),
-            }
-            for known, piece in zip(saved.slices, pieces, strict=True)
-        ],
+        **known,
+        "dim": sum(int(each["dim"]) for each in slices),
+        "slices": [_slice_report(each) for each in pieces],
         "admission": {**spec["admission"], "slot_thresholds": spec["slot_thresholds"]} if spec else None,
-        "filter_bytes": saved.filter_bytes,
         "expire_days": spec.get("expire_days"),
         "slot_expire_days": spec.get("slot_expire_days"),
-        "files": [{"name": Path(part.path).name, "bytes": part.bytes, "rows": part.rows} for part in saved.parts],
     }
 
 
-def _explanation(saved: SavedTable, fid: int) -> Report:
-    from monolith.embedding.inspection import load_row
+def _slice_report(piece: Report) -> Report:
+    optimizer = piece["optimizer"]
+    return {
+        "dim": piece["dim"],
+        "optimizer": {"kind": optimizer} if isinstance(optimizer, str) else optimizer,
+        "initializer": piece.get("initializer"),
+        "compressor": piece.get("compressor"),
+    }
 
-    table = load_row(saved, fid)
+
+def _explained(table: Table, fid: int, forgets: str) -> Report:
     entry = table.entry(fid)
     text = table.explain(fid)
     if entry is None:
-        text += "; a snapshot does not remember rows that were removed, or had expired, before it was taken"
-    return {"table": saved.name, "text": text, "entry": None if entry is None else _entry_report(entry)}
+        text += f"; {forgets}"
+    return {"table": table.spec.name, "text": text, "entry": None if entry is None else _entry_report(entry)}
 
 
 def _entry_report(entry: Entry) -> Report:

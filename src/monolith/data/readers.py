@@ -157,7 +157,7 @@ def parquet(
 
     def make() -> Source:
         if work_list is not None:
-            return SharedParquetSource(work_list, worker, columns, **options)
+            return SharedParquetSource(work_list, worker, lambda path: ParquetSource([path], columns, **options))
         assert kept is not None  # one of the two
         return ParquetSource(expand(kept), columns, shard=shard, **options)
 

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import mmap
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from monolith.core.pace import rest
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.table import Table
 
-__all__ = ["load_images", "save_images"]
+__all__ = ["SavedImage", "holds_images", "load_images", "read_images", "save_images"]
 
 _MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_images"
@@ -28,6 +31,52 @@ _VERSION = 1
 
 # One version of a model after another has the same tables.
 _spec = functools.lru_cache(maxsize=4096)(TableSpec.from_json)
+
+_TAIL = struct.Struct("<II8s")
+_FOOTER = struct.Struct("<IIqI")
+_COUNT = struct.Struct("<I")
+_PART = struct.Struct("<QQII")
+_LINE_BYTES = 64
+"""Of a bucket of the index; sections begin at a multiple of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedImage:
+    """One table of a folder of images, as the manifest describes it."""
+
+    path: Path
+    """Its file."""
+    spec: TableSpec
+    skip_zero_rows: bool
+    rows: int
+    bytes: int
+    """Of the file."""
+
+    def load(self, *, in_memory: bool = False) -> Table:
+        """Make the table; see ``load_images``."""
+        table = Table._serving(self.spec, skip_zero_rows=self.skip_zero_rows)
+        try:
+            _native.load_image(table._native, str(self.path), self.bytes, in_memory)
+        except OSError as error:
+            raise SnapshotCorrupt(f"'{self.path}' cannot be read: {error}") from error
+        return table
+
+    def check(self) -> None:
+        """Check every byte that a table is made of.
+
+        Raises:
+            SnapshotCorrupt: With the file, the offset and the reason.
+        """
+        self.load()  # sizes, footer, indexes
+        with self.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            for begin, end, checksum in _row_sections(content):
+                with memoryview(content)[begin:end] as rows:
+                    found = _native.crc32c(rows)
+                if found != checksum:
+                    raise SnapshotCorrupt(
+                        f"'{self.path}' at byte {begin}: the rows to byte {end} were altered: their checksum is "
+                        f"{found:08x}, the footer says {checksum:08x}"
+                    )
 
 
 def save_images(tables: Sequence[Table], path: str | PathLike[str]) -> None:
@@ -74,6 +123,27 @@ def load_images(path: str | PathLike[str], *, in_memory: bool = False) -> list[T
     Raises:
         SnapshotCorrupt: There are no images, or they are not what was written.
     """
+    tables = []
+    for image in read_images(path):
+        tables.append(image.load(in_memory=in_memory))
+        rest()
+    return tables
+
+
+def holds_images(path: str | PathLike[str]) -> bool:
+    """Return whether a folder is one of images: its manifest says so."""
+    try:
+        return bool(unseal((Path(path) / _MANIFEST).read_bytes()).get("format") == _FORMAT)
+    except (OSError, ValueError):
+        return False
+
+
+def read_images(path: str | PathLike[str]) -> list[SavedImage]:
+    """Return what the manifest of a folder of images says.
+
+    Raises:
+        SnapshotCorrupt: There are no images, or they are of another release.
+    """
     folder = Path(path)
     try:
         body = unseal((folder / _MANIFEST).read_bytes())
@@ -87,13 +157,27 @@ def load_images(path: str | PathLike[str], *, in_memory: bool = False) -> list[T
             f"{_FORMAT!r} of version {_VERSION}; export the model again"
         )
     rest()
-    tables = []
-    for entry in body["tables"]:
-        table = Table._serving(_spec(json.dumps(entry["spec"])), skip_zero_rows=entry["skip_zero_rows"])
-        try:
-            _native.load_image(table._native, str(folder / entry["file"]), entry["bytes"], in_memory)
-        except OSError as error:
-            raise SnapshotCorrupt(f"'{folder / entry['file']}' cannot be read: {error}") from error
-        tables.append(table)
-        rest()
-    return tables
+    return [
+        SavedImage(
+            path=folder / entry["file"],
+            spec=_spec(json.dumps(entry["spec"])),
+            skip_zero_rows=entry["skip_zero_rows"],
+            rows=entry["rows"],
+            bytes=entry["bytes"],
+        )
+        for entry in body["tables"]
+    ]
+
+
+def _row_sections(content: mmap.mmap) -> Iterator[tuple[int, int, int]]:
+    """Yield where rows begin and end, and their checksum, of an image whose footer was believed."""
+    size, _, _ = _TAIL.unpack_from(content, len(content) - _TAIL.size)
+    at = len(content) - _TAIL.size - size
+    _, row_bytes, _, layout_bytes = _FOOTER.unpack_from(content, at)
+    at += _FOOTER.size + layout_bytes
+    (parts,) = _COUNT.unpack_from(content, at)
+    end = _LINE_BYTES
+    for rows, buckets, _, checksum in _PART.iter_unpack(content[at + _COUNT.size :][: parts * _PART.size]):
+        begin = -(-end // _LINE_BYTES) * _LINE_BYTES + buckets * _LINE_BYTES
+        end = begin + rows * row_bytes
+        yield begin, end, checksum

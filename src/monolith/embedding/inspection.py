@@ -1,16 +1,17 @@
-"""Looking into snapshots without loading them: checking every byte, and showing the row of one id."""
+"""Looking into snapshots and images without loading them: checking every byte, and showing the row of one id."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 
+from monolith.embedding.images import SavedImage
 from monolith.embedding.optimizers import OPTIMIZERS
 from monolith.embedding.snapshot import SavedTable, check, read_manifest, spec_of
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.table import Table
 
-__all__ = ["load_row", "verify"]
+__all__ = ["load_row", "verify", "verify_images"]
 
 _FEW_ROWS = 1_000_003
 """Shards of which one is taken to look at a single id."""
@@ -43,6 +44,16 @@ def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] 
         check(Table._like_saved(entry, _layout_spec(entry)), entry)
         done += entry.bytes
     return saved
+
+
+def verify_images(saved: Sequence[SavedImage], progress: Callable[[str, int, int], None] | None = None) -> None:
+    """Check every byte of images; see ``verify``."""
+    total, done = sum(image.bytes for image in saved), 0
+    for image in saved:
+        if progress is not None:
+            progress(image.spec.name, done, total)
+        image.check()
+        done += image.bytes
 
 
 def _layout_spec(saved: SavedTable) -> TableSpec:

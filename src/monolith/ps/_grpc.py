@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hmac
 import logging
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -53,6 +54,19 @@ _CODES: tuple[tuple[type[MonolithError], grpc.StatusCode], ...] = (
     (errors.RpcTimeout, grpc.StatusCode.DEADLINE_EXCEEDED),
     (errors.ShardUnavailable, grpc.StatusCode.UNAVAILABLE),
 )
+_MAYBE_TLS = (
+    "it closed the connection at once; if it has TLS give the authority of its certificate (ca_file), and if it asks "
+    "for a certificate one that its authority has signed (cert_file, key_file)"
+)
+_REFUSALS = (
+    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in ca_file; give the one that signed it"),
+    ("Hostname Verification", "its certificate is for another name; dial that one, or give it as server_name"),
+    ("WRONG_VERSION_NUMBER", "it has no TLS; leave ca_file out, or give the server a certificate"),
+    ("security handshaker", "ca_file, or cert_file with key_file, cannot be used; give certificates as PEM"),
+    ("Socket closed", _MAYBE_TLS),
+    ("reset by peer", _MAYBE_TLS),
+)
+"""Words of gRPC about connections that do not come about, and what they mean."""
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
 # Servers are within the cluster, where a proxy of the environment would not find them. A peer that is gone without a
 # word is noticed after some 20 s, also while no call is under way.
@@ -132,7 +146,7 @@ def translated(error: Any, verb: str, address: str) -> MonolithError:
     if isinstance(kind, type) and issubclass(kind, MonolithError):
         return kind(f"{text} ({where})")
     if code == grpc.StatusCode.UNAVAILABLE:
-        return ShardUnavailable(f"{where}: nobody answers ({text})")
+        return ShardUnavailable(f"{where}: {_why_not_connected(text)} ({text})")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
         return RpcTimeout(f"{where} did not end in time")
     if code == grpc.StatusCode.CANCELLED:
@@ -140,6 +154,12 @@ def translated(error: Any, verb: str, address: str) -> MonolithError:
     if code == grpc.StatusCode.UNAUTHENTICATED:
         return ClusterError(f"{where}: {text}")
     return ClusterError(f"{where}: {text} ({code.name})")
+
+
+def _why_not_connected(text: str) -> str:
+    """Return what gRPC's words mean, and what to do."""
+    is_refused = "failed to connect" in text  # and not lost later, while it was in use
+    return next((why for sign, why in _REFUSALS if is_refused and sign in text), "nobody answers")
 
 
 # --- the server's end ---
@@ -172,12 +192,14 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
 
     Raises:
         ClusterError: The port is taken, or the interface is not this machine's.
+        ConfigError: The certificate cannot be used.
     """
     try:
         if security.is_encrypted:
             return server.add_secure_port(address, _server_credentials(security))
         return server.add_insecure_port(address)
     except RuntimeError as exc:
+        _check_certificate(security)  # gRPC says the same of both
         raise ClusterError(f"cannot listen on {address} ({exc}); give a free port, or 0 for any") from exc
 
 
@@ -188,6 +210,24 @@ def _server_credentials(security: Security) -> grpc.ServerCredentials:
     return grpc.ssl_server_credentials(
         [(key, certificate)], root_certificates=security.read("ca_file"), require_client_auth=security.is_mutual
     )
+
+
+def _check_certificate(security: Security) -> None:
+    """See that the files of a server that could not listen are what they should be."""
+    if security.cert_file is None:
+        return
+    try:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(security.cert_file, security.key_file, password="")
+        if security.ca_file is not None:
+            context.load_verify_locations(security.ca_file)
+    except (ssl.SSLError, ValueError) as error:
+        given = {name: getattr(security, name) for name in ("cert_file", "key_file", "ca_file")}
+        files = ", ".join(f"{name} {str(path)!r}" for name, path in given.items() if path is not None)
+        raise ConfigError(
+            f"Security has {files}, which TLS cannot use ({error}); give PEM files that belong together, the key "
+            "without a password"
+        ) from error
 
 
 class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]

@@ -8,7 +8,7 @@ from typing import Literal
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["Security"]
+__all__ = ["Security", "read_token"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,3 +60,24 @@ class Security:
             return Path(path).read_bytes()
         except OSError as error:
             raise ConfigError(f"Security.{field} is {str(path)!r}, which cannot be read ({error.strerror})") from error
+
+
+def read_token(file: str | Path | None, setting: str) -> str:
+    """Return the secret in a file; the empty one where no file is given.
+
+    Args:
+        file: Where it is; space around it does not count.
+        setting: What the user calls this file.
+
+    Raises:
+        ConfigError: It cannot be read, or nothing is in it: a server would let everybody in.
+    """
+    if file is None:
+        return ""
+    try:
+        token = Path(file).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"{setting} is {str(file)!r}, which cannot be read ({error.strerror})") from error
+    if not token:
+        raise ConfigError(f"{setting} is {str(file)!r}, which is empty; write the token into it, or leave it out")
+    return token

@@ -66,18 +66,9 @@ class Stepper:
         heads, embedded = self._learn(pulled, step)
         weights = [weight for weight in self.model.parameters() if weight.grad is not None]
         rows = [each.grad if each.grad is not None else torch.zeros_like(each) for each in embedded.rows]
-        dense, sparse = self._clipped(
-            [each.grad for each in weights if each.grad is not None], rows, embedded.squares, step
-        )
-        dense = add_weight_decay(dense, weights, self._weight_decay)
-        gradients = Gradients(
-            step=step,
-            time_s=newest_time_s(pulled),
-            plan=pulled.plan,
-            dense=list(zip(weights, dense, strict=True)),
-            sparse=sparse,
-        )
-        return heads, gradients
+        grads = [each.grad for each in weights if each.grad is not None]
+        dense, sparse = self._bounded(weights, grads, rows, embedded.squares, step)
+        return heads, Gradients(step, newest_time_s(pulled), pulled.plan, dense, sparse)
 
     def _learn(self, pulled: PulledBatch, step: int) -> tuple[Heads, Embedded]:
         """Run forward and backward: the gradients are in the weights and in the rows of what is returned."""
@@ -89,10 +80,13 @@ class Stepper:
             raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
         if not math.isfinite(heads.loss.item()):
             raise TrainingDiverged(_which_diverged(heads, step))
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         self._objective(heads).backward()  # type: ignore[no-untyped-call]
         return heads, embedded
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
 
     def _objective(self, heads: Heads) -> Tensor:
         """What the gradients are of."""
@@ -106,6 +100,19 @@ class Stepper:
                 f"the batch has {found} labels per row, the model declares {wanted}; read the data with "
                 "schema=model.declaration.schema(), or declare them: super().__init__(labels=...)"
             )
+
+    def _bounded(
+        self,
+        weights: list[torch.nn.Parameter],
+        grads: list[Tensor],
+        rows: list[Tensor],
+        squares: Sequence[float],
+        step: int,
+    ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], list[Tensor]]:
+        """Return what is to be applied to the weights and to the rows: clipped, and the weights decayed."""
+        dense, sparse = self._clipped(grads, rows, squares, step)
+        dense = add_weight_decay(dense, weights, self._weight_decay)
+        return list(zip(weights, dense, strict=True)), sparse
 
     def _clipped(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
@@ -143,8 +150,7 @@ class Stepper:
 
     def apply_dense(self, gradients: Gradients) -> None:
         """Update the dense weights."""
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)  # when this is late, gradients of a later step are there
+        self._forget_gradients()  # when this is late, those of a later step are there
         for weight, gradient in gradients.dense:
             weight.grad = gradient
         for optimizer in self.optimizers.values():

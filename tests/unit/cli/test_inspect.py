@@ -13,6 +13,7 @@ from monolith.cli import main as program
 from monolith.core.errors import ConfigError, SnapshotCorrupt
 from monolith.embedding import (
     Adagrad,
+    Fp16,
     Ftrl,
     MultiTable,
     SliceSpec,
@@ -122,6 +123,50 @@ def test_a_serving_table_and_a_rate_without_a_text_form_are_shown_too(tmp_path: 
     assert "dim 2: adagrad(), not saved, not saved" in out
     with pytest.raises(ConfigError, match="bare function"):
         run(tmp_path / "bare", "--explain", 1)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Tables as an export has them; ``user`` with rows in many parts."""
+    piece = SliceSpec(3, optimizer=Adagrad(), compressor=Fp16())
+    tables = MultiTable([TableSpec("user", [piece, piece], expire_days=30), TableSpec("item", [piece])])
+    tables["user"].assign(range(500), np.tile(np.arange(500)[:, None], 6), time_s=1_700_000_000)
+    tables.to_serving().save_images(tmp_path / "tables")
+    return tmp_path / "tables"
+
+
+def test_the_tables_of_an_export_are_shown_and_checked(images: Path) -> None:
+    out = run(images, "--verify", "--explain", 7)
+    assert f"{images}: 2 tables, " in out
+    assert "every checksum holds" in out
+    assert "table user (serving)" in out
+    assert "500, dim 6," in out
+    assert "slice 1    dim 3: adagrad(" in out
+    assert "fp16()" in out
+    assert "2023-11-14 22:13:20 UTC" in out
+    assert "user: id 7 (slot 0) is present" in out
+    assert "item: id 7 (slot 0) is absent: never seen; an export has the rows that were there when it was made" in out
+    report = json.loads(run(images.parent, "--json", "--explain", 7))  # the export itself
+    assert report["path"] == str(images)
+    assert report["bytes"] == sum(file.stat().st_size for file in images.glob("*.table"))
+    assert [(each["name"], each["rows"]) for each in report["tables"]] == [("item", 0), ("user", 500)]
+    assert [found["entry"] and found["entry"]["values"] for found in report["explain"]] == [None, [7.0] * 6]
+
+
+def test_verify_finds_every_altered_byte_of_the_rows_of_an_export(images: Path, seed: int) -> None:
+    file = images / "0001.table"
+    sound = file.read_bytes()
+    numbers = np.arange(500, dtype=np.float16)
+    for value in np.random.default_rng(seed).choice(numbers[300:], 20, replace=False):
+        content = bytearray(sound)
+        content[sound.index(value.tobytes() * 6) + 5] ^= 1
+        file.write_bytes(content)
+        run(images)
+        with pytest.raises(SnapshotCorrupt, match=r"0001.table' at byte \d+: the rows to byte \d+ were altered"):
+            run(images, "--verify")
+    file.write_bytes(sound[:-1])
+    with pytest.raises(SnapshotCorrupt, match=r"0001\.table"):
+        run(images)
 
 
 @pytest.mark.parametrize("fid", ["ada", "1.5", "", str(2**64), str(-(2**63) - 1)])

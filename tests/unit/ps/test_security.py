@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +12,8 @@ from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import PsClient, RemoteStore, Security
+from monolith.ps.security import read_token
+from monolith.testing.certificates import Authority, Certificate
 from monolith.testing.ps_servers import PsServers
 
 TABLE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
@@ -21,25 +21,8 @@ ONCE = RetryPolicy(attempts=1)
 
 
 @pytest.fixture(scope="module")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An authority, and a server's and a client's certificate that it signed."""
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is absent; it makes the certificates")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def run(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
-
-    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-    run("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
-    for name in ("server", "client"):
-        (folder / f"{name}.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        run("req", "-new", *key[:-2], "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
-        run(
-            *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial"),
-            *("-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem"),
-        )
-    return folder
+def server(authority: Authority) -> Certificate:
+    return authority.sign("server", "DNS:localhost", "IP:127.0.0.1")
 
 
 def trains(servers: PsServers, security: Security) -> str:
@@ -63,27 +46,52 @@ def test_with_the_token_the_data_plane_is_open_too(serve: Callable[..., PsServer
     assert trains(servers, Security(token="s3cret")) == "data_plane"
 
 
-def test_tls_keeps_everything_on_grpc(serve: Callable[..., PsServers], certificates: Path) -> None:
-    servers = serve(
-        1, security=Security(cert_file=certificates / "server.pem", key_file=certificates / "server.key", token="x")
-    )
-    assert trains(servers, Security(ca_file=certificates / "ca.pem", token="x")) == "grpc"
+def test_tls_keeps_everything_on_grpc(
+    serve: Callable[..., PsServers], authority: Authority, server: Certificate
+) -> None:
+    servers = serve(1, security=Security(**server._asdict(), token="x"))
+    assert trains(servers, Security(ca_file=authority.ca_file, token="x")) == "grpc"
     with pytest.raises(ClusterError, match="token"):
-        trains(servers, Security(ca_file=certificates / "ca.pem"))
-    with pytest.raises(MonolithError):
+        trains(servers, Security(ca_file=authority.ca_file))
+    with pytest.raises(MonolithError, match="if it has TLS give the authority"):
         trains(servers, Security(token="x"))  # in the clear
 
 
-def test_mutual_tls_asks_clients_for_a_certificate(serve: Callable[..., PsServers], certificates: Path) -> None:
-    ca = certificates / "ca.pem"
-    servers = serve(
-        1,
-        security=Security(cert_file=certificates / "server.pem", key_file=certificates / "server.key", ca_file=ca),
-    )
-    mine = Security(ca_file=ca, cert_file=certificates / "client.pem", key_file=certificates / "client.key")
+def test_mutual_tls_asks_clients_for_a_certificate(
+    serve: Callable[..., PsServers], authority: Authority, server: Certificate
+) -> None:
+    ca = authority.ca_file
+    servers = serve(1, security=Security(**server._asdict(), ca_file=ca))
+    mine = Security(ca_file=ca, **authority.sign("client", "DNS:client")._asdict())
     assert trains(servers, mine) == "grpc"
-    with pytest.raises(MonolithError):
+    with pytest.raises(MonolithError, match="if it asks for a certificate"):
         trains(servers, Security(ca_file=ca))
+
+
+def test_certificates_that_cannot_be_used_are_not_called_a_taken_port(
+    serve: Callable[..., PsServers], authority: Authority, server: Certificate, tmp_path: Path
+) -> None:
+    (tmp_path / "text.pem").write_text("no certificate\n")
+    other = authority.sign("other", "DNS:other")
+    for wrong in (
+        Security(cert_file=tmp_path / "text.pem", key_file=server.key_file),
+        Security(cert_file=server.cert_file, key_file=other.key_file),
+        Security(**server._asdict(), ca_file=tmp_path / "text.pem"),
+    ):
+        with pytest.raises(ConfigError, match="PEM files that belong together"):
+            serve(1, security=wrong)
+
+
+def test_a_token_file_that_says_nothing_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    assert read_token(None, "--token-file") == ""
+    with pytest.raises(ConfigError, match=r"--token-file is '.*/token', which cannot be read"):
+        read_token(path, "--token-file")
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match=r"--token-file is '.*/token', which is empty"):
+        read_token(path, "--token-file")
+    path.write_text(" s3cret\n")
+    assert read_token(path, "--token-file") == "s3cret"
 
 
 def test_half_a_pair_and_missing_files_are_refused(tmp_path: Path) -> None:

@@ -6,44 +6,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps.metrics import render
 from monolith.serving.following import Following, StreamSource, parse_sources
-from monolith.sync import LocalRows, Publisher
 from monolith.sync.stream_server import StreamServer
 from monolith.testing.clock import FakeClock
+from monolith.testing.published import FollowedTables, PublishedTables
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 
 
-class Version:
+class Version(FollowedTables):
     """What ``Following`` needs of a ``Servable``."""
 
-    has_weights = True
-    shard = (0, 1)
-
     def __init__(self, folder: Path) -> None:
+        super().__init__(MultiTable([SPEC]).to_serving())
         self.name, self.version = folder.parent.name, int(folder.name)
-        self.tables = MultiTable([SPEC]).to_serving()
-        self.weights: dict[str, Any] = {}
         self._closers: list[Callable[[], None]] = []
-
-    def apply(
-        self,
-        update: Callable[[MultiTable], None] | None = None,
-        *,
-        weights: Mapping[str, Any] | None = None,
-        tables: MultiTable | None = None,
-        **_: Any,
-    ) -> None:
-        self.tables = tables or self.tables
-        if update is not None:
-            update(self.tables)
-        self.weights |= dict(weights or {})
 
     def follow(self) -> None:
         pass
@@ -59,17 +41,14 @@ class Version:
         return [*self.tables["item"].lookup([1])[0].tolist(), *self.weights.get("w", [])]
 
 
-class Trainer:
+class Trainer(PublishedTables):
     def __init__(self, root: Path, clock: FakeClock) -> None:
-        self.tables = MultiTable([SPEC])
-        self.weight = 0.0
-        weights = lambda: {"w": np.array([self.weight], np.float32)}  # noqa: E731
-        self.publisher = Publisher(root, LocalRows(root, self.tables, clock=clock), weights, clock=clock)
+        super().__init__(root, [SPEC], {"w": [0.0]}, clock=clock)
 
     def publish(self, value: float, time_s: int = 0) -> None:
         self.tables["item"].assign([1], [[value]], time_s=time_s)
-        self.weight = value
-        self.publisher.publish()
+        self.weights["w"][0] = value
+        self.publish_now()
 
 
 def follow(sources: Mapping[str, Path], clock: FakeClock) -> Following:

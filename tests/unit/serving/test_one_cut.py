@@ -15,7 +15,6 @@ import torch
 
 import monolith as mt
 from monolith.artifacts.delta_log import Cut
-from monolith.core.clock import SystemClock
 from monolith.core.errors import InvalidRequest, ShardUnavailable
 from monolith.embedding import Fp32, MultiTable, Sgd, SliceSpec, TableSpec, Zeros
 from monolith.export import ExportOptions, export_model, exporter
@@ -33,7 +32,7 @@ from monolith.serving import (
 )
 from monolith.serving.cut_history import KEPT, CutKey, RowHistory, key_of
 from monolith.serving.following import Following
-from monolith.sync import LocalRows, Publisher
+from monolith.testing.published import PublishedTables
 
 LONG_S = 60.0
 USER, ITEM = 2, 3
@@ -78,22 +77,19 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-class Trainer:
+class Trainer(PublishedTables):
     """Publishes cut ``n`` with the number ``n`` everywhere."""
 
     def __init__(self, folder: Path) -> None:
-        self.root = folder / "published"
-        self.tables = MultiTable(Tells().declaration.table_specs())
+        super().__init__(folder / "published", Tells().declaration.table_specs(), {"shift": [0]})
         self.number = 0
-        clock = SystemClock()
-        weights = lambda: {"shift": np.array([self.number], np.float32)}  # noqa: E731
-        self.publisher = Publisher(self.root, LocalRows(self.root, self.tables, clock=clock), weights, clock=clock)
 
     def publish(self) -> None:
         self.number += 1
+        self.weights["shift"][0] = self.number
         for name, fid in (("user", USER), ("item", ITEM)):
             self.tables[name].assign([fid], [[self.number]])
-        self.publisher.publish()
+        self.publish_now()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -33,6 +32,7 @@ from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
 from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
 from monolith.serving.openapi import description
+from monolith.testing.certificates import Authority
 from monolith.testing.linear_model import LinearModel, example, example_batch, instance, write_version
 from monolith.testing.linear_server import LinearServer
 
@@ -463,32 +463,22 @@ def test_without_the_token_nobody_is_answered_but_health_is(serve: Callable[...,
 
 
 def test_both_apis_speak_tls_and_ask_for_a_certificate_where_they_should(
-    serve: Callable[..., LinearServer], tmp_path: Path
+    serve: Callable[..., LinearServer], authority: Authority
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is absent; it makes the certificates")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    served = serve(security=Security(cert_file=certificate, key_file=key))
+    own = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")._asdict()
+    ca = authority.ca_file
+    served = serve(security=Security(**own))
     for address in (served.server.address, f"https://{served.server.rest_address}"):
-        with Client(address, model="m", security=Security(ca_file=certificate)) as client:
+        with Client(address, model="m", security=Security(ca_file=ca)) as client:
             assert client.score(example())["score"].tolist() == [0.5]
     with Client(f"http://{served.server.rest_address}", model="m") as client, pytest.raises(ClusterError):
         client.score(example())
-    mutual = serve(security=Security(cert_file=certificate, key_file=key, ca_file=certificate))
+    mutual = serve(security=Security(**own, ca_file=ca))
     for address in (mutual.server.address, f"https://{mutual.server.rest_address}"):
-        stranger = Client(address, model="m", security=Security(ca_file=certificate))
+        stranger = Client(address, model="m", security=Security(ca_file=ca))
         with stranger, pytest.raises((ServingError, ClusterError)):
             stranger.score(example())
-        known = Security(ca_file=certificate, cert_file=certificate, key_file=key)
+        known = Security(**own, ca_file=ca)
         with Client(address, model="m", security=known) as client:
             assert client.score(example())["score"].tolist() == [0.5]
 

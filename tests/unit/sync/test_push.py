@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +31,7 @@ from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import parse_targets
+from monolith.testing.certificates import Authority
 from monolith.testing.clock import FakeClock
 
 SPECS = [
@@ -242,22 +241,11 @@ def test_sub_models_get_the_ids_of_their_shard(trainer: Trainer, server: Callabl
 
 
 def test_a_target_may_be_spoken_to_over_tls(
-    trainer: Trainer, server: Callable[..., PushTargetServer], tmp_path: Path
+    trainer: Trainer, server: Callable[..., PushTargetServer], authority: Authority
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl is absent; it makes the certificates")
-    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
-            *("-days", "2", "-keyout", str(key), "-out", str(certificate), "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    one = server(security=Security(cert_file=certificate, key_file=key))
-    pusher = trainer.push_to(f"https://{one.address}", security=Security(ca_file=certificate))
+    own = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")._asdict()
+    one = server(security=Security(**own))
+    pusher = trainer.push_to(f"https://{one.address}", security=Security(ca_file=authority.ca_file))
     plain = trainer.push_to(one.address)
     trainer.learn([1, 2])
     assert pusher.flush(60)

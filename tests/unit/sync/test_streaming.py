@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,38 +15,32 @@ import pytest
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.artifacts.delta_log.publish import encoded_cut
-from monolith.core.clock import SystemClock
 from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ClusterError, ConfigError
-from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
+from monolith.embedding import Adagrad, Fp32, SliceSpec, TableSpec
 from monolith.ps.security import Security
-from monolith.sync import LocalRows, Publisher, read_base
+from monolith.sync import read_base
 from monolith.sync import subscription as subscription_module
 from monolith.sync.stream_cache import StreamCache
 from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
 from monolith.sync.stream_pieces import CutPieces
 from monolith.sync.stream_server import StreamServer
 from monolith.sync.subscription import Subscription
+from monolith.testing.certificates import Authority
+from monolith.testing.published import PublishedTables
 
 LONG_S = 60.0
 SPEC = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 
 
-class Trainer:
+class Trainer(PublishedTables):
     def __init__(self, root: Path, weights: int = 2) -> None:
-        self.root = root
-        self.tables = MultiTable([SPEC])
-        self.weights = np.zeros(weights, np.float32)
-        clock = SystemClock()
-        self.rows = LocalRows(root, self.tables, clock=clock)
-        self.publisher = Publisher(root, self.rows, lambda: {"w": self.weights.copy()}, clock=clock)
+        super().__init__(root, [SPEC], {"w": np.zeros(weights)})
 
     def publish(self, ids: Any = (1, 2, 3)) -> Cut:
         self.tables.apply_gradients({"item": list(ids)}, {"item": np.ones((len(ids), 2), np.float32)})
-        self.weights = self.weights + 1
-        self.publisher.publish()
-        assert self.publisher.newest is not None
-        return self.publisher.newest
+        self.weights["w"] += 1
+        return self.publish_now()
 
 
 def wait_for(is_so: Callable[[], bool], why: Callable[[], Any] = lambda: "") -> None:
@@ -192,6 +188,37 @@ def test_the_token_is_asked_for(tmp_path: Path, subscribe: Callable[..., Subscri
         assert "the bearer token is missing or wrong" in stranger.error
         assert read_cut(stranger.folder) is None
         has_come(subscribe(server.address, security=Security(token="s3cret")), cut)
+
+
+def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
+    tmp_path: Path, subscribe: Callable[..., Subscription], authority: Authority, tmp_path_factory: Any
+) -> None:
+    trainer = Trainer(tmp_path / "published")
+    cut = trainer.publish()
+    ca, stranger = authority.ca_file, Authority(tmp_path_factory.mktemp("stranger"))
+    named, own = authority.sign("trainer", "DNS:trainer.example"), authority.sign("follower", "DNS:follower")
+    right = Security(ca_file=ca, **own._asdict(), token="s3cret", server_name="trainer.example")
+    with StreamServer(trainer.root, security=Security(**named._asdict(), ca_file=ca, token="s3cret")) as server:
+        for number, (changes, why) in enumerate((
+            ({"ca_file": stranger.ca_file}, "its certificate is not of the authority in ca_file"),
+            ({"server_name": ""}, "its certificate is for another name; .* server_name"),
+            ({"ca_file": None, "cert_file": None, "key_file": None}, "if it has TLS give the authority"),
+            ({"cert_file": None, "key_file": None}, "if it asks for a certificate one that its authority has signed"),
+            (stranger.sign("follower", "DNS:follower")._asdict(), "one that its authority has signed"),
+            ({"ca_file": tmp_path / "absent"}, "ca_file is '.*absent', which cannot be read"),
+            ({"token": ""}, "the bearer token is missing or wrong; give the server's token"),
+            ({"token": "s3cres"}, "the bearer token is missing or wrong; give the server's token"),
+        )):  # fmt: skip
+            refused = subscribe(server.address, tmp_path / str(number), security=replace(right, **changes))
+            assert refused.wait_for_first(LONG_S)
+            assert re.search(why, refused.error), refused.error
+            refused.close()
+            assert read_cut(refused.folder) is None
+        has_come(subscribe(server.address, security=right), cut)
+    with StreamServer(trainer.root) as plain:
+        refused = subscribe(plain.address, tmp_path / "plain", security=right)
+        assert refused.wait_for_first(LONG_S)
+        assert "it has no TLS; leave ca_file out" in refused.error
 
 
 def test_who_is_behind_what_is_kept_gets_the_base_first_and_segments_do_not_pile_up(

@@ -5,14 +5,14 @@ Puts together which file comes next and the source of one file; how that is read
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources._file_plan import SharedPlan
-from monolith.data.sources.arrow_columns import Columns, LineField, load_pyarrow
+from monolith.data.sources.arrow_columns import load_pyarrow
 from monolith.data.sources.base import Position, RecordKind
-from monolith.data.sources.parquet import OpenFile, ParquetSource
+from monolith.data.sources.parquet import ParquetSource
 from monolith.data.sources.work_list import WorkList
 
 __all__ = ["SharedParquetSource"]
@@ -27,33 +27,18 @@ class SharedParquetSource:
         work_list: The files, shared with other workers. One is *done* when all its rows were handed out and ``read``
             was called again.
         worker: The name of this worker there.
-        columns: See ``ParquetSource``.
-        line_fields: See ``ParquetSource``.
-        batch_rows: Rows per record.
-        open_file: How a file is opened, for files that are not local.
+        open_source: Gives the source of one file.
 
     Raises:
         ConfigError: An argument is wrong.
     """
 
-    def __init__(
-        self,
-        work_list: WorkList,
-        worker: str | None,
-        columns: Columns = None,
-        *,
-        line_fields: Sequence[LineField] | None = None,
-        batch_rows: int = 2048,
-        open_file: OpenFile | None = None,
-    ) -> None:
+    def __init__(self, work_list: WorkList, worker: str | None, open_source: Callable[[str], ParquetSource]) -> None:
         if not worker:
             raise ConfigError("with a work_list, give the name of this worker, which no other has")
         load_pyarrow("pyarrow.parquet")  # a missing package is told before the first read
         self._plan = SharedPlan(work_list, worker)
-        self._columns = columns
-        self._line_fields = line_fields
-        self._batch_rows = batch_rows
-        self._open_file = open_file
+        self._open_source = open_source
         self._path = ""
         self._opened: ParquetSource | None = None
         self._has_started = False
@@ -112,7 +97,7 @@ class SharedParquetSource:
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{position!r} is not the position of shared Parquet files ({error!r})") from error
         if path and is_ours[0]:
-            self._path, self._opened = path, self._source(path)
+            self._path, self._opened = path, self._open_source(path)
             self._opened.resume(opened["place"])
         self._has_started = True
 
@@ -130,7 +115,7 @@ class SharedParquetSource:
         path = self._plan.take()
         if path is None:
             return False
-        self._path, self._opened = path, self._source(path)
+        self._path, self._opened = path, self._open_source(path)
         return True
 
     def _leave_file(self) -> None:
@@ -139,12 +124,3 @@ class SharedParquetSource:
         self._opened = None
         self._plan.ended(0)
         self._plan.done(self._path)
-
-    def _source(self, path: str) -> ParquetSource:
-        return ParquetSource(
-            [path],
-            self._columns,
-            line_fields=self._line_fields,
-            batch_rows=self._batch_rows,
-            open_file=self._open_file,
-        )

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from monolith.core.errors import ClusterError, MonolithError
+from monolith.core.errors import ClusterError, MonolithError, RpcTimeout
 from monolith.discovery import Discovery, ServiceInfo
 from monolith.training.distributed.bounded_calls import bounded_call
 from monolith.training.distributed.config import DistributedConfig
@@ -129,7 +129,8 @@ def _leave(config: DistributedConfig, steps: list[_Step]) -> list[_Issue]:
         try:
             bounded_call(call, operation, config.discovery_cleanup_timeout_ms, "cleanup")
         except Exception as error:
-            logger.warning("leaving discovery failed operation=%r error=%s", operation, error)
+            hint = "; raise discovery_cleanup_timeout_ms if it is only slow" if isinstance(error, RpcTimeout) else ""
+            logger.warning("leaving discovery failed%s operation=%r error=%s", hint, operation, error)
             issues.append((operation, error))
     return issues
 

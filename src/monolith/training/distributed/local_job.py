@@ -40,6 +40,8 @@ PROGRAM = (sys.executable, "-c", "from monolith.cli.main import main; main()")
 """The command ``monolith`` of this very installation."""
 
 _LAST_LINES = 15
+_LEAVE_MS = 10_000
+"""In which a process must have left discovery. It is a file here: whoever takes long only waits for its turn."""
 _DRAIN_S = 2.0
 
 
@@ -128,6 +130,7 @@ class LocalJob:
         self._is_stopping = False
         common = [*PROGRAM, *options, "train", "--discovery-type", "file", "--discovery-folder", str(self._folder)]
         common += ["--num-ps", str(num_ps), "--num-workers", str(num_workers)]
+        common += ["--discovery-cleanup-timeout-ms", str(_LEAVE_MS)]
         self._processes = [
             _Process(
                 name=f"ps {index}" if role == "ps" else f"worker {index}" if index else "chief",

@@ -14,7 +14,7 @@ from monolith.core.stop_signals import stop_signals
 from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
 from monolith.discovery.address import split_address
 from monolith.ps.config import ServerConfig
-from monolith.ps.security import Security
+from monolith.ps.security import Security, read_token
 from monolith.training.config.cluster import ClusterConfig
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig
@@ -75,7 +75,6 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
 
 def security_of(config: ClusterConfig) -> Security:
     """Return how this process talks to servers, or as a server."""
-    token = "" if config.ps_token_file is None else Path(config.ps_token_file).read_text().strip()
     files: dict[str, Any] = {
         field: None if path is None else Path(path)
         for field, path in (
@@ -84,7 +83,7 @@ def security_of(config: ClusterConfig) -> Security:
             ("ca_file", config.ps_tls_ca),
         )
     }
-    return Security(token=token, **files)
+    return Security(token=read_token(config.ps_token_file, "ps_token_file"), **files)
 
 
 def _train(session: Session, config: ClusterJobConfig, security: Security) -> dict[str, float]:

@@ -85,6 +85,8 @@ class Team:
         """Of the last of them."""
         self.wishes: Callable[[], Wishes] = Wishes
         """What this worker was asked for."""
+        self.is_incomplete = False
+        """Whether this worker was asked to end while somebody was missing."""
         self._channels: TeamChannels | None = None
         self._state: DenseState
         self._is_current = False
@@ -145,8 +147,9 @@ class Team:
 
     def _meet(self) -> None:
         while self._channels is None:
-            met = self.meeting.meet()
+            met = self.meeting.meet(lambda: self.wishes().stops)
             if met is None:
+                self.is_incomplete = self.wishes().stops
                 raise TeamOver
             try:
                 self._level(met)

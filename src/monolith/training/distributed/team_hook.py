@@ -18,6 +18,8 @@ from monolith.training.hooks.base import Run, StepResult
 
 __all__ = ["TeamChiefHook", "TeamWorkerHook"]
 
+_MISSING_S = 5.0
+
 
 class TeamChiefHook(ChiefHook):
     """Worker 0 of a team; see ``ChiefHook``.
@@ -60,6 +62,10 @@ class TeamChiefHook(ChiefHook):
 
     def _note_limit(self, rows: list[WorkerRow]) -> None:
         """So do they with ``max_steps``, which all workers reach at once."""
+
+    def _wait_for_workers(self, run: Run, timeout_s: float) -> None:
+        """One that has not come to the others will not come now; who waits for it is told of the end, and quick."""
+        super()._wait_for_workers(run, min(timeout_s, _MISSING_S) if self._team.is_incomplete else timeout_s)
 
     def _take_last(self, weights: torch.Tensor) -> None:
         """The own weights are those of all."""

@@ -7,6 +7,7 @@ knows. Everybody comes, or those who wait say who is missing. A meeting that fai
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import torch.distributed as dist
@@ -32,7 +33,7 @@ _POLL_S = 0.1
 _TELL_S = 10.0
 
 
-class TeamMeeting:
+class TeamMeeting(ABC):
     """Where one worker meets the others; ``ChiefMeeting`` or ``WorkerMeeting``.
 
     Args:
@@ -50,19 +51,32 @@ class TeamMeeting:
         """Take what is known only when a run begins: the shared rows, and which start of the job this is."""
         self._rows, self._session = rows, session
 
-    def meet(self) -> TeamChannels | None:
+    def meet(self, is_asked_to_end: Callable[[], bool]) -> TeamChannels | None:
         """Wait for everybody; return the connections, or None when the training has ended for all.
+
+        Args:
+            is_asked_to_end: Whether this worker waits for nobody any more; it has ended for all then too.
 
         Raises:
             ClusterError: Somebody did not come in time; the text says who.
         """
-        raise NotImplementedError
+        logger.info("this worker meets the others index=%d size=%d", self._place.index, self._place.size)
+        try:
+            return self._meet(_Patience(self._clock, self._place, is_asked_to_end))
+        except _NotWaiting:
+            return None
+
+    @abstractmethod
+    def _meet(self, waiting: _Patience) -> TeamChannels | None:
+        """Wait for everybody, with so much patience."""
 
     def end(self) -> None:
         """Say that nobody meets any more; the chief does."""
+        return
 
     def close(self) -> None:
         """Let go of what was opened."""
+        return
 
     def _wait(self, room: Room, is_done: Callable[[], bool], waiting: _Patience) -> None:
         """Wait in a room; a ``RuntimeError`` says that this meeting has failed."""
@@ -73,9 +87,6 @@ class TeamMeeting:
     def _missing(self, room: Room) -> list[int]:
         return [index for index in range(self._place.size) if not room.check([_here(index)])]
 
-    def _patience(self) -> _Patience:
-        return _Patience(self._clock, self._place)
-
 
 class ChiefMeeting(TeamMeeting):
     """The chief: opens meetings, one after the other, in one room."""
@@ -83,13 +94,12 @@ class ChiefMeeting(TeamMeeting):
     _room: Room = None
     _port = 0
 
-    def meet(self) -> TeamChannels | None:
-        """Open a meeting and wait for everybody; see ``TeamMeeting.meet``."""
+    def _meet(self, waiting: _Patience) -> TeamChannels | None:
+        """Open meetings until everybody comes to one."""
         if self._rows.meeting() == self._over():
             return None
         if self._room is None:
             self._room, self._port = open_room(self._place)
-        waiting = self._patience()
         while True:
             generation = self._rows.meeting().generation + 1
             self._rows.write_meeting(Meeting(self._session(), generation, self._port))
@@ -145,9 +155,8 @@ class WorkerMeeting(TeamMeeting):
         self._on_new_session = on_new_session
         self._left: Meeting | None = None
 
-    def meet(self) -> TeamChannels | None:
-        """Go to the meeting that is open; see ``TeamMeeting.meet``."""
-        waiting = self._patience()
+    def _meet(self, waiting: _Patience) -> TeamChannels | None:
+        """Go to the meetings that are opened, until everybody has come to one."""
         while True:
             found = self._rows.meeting()
             chief = self._rows.read()[0]
@@ -185,17 +194,25 @@ class WorkerMeeting(TeamMeeting):
         return False
 
 
+class _NotWaiting(Exception):
+    """This worker was asked to end."""
+
+
 class _Patience:
     """A wait that tells of itself now and then, and ends."""
 
-    def __init__(self, clock: Clock, place: TeamPlace) -> None:
+    def __init__(self, clock: Clock, place: TeamPlace, is_asked_to_end: Callable[[], bool]) -> None:
         self._place = place
+        self._is_asked_to_end = is_asked_to_end
         self._clock = clock
         self._deadline = Deadline(clock, place.meeting_timeout_s)
         self._next = Deadline(clock, _TELL_S)
 
     def go_on(self, missing: Callable[[], list[int]]) -> None:
         """Wait on, or raise."""
+        if self._is_asked_to_end():
+            logger.warning("this worker is asked to end, and waits no more missing=%s", _named(missing()))
+            raise _NotWaiting
         if self._deadline.is_past:
             raise ClusterError(
                 f"worker {self._place.index} of {self._place.size} has waited {self._place.meeting_timeout_s:g} s for "

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from monolith.core.errors import TrainingDiverged
 from monolith.features import PulledBatch
-from monolith.layers.clipping import add_weight_decay
 from monolith.training.distributed.dense_copy import pack_dense, take_dense
 from monolith.training.distributed.team import RoundTotals, Team, TeamOver
 from monolith.training.distributed.team_group import TeamChannels
@@ -56,16 +55,8 @@ class TeamStepper(Stepper):
             raise TeamOver(is_out_of_data=True)
         # Others may have finished this round: then the weights are theirs, and only the rows are left to do.
         weights, sums, all_squares = ([], [], squares) if learnt is None else learnt
-        dense, sparse = self._clipped(sums, rows, all_squares, step)
-        dense = add_weight_decay(dense, weights, self._weight_decay)
-        gradients = Gradients(
-            step=step,
-            time_s=newest_time_s(pulled),
-            plan=pulled.plan,
-            dense=list(zip(weights, dense, strict=True)),
-            sparse=sparse,
-        )
-        return heads, gradients
+        dense, sparse = self._bounded(weights, sums, rows, all_squares, step)
+        return heads, Gradients(step, newest_time_s(pulled), pulled.plan, dense, sparse)
 
     def apply_sparse(self, gradients: Gradients) -> None:
         """Push the gradients of the rows, where there are any."""
@@ -89,8 +80,7 @@ class TeamStepper(Stepper):
     ) -> tuple[Heads, list[Tensor], list[float]]:
         rows = [torch.zeros(each.shape) for each in pulled.rows]
         if not pulled.batch.size:
-            for optimizer in self.optimizers.values():
-                optimizer.zero_grad(set_to_none=True)
+            self._forget_gradients()
             return NO_HEADS, rows, [0.0] * len(rows)
         try:
             heads, embedded = self._learn(pulled, step)

@@ -152,10 +152,10 @@ def stream_of(config: PublishConfig) -> Callable[[], StreamServer] | None:
         return None
 
     def open_stream() -> StreamServer:
-        from monolith.ps.security import Security
+        from monolith.ps.security import Security, read_token
         from monolith.sync.stream_server import StreamServer
 
-        token = "" if config.publish_token_file is None else Path(config.publish_token_file).read_text().strip()
+        token = read_token(config.publish_token_file, "publish_token_file")
         paths = [config.publish_tls_cert, config.publish_tls_key, config.publish_tls_ca]
         cert, key, authority = (None if path is None else Path(path) for path in paths)
         security = Security(cert_file=cert, key_file=key, ca_file=authority, token=token)

@@ -46,7 +46,7 @@ class PushHook(Hook):
 
     def on_start(self, run: Run) -> None:
         """Begin to push."""
-        from monolith.ps.security import Security  # gRPC is for those who push
+        from monolith.ps.security import Security, read_token  # gRPC is for those who push
         from monolith.sync.push import PushSettings, RowPusher
 
         config = self._config
@@ -59,7 +59,7 @@ class PushHook(Hook):
             signature=config.sync_signature_name,
             settings=PushSettings(
                 timeout_s=config.sync_timeout_s,
-                security=Security(ca_file=ca_file, token=_token(config.sync_token_file)),
+                security=Security(ca_file=ca_file, token=read_token(config.sync_token_file, "sync_token_file")),
             ),
             export=self.export,
         )
@@ -73,12 +73,3 @@ class PushHook(Hook):
             self.pusher.flush(_FLUSH_S)
         self.pusher.close()
         self.pusher = None
-
-
-def _token(file: str | Path | None) -> str:
-    if file is None:
-        return ""
-    try:
-        return Path(file).read_text().strip()
-    except OSError as error:
-        raise ConfigError(f"sync_token_file is {str(file)!r}, which cannot be read ({error.strerror})") from error

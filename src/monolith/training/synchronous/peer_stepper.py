@@ -20,7 +20,6 @@ from torch.nn.parameter import is_lazy
 from monolith.core.errors import ConfigError, TrainingDiverged
 from monolith.features import PulledBatch
 from monolith.features.autograd import embed
-from monolith.layers.clipping import add_weight_decay
 from monolith.training.heads import Heads
 from monolith.training.step import Gradients, Stepper, newest_time_s
 from monolith.training.synchronous.peer_batches import StepSizes
@@ -88,21 +87,10 @@ class PeerStepper(Stepper):
         weights = self._sum_weights(heads, samples, pulled, failures, step)
         own = self._collect(pulled, rows)
         sums = [each.grads for each in own.tables.values()]
-        dense, sparse = self._clipped(
-            [each.grad for each in weights if each.grad is not None],
-            [torch.from_numpy(each) for each in sums],
-            self._squares(sums),
-            step,
-        )
-        dense = add_weight_decay(dense, weights, self._weight_decay)
-        return heads, PeerGradients(
-            step=step,
-            time_s=own.time_s,
-            plan=pulled.plan,
-            dense=list(zip(weights, dense, strict=True)),
-            sparse=sparse,
-            own=own,
-        )
+        grads = [each.grad for each in weights if each.grad is not None]
+        sums_of_rows = [torch.from_numpy(each) for each in sums]
+        dense, sparse = self._bounded(weights, grads, sums_of_rows, self._squares(sums), step)
+        return heads, PeerGradients(step, own.time_s, pulled.plan, dense, sparse, own)
 
     def apply_sparse(self, gradients: Gradients) -> None:
         """Step this rank's rows."""
@@ -188,7 +176,3 @@ class PeerStepper(Stepper):
             self.model(embed(self.embedder, pulled, device=self._device, needs_grad=False).batch)
         finally:
             self.model.train(was_training)
-
-    def _forget_gradients(self) -> None:
-        for optimizer in self.optimizers.values():
-            optimizer.zero_grad(set_to_none=True)

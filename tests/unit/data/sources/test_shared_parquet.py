@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from monolith.core.errors import ConfigError, DataError
+from monolith.data.sources.parquet import ParquetSource
 from monolith.data.sources.shared_parquet import SharedParquetSource
 from monolith.data.sources.work_list import FilesGivenAway, MemoryWorkList
 
@@ -22,6 +23,10 @@ def paths(tmp_path: Path) -> list[str]:
         frame = pa.table({"user": pa.array(range(100 * number, 100 * number + rows), pa.int64())})
         pq.write_table(frame, name, row_group_size=9)
     return names
+
+
+def by_seven(path: str) -> ParquetSource:
+    return ParquetSource([path], batch_rows=7)
 
 
 def lots(source: SharedParquetSource, most: int | None = None) -> list[tuple[str, int]]:
@@ -38,7 +43,7 @@ def expected(paths: list[str]) -> list[tuple[str, int]]:
 
 def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> None:
     work_list = MemoryWorkList(paths)
-    one, other = (SharedParquetSource(work_list, name, batch_rows=7) for name in ("a", "b"))
+    one, other = (SharedParquetSource(work_list, name, by_seven) for name in ("a", "b"))
     found = [*lots(one, 1), *lots(other, 1), *lots(one, 6), *lots(other), *lots(one)]
     assert sorted(found) == expected(paths)
     assert set(work_list.state()["done"]) == set(paths)
@@ -50,7 +55,7 @@ def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> N
 @pytest.mark.parametrize("cut", range(16))
 def test_a_worker_goes_on_at_every_place_also_when_the_list_is_of_a_later_moment(paths: list[str], cut: int) -> None:
     work_list = MemoryWorkList(paths)
-    first = SharedParquetSource(work_list, "a", batch_rows=7)
+    first = SharedParquetSource(work_list, "a", by_seven)
     before = lots(first, cut)
     place = json.loads(json.dumps(first.position()))
     later = json.loads(json.dumps(work_list.state()))
@@ -61,7 +66,7 @@ def test_a_worker_goes_on_at_every_place_also_when_the_list_is_of_a_later_moment
 
     restored = MemoryWorkList([])
     restored.restore(later)
-    second = SharedParquetSource(restored, "a", batch_rows=7)
+    second = SharedParquetSource(restored, "a", by_seven)
     second.resume(place)
     assert sorted([*before, *lots(second)]) == expected(paths)
     second.close()
@@ -69,17 +74,17 @@ def test_a_worker_goes_on_at_every_place_also_when_the_list_is_of_a_later_moment
 
 def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -> None:
     work_list = MemoryWorkList(paths)
-    first = SharedParquetSource(work_list, "a", batch_rows=7)
+    first = SharedParquetSource(work_list, "a", by_seven)
     lots(first, 2)
     place = first.position()
     first.close()
     assert work_list.requeue("a") == paths[:1]
-    other = SharedParquetSource(work_list, "b", batch_rows=7)
+    other = SharedParquetSource(work_list, "b", by_seven)
     assert lots(other, 1) == [(paths[0], 0)]
-    again = SharedParquetSource(work_list, "a", batch_rows=7)
+    again = SharedParquetSource(work_list, "a", by_seven)
     with pytest.raises(FilesGivenAway):
         again.resume(place)
-    anew = SharedParquetSource(work_list, "a", batch_rows=7)
+    anew = SharedParquetSource(work_list, "a", by_seven)
     assert paths[0] not in {path for path, _ in lots(anew)}
     for source in (other, again, anew):
         source.close()
@@ -87,8 +92,8 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
 
 def test_what_makes_no_sense_is_refused(paths: list[str]) -> None:
     with pytest.raises(ConfigError, match="give the name of this worker"):
-        SharedParquetSource(MemoryWorkList(paths), "")
-    source = SharedParquetSource(MemoryWorkList(paths), "a")
+        SharedParquetSource(MemoryWorkList(paths), "", by_seven)
+    source = SharedParquetSource(MemoryWorkList(paths), "a", by_seven)
     with pytest.raises(DataError, match="is not the position of shared Parquet files"):
         source.resume({"file_index": 1})
     source.read()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,18 @@ def test_a_token_is_read_from_its_file(tmp_path: Path) -> None:
 def test_a_job_needs_a_command_and_processes(arguments: list[str], counts: tuple[int, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LocalJob(arguments, num_ps=counts[0], num_workers=counts[1], say=lambda *_: None)
+
+
+def test_processes_of_one_machine_have_time_to_leave_unless_the_user_says_otherwise() -> None:
+    given = ["train", "--discovery-cleanup-timeout-ms", "7"]
+    job = LocalJob(given, num_ps=1, num_workers=2, say=lambda *_: None)
+    try:
+        for process in job._processes:
+            values = [value for name, value in pairwise(process.command) if name == "--discovery-cleanup-timeout-ms"]
+            assert int(values[0]) > 1000
+            assert values[1:] == ["7"], "the last one counts"
+    finally:
+        job.stop()
 
 
 def test_an_end_says_who_how_and_why() -> None:

@@ -15,7 +15,7 @@ from monolith.core.clock import SystemClock
 from monolith.core.errors import ClusterError
 from monolith.embedding import MultiTable
 from monolith.training.distributed.shared_rows import DONE, Meeting, SharedRows, WorkerRow, shared_specs
-from monolith.training.distributed.team import RoundTotals, Team, TeamOver
+from monolith.training.distributed.team import RoundTotals, Team, TeamOver, Wishes
 from monolith.training.distributed.team_group import TeamPlace, open_room
 from monolith.training.distributed.team_meeting import ChiefMeeting, WorkerMeeting
 
@@ -173,6 +173,33 @@ def test_those_who_wait_say_who_is_missing(stack: ExitStack) -> None:
     alone = Workers(2, stack, meeting_timeout_s=0.2)
     with pytest.raises(ClusterError, match=r"worker 1 of 2 has waited 0.2 s for worker 0"):
         alone.team(1).join(State(0.0), 0, is_current=False)
+
+
+def test_who_is_asked_to_end_waits_for_nobody_and_the_others_end_too(
+    stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = Workers(3, stack)
+    chief, other = workers.team(0), workers.team(2)
+    is_there = threading.Event()
+
+    def wishes() -> Wishes:  # when both are waiting
+        return Wishes(stops=is_there.is_set())
+
+    def join_chief() -> None:
+        chief.wishes = wishes
+        with pytest.raises(TeamOver):
+            chief.join(State(0.0), 0, is_current=True)
+        chief.meeting.end()  # as it does when its run ends
+
+    def join_other() -> None:
+        other.wishes = lambda: Wishes(stops=bool(is_there.set()))
+        with pytest.raises(TeamOver):
+            other.join(State(0.0), 0, is_current=False)
+
+    workers.all(join_chief, join_other)
+    assert chief.is_incomplete
+    assert not other.is_incomplete
+    assert "this worker is asked to end, and waits no more missing=worker" in caplog.text
 
 
 def test_a_training_that_has_ended_is_joined_by_nobody(stack: ExitStack) -> None:

@@ -1,0 +1,74 @@
+"""Both ends of publishing without a model or a server: tables that are published, and tables that follow."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.artifacts.delta_log import Cut
+from monolith.core.clock import Clock, SystemClock
+from monolith.embedding import MultiTable, TableSpec
+from monolith.sync import LocalRows, Publisher
+
+__all__ = ["FollowedTables", "PublishedTables"]
+
+
+class PublishedTables:
+    """Tables and weights for a test to change, which are published when it says so.
+
+    Args:
+        root: Where to.
+        specs: The tables.
+        weights: What the weights are at first.
+        clock: Says when something was published.
+    """
+
+    def __init__(
+        self, root: Path, specs: Sequence[TableSpec], weights: Mapping[str, Any], *, clock: Clock | None = None
+    ) -> None:
+        clock = clock or SystemClock()
+        self.root = root
+        self.tables = MultiTable(specs)
+        self.weights: dict[str, NDArray[Any]] = {name: np.array(value, np.float32) for name, value in weights.items()}
+        self.rows = LocalRows(root, self.tables, clock=clock)
+        self.publisher = Publisher(root, self.rows, lambda: {n: w.copy() for n, w in self.weights.items()}, clock=clock)
+
+    def publish_now(self) -> Cut:
+        """Publish what is there; return the cut."""
+        self.publisher.publish()
+        assert self.publisher.newest is not None
+        return self.publisher.newest
+
+
+class FollowedTables:
+    """What a follower moves: serving tables and weights, which change together.
+
+    Args:
+        tables: For serving.
+    """
+
+    has_weights = True
+    shard = (0, 1)
+
+    def __init__(self, tables: MultiTable) -> None:
+        self.tables = tables
+        self.weights: dict[str, NDArray[Any]] = {}
+
+    def apply(
+        self,
+        update: Callable[[MultiTable], None] | None = None,
+        *,
+        weights: Mapping[str, NDArray[Any]] | None = None,
+        tables: MultiTable | None = None,
+        cut: Cut | None = None,
+        touched: Callable[[], Any] | None = None,
+    ) -> None:
+        """Go to another cut; see ``monolith.sync.follower.Target``."""
+        self.tables = tables or self.tables
+        if update is not None:
+            update(self.tables)
+        self.weights |= dict(weights or {})
