@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from monolith.cli._serve_security import client_security
 from monolith.core.errors import ClusterError, ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,13 @@ class RemoteOptions:
     ] = False
     remote_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the servers that are asked.")] = None
     remote_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None
+    remote_cert: Annotated[Path | None, typer.Option(help="Certificate to show to those that ask for one (PEM).")] = (
+        None
+    )
+    remote_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
+    remote_server_name: Annotated[
+        str, typer.Option(help="Name in their certificates, where it is not the host that is dialled.")
+    ] = ""
 
     @contextmanager
     def calls(
@@ -69,16 +77,21 @@ class RemoteOptions:
             yield calls
 
     def _settings(self, max_message_bytes: int) -> RemoteSettings:
-        from monolith.ps.security import Security, read_token
         from monolith.serving import RemoteSettings
 
-        token = read_token(self.remote_token_file, "--remote-token-file")
         return RemoteSettings(
             timeout_s=self.remote_timeout_ms / 1e3,
             hedge_s=None if self.hedge_ms is None else self.hedge_ms / 1e3,
             allow_degraded=self.allow_degraded,
             max_message_bytes=max_message_bytes,
-            security=Security(ca_file=self.remote_ca, token=token),
+            security=client_security(
+                "remote",
+                ca=self.remote_ca,
+                cert=self.remote_cert,
+                key=self.remote_key,
+                server_name=self.remote_server_name,
+                token_file=self.remote_token_file,
+            ),
         )
 
     def _addresses(self, discovery: DiscoveryGuard | None) -> Addresses | None:

@@ -16,7 +16,7 @@ from monolith.core.errors import ConfigError
 if TYPE_CHECKING:
     from monolith.ps.security import Security
 
-__all__ = ["SecurityOptions"]
+__all__ = ["SecurityOptions", "client_security"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,23 @@ class SecurityOptions:
             raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
         with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
             yield Security(token=token, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
+
+
+def client_security(
+    of: str, *, ca: Path | None, cert: Path | None, key: Path | None, server_name: str, token_file: Path | None
+) -> Security:
+    """Return how this server talks to others; ``of`` is what its options begin with.
+
+    Raises:
+        ConfigError: A file cannot be read, or TLS is asked for by halves: told now, and not at every call.
+    """
+    from monolith.ps.security import Security, read_token
+
+    token = read_token(token_file, f"--{of}-token-file")
+    security = Security(ca_file=ca, cert_file=cert, key_file=key, server_name=server_name, token=token)
+    for file in ("ca_file", "cert_file", "key_file"):
+        security.read(file)
+    return security
 
 
 def _unpacked(ssl_config: Path, folder: Path) -> dict[str, Path]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
+from monolith.cli._serve_security import client_security
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -45,18 +46,16 @@ class SyncOptions:
         Raises:
             ConfigError: A source cannot be one, or a file of TLS cannot be read.
         """
-        from monolith.ps.security import Security, read_token
         from monolith.serving.following import StreamSettings, parse_sources
 
-        security = Security(
-            ca_file=self.sync_ca,
-            cert_file=self.sync_cert,
-            key_file=self.sync_key,
+        security = client_security(
+            "sync",
+            ca=self.sync_ca,
+            cert=self.sync_cert,
+            key=self.sync_key,
             server_name=self.sync_server_name,
-            token=read_token(self.sync_token_file, "--sync-token-file"),
+            token_file=self.sync_token_file,
         )
-        for file in ("ca_file", "cert_file", "key_file"):
-            security.read(file)  # to be told now, and not at every attempt to connect
         return {
             "sources": parse_sources(self.sync_from or []),
             "poll_s": self.sync_poll_s,

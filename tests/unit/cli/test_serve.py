@@ -35,6 +35,8 @@ from monolith.serving import BatchSettings
         (("x", "--sync-from=a:1", "--sync-ca=absent.pem"), "ca_file is 'absent.pem', which cannot be read"),
         (("x", "--sync-from=a:1", "--sync-token-file=/dev/null"), "--sync-token-file is '/dev/null', which is empty"),
         (("x", "--remote-token-file=absent"), "--remote-token-file is 'absent', which cannot be read"),
+        (("x", "--remote=ps_0=a:1", "--remote-cert=c"), "cert_file is given without key_file"),
+        (("x", "--remote=ps_0=a:1", "--remote-ca=absent.pem"), "ca_file is 'absent.pem', which cannot be read"),
         (("x", "--remote=ps_0=a:1", "--remote-file=y"), "--remote and --remote-file"),
         (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1 without --disc"),
     ],
