@@ -17,7 +17,7 @@ from monolith.ps.shard_map import Division, divide
 from monolith.serving.cut_history import CutKey, OtherCut
 from monolith.serving.remote_calls import Ask, RemoteCalls
 from monolith.serving.remote_messages import predict_request, read_outputs
-from monolith.serving.servable import PartialRows
+from monolith.serving.servable_parts import PartialRows
 
 __all__ = ["RemoteRows"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -37,31 +37,21 @@ from monolith.data import Batch
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
-from monolith.embedding.store import Ids, Rows
+from monolith.embedding.store import Rows
 from monolith.export.program_session import ProgramSession
 from monolith.export.torch_session import TorchSession
 from monolith.features import Declaration, Embedder
-from monolith.serving.cut_history import (
-    EXPORTED,
-    KEPT,
-    CutKey,
-    OtherCut,
-    RowHistory,
-    Undo,
-    key_of,
-    keys_array,
-    read_key,
-)
+from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
+from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
 from monolith.serving.servable_gate import Gate
 from monolith.serving.servable_parsers import Parsers
+from monolith.serving.servable_parts import Arrays, DenseRunner, OwnProgram, PartialRows, RowSource
 from monolith.serving.servable_tables import TableCalls
 from monolith.sync.row_moves import Touched
 
-__all__ = ["DenseRunner", "PartialRows", "RowSource", "Servable"]
-
-Arrays = dict[str, NDArray[Any]]
+__all__ = ["Servable"]
 
 _CUT, _CUTS = "cut", "cuts"
 _PARTS = ("entry", "dense")
@@ -69,70 +59,6 @@ _PARTS = ("entry", "dense")
 
 # One version of a model after another declares the same.
 _declaration = functools.lru_cache(maxsize=64)(Declaration.from_json)
-
-
-class RowSource(Protocol):
-    """Where an entry's rows come from when they are not in its folder."""
-
-    def pull(self, ids: Mapping[str, Ids], cut: CutKey | None = None) -> Mapping[str, Rows]:
-        """Return one row per id of every table named; the ids of a table are unique.
-
-        Args:
-            ids: The ids, by table.
-            cut: Whose rows; None: the newest of each part.
-
-        Raises:
-            OtherCut: Somebody has rows of other cuts only.
-        """
-        ...
-
-    def tries(self) -> Iterator[None]:
-        """Yield again and again, with pauses, for as long as a batch may wait for its rows."""
-        ...
-
-    @property
-    def allows_degraded(self) -> bool:
-        """Whether a marked answer is better than none."""
-        ...
-
-
-class PartialRows(dict[str, Rows]):
-    """Rows of which some could not be had, and are zeros.
-
-    Args:
-        rows: Table to rows.
-        missing: Who did not give theirs.
-    """
-
-    def __init__(self, rows: Mapping[str, Rows], missing: Sequence[str]) -> None:
-        super().__init__(rows)
-        self.missing = tuple(missing)
-
-
-class DenseRunner(Protocol):
-    """What computes the dense part when it is not in the folder."""
-
-    def run(
-        self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], cut: CutKey | None = None
-    ) -> dict[str, NDArray[Any]]:
-        """Compute the named outputs, with the weights of a cut; None: the newest.
-
-        Raises:
-            OtherCut: It has weights of other cuts only.
-        """
-        ...
-
-
-OwnProgram = ProgramSession | TorchSession
-"""A dense part that is in the folder; its weights are those it was opened with."""
-
-
-class _State(NamedTuple):
-    """A cut and the dense part that belongs to it."""
-
-    key: CutKey | None
-    """None where nothing is followed."""
-    dense: DenseRunner | OwnProgram
 
 
 class Servable:
@@ -165,7 +91,7 @@ class Servable:
         self._calls = None if tables is None else TableCalls(tables)
         self._rows = rows
         self._history = RowHistory()
-        self._states: tuple[_State, ...] = () if dense is None else (_State(None, dense),)
+        self._states = DenseStates(dense, keeps_earlier=manifest.sub_model in _PARTS)
         source = tables if rows is None else rows
         if manifest.declaration is not None and source is not None:
             declaration = _declaration(json.dumps(manifest.declaration))
@@ -362,7 +288,7 @@ class Servable:
             return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
         ids = {name: plan.ids(place) for place, name in enumerate(names)}
 
-        def score_at(state: _State) -> Arrays:
+        def score_at(state: DenseState) -> Arrays:
             cut = {} if state.key is None else {"cut": state.key}
             found = rows.pull(ids, **cut)
             if flat:
@@ -372,30 +298,10 @@ class Servable:
             scores = state.dense.run(inputs, outputs, **({} if is_here else cut))
             return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
 
-        return self._agreed(score_at, rows)
-
-    def _agreed(self, score_at: Callable[[_State], Arrays], rows: RowSource) -> Arrays:
-        """Return scores at the newest cut that this entry and its parts have."""
-        newest = self._newest()
-        if newest.key is None:
-            return score_at(newest)
-        refused: OtherCut | None = None
-        for _ in rows.tries():
-            states: Sequence[_State] = self._states
-            while states:
-                try:
-                    return score_at(states[0])
-                except OtherCut as other:
-                    refused = other
-                    states = [state for state in states[1:] if state.key in other.held]
-        if refused is None or not rows.allows_degraded:
-            raise refused or self._closed()
-        return DegradedOutputs(score_at(_State(None, self._newest().dense)), refused.parts)
-
-    def _newest(self) -> _State:
-        if not self._states:
+        scores = self._states.agreed(score_at, rows)
+        if scores is None:
             raise self._closed()
-        return self._states[0]
+        return scores
 
     def _inputs(self, batch: Batch, flat: Sequence[Rows], declaration: Declaration) -> Arrays:
         inputs: Arrays = {
@@ -471,11 +377,13 @@ class Servable:
                 raise InvalidRequest(f"input {name!r} has shape {given[name].shape}; it must be {info.shape}")
         if len({len(value) for value in given.values()}) > 1:
             raise InvalidRequest("the inputs have different numbers of rows")
-        states, outputs = self._states, list(signature.outputs)
-        if key is None or self._newest().key is None:
-            return self._newest().dense.run(given, outputs)
-        cuts = {_CUTS: keys_array([state.key for state in states if state.key is not None])}
-        state = next((state for state in states if state.key == key), None)
+        shown, outputs = self._states.shown, list(signature.outputs)
+        if not shown:
+            raise self._closed()
+        if key is None or shown[0].key is None:
+            return shown[0].dense.run(given, outputs)
+        cuts = {_CUTS: keys_array([state.key for state in shown if state.key is not None])}
+        state = next((state for state in shown if state.key == key), None)
         return cuts if state is None else {**state.dense.run(given, outputs), **cuts}
 
     def _table_calls(self) -> TableCalls:
@@ -546,14 +454,8 @@ class Servable:
     def _show(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:
             self._history.moved(key, undo)
-        if self._dense is None:
-            return
-        before = self._states
-        if key is None:  # the same cut, with other weights
-            self._states = (_State(before[0].key, self._dense), *before[1:])
-            return
-        earlier = [state for state in before if state.key is not None] if self.manifest.sub_model in _PARTS else []
-        self._states = (_State(key, self._dense), *earlier[:KEPT])
+        if self._dense is not None:
+            self._states.show(key, self._dense)
 
     def foreseen(
         self,
@@ -638,7 +540,7 @@ class Servable:
             self._is_closed = True
             tables = [] if self.tables is None else [self.tables[name] for name in self.tables]
             self.tables = self._calls = self._embedder = self._dense = None
-            self._states = ()
+            self._states.close()
             self._history = RowHistory()
         rest()
         while tables:  # one by one: to unmap them all takes a while, in which nothing else in Python can run
