@@ -15,6 +15,7 @@ root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 python="$root/.venv/bin/python"
 export PATH="$root/.venv/bin:$PATH"
+unset MAKEFLAGS  # of a make above, whose pool of jobs ninja would look for in vain
 
 targets=(_native engine_tests)
 # Races need threads: the suites of single-threaded code run under the address sanitizer only.
