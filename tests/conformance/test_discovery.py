@@ -30,7 +30,8 @@ from monolith.discovery import (
 )
 from monolith.testing.clock import FakeClock
 from monolith.testing.consul_server import ConsulServer
-from monolith.testing.discovery_suite import DiscoverySuite, Peers, eventually, service, watching
+from monolith.testing.discovery_suite import DiscoverySuite, Peers, service, watching
+from monolith.testing.eventually import eventually
 from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 
 SOON = RetryPolicy(attempts=5, initial_backoff_s=0.05)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
-
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import DeltaReader
 from monolith.ps import ParameterServer, RemoteStore, Security, ServerConfig

@@ -30,7 +30,7 @@ from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka import KafkaSource
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 REAL = os.environ.get("KAFKA_BOOTSTRAP")
 FRAMED = Framing(sort_id=False)
 PATIENCE_S = 60
@@ -38,7 +38,7 @@ PATIENCE_S = 60
 
 def start_broker() -> tuple[subprocess.Popen[str], str]:
     child = subprocess.Popen(
-        [sys.executable, str(HERE / "kafka_broker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(SUPPORT / "kafka_broker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     return child, child.stdout.readline().strip()
@@ -375,7 +375,7 @@ class Member:
     def __init__(self, broker: Broker, topic: str, group: str, start: str, state: Path, every: int = 1) -> None:
         arguments = [broker.servers, topic, group, start, str(state), str(every), json.dumps(broker.quick)]
         self._child = subprocess.Popen(
-            [sys.executable, str(HERE / "kafka_consumer.py"), *arguments],
+            [sys.executable, str(SUPPORT / "kafka_consumer.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

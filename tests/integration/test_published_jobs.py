@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -12,11 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import pairing_model
 from job_processes import JobProcesses
-
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.export_tensors import read_tensors
 from monolith.core.clock import SystemClock

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import publishing_child as child
 import training_child
 from commands import Command, Shell, wait_until
-
-import monolith as mt
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import publishing_child as child
 from commands import Shell
-from served_model import ServedModel
-
-import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.testing.certificates import Authority
 from monolith.testing.published import PublishedTables
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.publish import copied_weights, stream_of
+from served_model import ServedModel
 
 
 def test_a_server_that_lacks_what_the_publisher_asks_for_says_so_and_goes_on_serving(

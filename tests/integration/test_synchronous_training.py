@@ -15,12 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import synchronous_child as part
 import training_child as child
 from fork_server import fork_context
-
 from monolith.artifacts import CheckpointFolder
 from monolith.embedding import MultiTable
 from monolith.embedding.snapshot import read_manifest, spec_of

@@ -10,12 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import training_child as child
 from commands import Shell, wait_until
-
-import monolith as mt
 from monolith.testing.world import World
 from monolith.testing.world_files import write_parquet
 

@@ -4,7 +4,8 @@ For tests of users' code as well as ours. Nothing outside tests and demonstratio
 """
 
 from monolith.testing.clock import FakeClock
+from monolith.testing.eventually import eventually
 from monolith.testing.reference_store import ReferenceStore
 from monolith.testing.reference_table import ReferenceTable
 
-__all__ = ["FakeClock", "ReferenceStore", "ReferenceTable"]
+__all__ = ["FakeClock", "eventually", "ReferenceStore", "ReferenceTable"]

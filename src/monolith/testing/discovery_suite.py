@@ -14,11 +14,11 @@ from typing import ClassVar, TypeAlias
 
 import pytest
 
-from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import AlreadyRegistered, ClusterError, ConfigError, NoSuchService
 from monolith.discovery import Added, Discovery, DiscoveryGuard, Event, Removed, ServiceInfo
+from monolith.testing.eventually import eventually
 
-__all__ = ["PATIENCE_S", "DiscoverySuite", "Peers", "eventually", "service", "watching"]
+__all__ = ["PATIENCE_S", "DiscoverySuite", "Peers", "service", "watching"]
 
 PATIENCE_S = 60.0
 """How long a test waits for what must come; nothing is measured by it."""
@@ -34,15 +34,6 @@ def service(index: int, port: int = 2222, *, service_type: str = "ps", host: str
 def places(services: list[ServiceInfo]) -> list[tuple[int | None, str]]:
     """What a query told: indexes and addresses, in order."""
     return [(one.index, one.address) for one in services]
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; fails when it never is."""
-    clock = SystemClock()
-    deadline = Deadline(clock, PATIENCE_S)
-    while not is_so():
-        assert not deadline.is_past, "it never was so"
-        clock.sleep_s(0.02)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fake_run import FakeRun
 from monolith.cli import main as program
 from monolith.core.errors import ClusterError, NoSuchService
 from monolith.training.control import read_address
 from monolith.training.hooks import ControllerHook
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training" / "hooks"))
-
-from fake_run import FakeRun
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -13,10 +12,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from push_target import PushTargetServer
 
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, changed_ids
 from monolith.core.clock import SystemClock
@@ -33,6 +28,7 @@ from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import parse_targets
 from monolith.testing.certificates import Authority
 from monolith.testing.clock import FakeClock
+from push_target import PushTargetServer
 
 SPECS = [
     TableSpec(name, [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])

@@ -24,6 +24,7 @@ from monolith.core.errors import (
 )
 from monolith.embedding import Adagrad, Sgd
 from monolith.testing.clock import FakeClock
+from monolith.testing.eventually import eventually
 from monolith.testing.world import World
 from monolith.training.hooks import Hook
 
@@ -579,9 +580,7 @@ class Steered(Hook):
 
 
 def wait_until(said: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    while not said():
-        waiting.wait(0.001)
+    eventually(said)
 
 
 def test_a_run_can_be_paused_saved_and_resumed_from_another_thread(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import checkpoint_runs as runs
 import numpy as np
 import pytest
 import torch
-from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 
+import checkpoint_runs as runs
+from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 from monolith.artifacts import read_manifest, verify_files
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ClusterError, ConfigError, NoSuchService
 from monolith.training.control import BlockStatus, address_path, messages, read_address
 from monolith.training.control.client import ControllerClient
 from monolith.training.hooks import Barrier, BarrierHook, ControllerHook
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "hooks"))
-
-from fake_run import FakeRun
 
 MANY = 10**9
 RUNNING = BlockStatus(blocked=(), unblocked=(0,))

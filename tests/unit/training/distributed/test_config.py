@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from scripted_discovery import ScriptedDiscovery
 
 from monolith.core.errors import ConfigError
 from monolith.discovery import Discovery
 from monolith.sync.push_targets import canonical_target
 from monolith.training.config import RunnerConfig
 from monolith.training.distributed import DistributedConfig, from_cluster, run_role
+from scripted_discovery import ScriptedDiscovery
 
 WORKER_ONLY = [
     {"retry_backoff_ms": 0},

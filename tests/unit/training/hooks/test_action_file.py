@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.testing import FakeClock
 from monolith.training.hooks import ActionFileHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def ask(folder: Path, text: str) -> None:

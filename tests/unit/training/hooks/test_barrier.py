@@ -1,19 +1,15 @@
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.training.control import BlockStatus
 from monolith.training.hooks import Barrier, BarrierHook
 from monolith.training.hooks.base import Hook, Run
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 MANY = 10**9
 

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.embedding.writable_file import WritableFile
 from monolith.training.hooks import FileCloseHook, Hook, Run
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 class Appends(Hook):

@@ -11,15 +11,13 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import FakeRun, step_result
-
 from monolith.core.errors import ConfigError
 from monolith.core.metrics import KAFKA_LAG_RECORDS, TRAIN_STEP
 from monolith.data import Batch
 from monolith.testing import FakeClock
 from monolith.training.hooks.prometheus import MetricRegistry, MetricServer, PrometheusHook
 from monolith.training.metrics import RunMetrics
+from step_results import FakeRun, step_result
 
 HOST = "127.0.0.1"
 

@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.testing import FakeClock
 from monolith.training.hooks import Hook, Run, StepResult, StopFileHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def test_a_run_stops_at_its_step(tmp_path: Path) -> None:

@@ -1,19 +1,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
 from monolith.training.hooks import Hook, Run, StepResult, StoreHealthHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def test_above_the_limit_it_reports_once_and_pauses(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

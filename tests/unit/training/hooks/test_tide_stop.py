@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from fake_run import FakeRun
 from monolith.testing import FakeClock
 from monolith.training.hooks import Hook, Run, TideStopHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def test_a_run_ends_when_its_hours_are_over(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import head_result
-
 from monolith.core.errors import ConfigError, DataError
 from monolith.data import Batch, Texts
 from monolith.training.metrics.prediction_messages import folder_by_day, prediction_messages, sampled_rows
+from step_results import head_result
 
 
 def batch(**extras: Any) -> Batch:

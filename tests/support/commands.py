@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
 from fork_server import fork_context
+from monolith.testing.eventually import eventually
 
 __all__ = ["Command", "Shell", "wait_until"]
 
@@ -77,8 +74,12 @@ class Shell:
 
 
 def wait_until(is_so: Callable[[], bool], command: Command) -> None:
-    """Wait for something that a running command will do."""
-    waiting = threading.Event()
-    while not is_so():
+    """Wait until a running command has done something; fail when the command ends first."""
+
+    def is_done() -> bool:
+        if is_so():
+            return True
         assert command.process.is_alive(), command.err.read_text()
-        waiting.wait(0.005)
+        return False
+
+    eventually(is_done, 300)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import sys
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 
@@ -28,6 +27,4 @@ def fork_context() -> ForkServerContext:
             del os.environ["PYTHONPATH"]
         else:
             os.environ["PYTHONPATH"] = before
-    if _FOLDER not in sys.path:
-        sys.path.insert(0, _FOLDER)
     return context

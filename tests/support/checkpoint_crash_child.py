@@ -17,12 +17,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "training" / "checkpoints"))
 import numpy as np
 import torch
 import torch._dynamo  # the optimizers' first step would, in every worker
-from checkpoint_runs import Settings, content_of, make_checkpointer, make_state, train
 
+from checkpoint_runs import Settings, content_of, make_checkpointer, make_state, train
 from monolith import _native
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ArtifactError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 import time
 import urllib.request
@@ -13,13 +12,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import cut_stream_child as child
+import monolith as mt
 from commands import Command, Shell, wait_until
 from job_processes import JobProcesses
-
-import monolith as mt
 from monolith.artifacts.delta_log import read_cut
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import MonolithError

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -15,10 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from commands import Shell, wait_until
-
 from monolith.serving import Client
 
 __all__ = ["ServedModel"]
