@@ -58,7 +58,7 @@ def test_json_is_one_object(run: FakeRun) -> None:
 
 def test_what_cannot_be_done_is_one_error(run: FakeRun, tmp_path: Path) -> None:
     control("stop", run.model_dir)
-    with pytest.raises(ClusterError, match="stopped already"):
+    with pytest.raises(ClusterError, match="is paused"):
         control("stop", run.model_dir)
     with pytest.raises(NoSuchService, match="no training with a controller"):
         control("status", tmp_path / "elsewhere")

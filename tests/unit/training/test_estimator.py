@@ -354,8 +354,8 @@ def test_a_changed_feature_set_keeps_what_is_common(tmp_path: Path, caplog: pyte
     after = mt.Estimator(lambda: Clicker(features=["item_id", "gender"]), config(tmp_path))
     assert after.step == 3
     assert table_rows(after) == {"item_id": old["item_id"], "gender": {}}
-    assert "tables of the checkpoint that the model has not tables=user_id" in caplog.text
-    assert "tables that the checkpoint has not start empty tables=gender" in caplog.text
+    assert "not in the model, skipped tables=user_id" in caplog.text
+    assert "starting empty tables=gender" in caplog.text
     after.train(rows().batch(64), steps=1)
     assert len(table_rows(after)["gender"]) == 3
 

@@ -1,4 +1,4 @@
-"""Saves on their way to the disk: one thread that writes them, one at a time, and what became of each."""
+"""Saves in progress: one thread writes them in order, and ``PendingSave`` holds the result of each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PendingSave:
         self.step = step
         self.reason = reason
         self.pause_s = pause_s
-        """How long training stood still for it, the wait for an earlier save included."""
+        """How long the save paused training, including the wait for an earlier save."""
         self.is_reported = False
-        """Whether a caller was told how it ended."""
+        """Whether a caller has received the result."""
         self._future = future
 
     @property
@@ -35,7 +35,7 @@ class PendingSave:
         return self._future.done() and self._future.exception() is not None
 
     def wait(self, timeout_s: float | None = None) -> Path:
-        """Wait until the checkpoint is safe and return its folder; raise what went wrong.
+        """Wait until the checkpoint is safe and return its folder.
 
         Raises:
             ArtifactError: It could not be written; earlier ones are as they were.
@@ -51,14 +51,14 @@ class PendingSave:
 
 
 class BackgroundWriter:
-    """Runs the writing of saves in a thread of its own. Used by one thread."""
+    """Writes saves in a background thread. Called by one thread."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._pending: list[PendingSave] = []
 
     def wait_until_idle(self, step: int) -> None:
-        """Wait for the save under way, whatever becomes of it, because that of ``step`` comes next."""
+        """Wait for the save in progress, whether it succeeds or fails, before the save of ``step``."""
         for pending in self._pending:
             if not pending.is_done:
                 logger.info("waiting for the save under way step=%d under_way=%d", step, pending.step)
@@ -94,7 +94,7 @@ class BackgroundWriter:
         return safe
 
     def close(self) -> None:
-        """Wait for what is under way, end the thread, and raise the error that nobody was told of, if any."""
+        """Wait for saves in progress, end the thread, and raise an error that no caller has received."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None

@@ -1,4 +1,4 @@
-"""What runs beside the training loop, one hook per file. :mod:`base` says what a hook sees and when it is called."""
+"""Hooks of the training loop, one per file. :mod:`base` defines their calls."""
 
 from __future__ import annotations
 

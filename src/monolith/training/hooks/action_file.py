@@ -66,11 +66,16 @@ class ActionFileHook(Hook):
 
             self._save.start(run, f"asked for by {ACTION_FILE}", tell)
         else:
-            _answer(run, text, False, f"{text!r} is no action; write 'action: TRIGGER_SAVE' or 'action: STOP'")
+            _answer(
+                run,
+                text,
+                False,
+                f"action is {text!r}, expected TRIGGER_SAVE or STOP; write 'action: TRIGGER_SAVE' or 'action: STOP'",
+            )
 
 
 def _read(path: Path) -> str:
-    """What the file says; nothing when it is absent, or its writer has only just created it."""
+    """Return the text of the file; empty when it is absent or its writer has just created it."""
     try:
         return path.read_text(errors="replace").strip()
     except FileNotFoundError:

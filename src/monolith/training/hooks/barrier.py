@@ -1,4 +1,4 @@
-"""Holding several workers of one process at a step boundary, and letting them go on together.
+"""Pause several workers of one process at a step boundary, and resume them together.
 
 A worker is held by its own run's pause, so a held worker still writes checkpoints. Workers of other processes are not
 known here.
@@ -19,8 +19,8 @@ __all__ = ["Barrier", "BarrierHook"]
 class Barrier:
     """A gate across the way of ``workers`` workers, each with a ``BarrierHook`` of its index.
 
-    Once placed, every worker finishes the step it is at and stands still. Placing and removing are counted: who was
-    held by one placement goes on when it is removed, and is held again by the next only after another step.
+    Once placed, every worker finishes its step and pauses. Placements are counted: removing a placement resumes its
+    workers, and the next placement pauses them only after another step.
     """
 
     def __init__(self, workers: int) -> None:
@@ -30,7 +30,7 @@ class Barrier:
         self._changed = threading.Condition()
         self._action: str | None = None
         self._generation = 0
-        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: somebody else paused it before
+        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: paused by another caller before
 
     @property
     def workers(self) -> int:
@@ -41,7 +41,7 @@ class Barrier:
         """Hold every worker after the step it is at; False, and nothing changes, when it is placed already.
 
         Args:
-            action: What for; the callbacks of the hooks are told.
+            action: The reason; passed to the callbacks of the hooks.
         """
         with self._changed:
             if self._action is not None:
@@ -51,7 +51,7 @@ class Barrier:
             return True
 
     def remove(self) -> None:
-        """Let the workers go on; does nothing when the barrier is not placed."""
+        """Resume the workers; no-op when the barrier is not placed."""
         with self._changed:
             self._action = None
             held, self._held = self._held, {}
@@ -67,12 +67,12 @@ class Barrier:
             return self._action is not None
 
     def status(self) -> BlockStatus:
-        """Return who stands still now."""
+        """Return the paused workers."""
         with self._changed:
             return self._status()
 
     def wait_until_blocked(self, timeout_s: float | None = None) -> BlockStatus:
-        """Wait until every worker stands still, the barrier is removed, or the time is over; return who stands then."""
+        """Wait until every worker is paused, the barrier is removed, or the timeout; return the paused workers."""
         with self._changed:
             self._changed.wait_for(lambda: self._action is None or len(self._held) == self._workers, timeout_s)
             return self._status()
@@ -111,7 +111,7 @@ class BarrierHook(Hook):
     Args:
         barrier: Shared by the workers.
         index: Which of them this is.
-        callbacks: Called with the placement's action when the worker is about to stand still, in its own thread.
+        callbacks: Called with the placement's action in the worker's thread, before the worker pauses.
     """
 
     def __init__(self, barrier: Barrier, index: int = 0, callbacks: Sequence[Callable[[str], None]] = ()) -> None:
@@ -122,7 +122,7 @@ class BarrierHook(Hook):
         self._callbacks = tuple(callbacks)
 
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Stand still after this step if the barrier is placed."""
+        """Pause after this step if the barrier is placed."""
         placement = self._barrier._placement(self._index)
         if placement is None:
             return

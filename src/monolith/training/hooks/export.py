@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class ExportHook(Hook):
     """After each full checkpoint: a standalone export, which is removed when its checkpoint is.
 
-    A checkpoint is written while training goes on; the export holds the model as it is when that is done, a few steps
-    later. An export that fails is logged and counted, and training goes on: the checkpoint is safe.
+    Training continues while a checkpoint is written; the export holds the model of that later moment, a few steps
+    ahead. A failed export is logged and counted; training continues, and the checkpoint is safe.
     """
 
     def __init__(self) -> None:

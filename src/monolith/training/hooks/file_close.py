@@ -15,13 +15,13 @@ class FileCloseHook(Hook):
     """Closes files at the end of a run. After a failed run they are left unpublished, as a failed ``with`` block does.
 
     Args:
-        files: What the model appends to.
+        files: Files that the model appends to.
     """
 
     def __init__(self, files: Sequence[WritableFile]) -> None:
         self._closing = writable_file.FileCloseHook(files)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Publish every file; one that cannot be does not keep the others back."""
+        """Publish every file; a failure of one file does not stop the others."""
         if error is None:
             self._closing.end()

@@ -1,6 +1,6 @@
 """Stands guard over memory: a run that is about to be killed for it is held instead, while it can still be saved.
 
-Measures one number against one limit; which process it is of, the caller says.
+Compares one number with one limit; the caller chooses the process.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ logger = logging.getLogger(__name__)
 class StoreHealthHook(Hook):
     """Reports once, and pauses the run, when memory is above a limit.
 
-    The pause is for a person to end: save through the controller, make room, resume or stop. After that the hook says
-    nothing more in this run.
+    An operator ends the pause: save through the controller, free memory, resume or stop. After that the hook stays
+    silent in this run.
 
     Args:
         limit_bytes: More than this is too much.
@@ -53,7 +53,7 @@ class StoreHealthHook(Hook):
         return not self._is_reported
 
     def on_start(self, run: Run) -> None:
-        """Begin anew."""
+        """Reset the interval."""
         self._interval.reset()
         self._is_reported = False
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Throughput:
-    """What happened in one interval."""
+    """Throughput of one interval."""
 
     step: int
     """Steps finished at its end, over all runs."""
@@ -32,7 +32,7 @@ class ThroughputHook(Hook):
     """Measures the run's pace.
 
     An interval ends with the first step that finishes ``every_s`` after its beginning. The first one begins with the
-    end of the first step, which is slow for reasons of its own; its time is ``run_start_elapsed_time``.
+    end of the first step, which includes one-time work; its time is ``run_start_elapsed_time``.
     """
 
     def __init__(self, every_s: float = 30.0) -> None:

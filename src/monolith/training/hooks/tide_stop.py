@@ -1,4 +1,4 @@
-"""Ends a run when the hours in which it may use the machines are over. Knows no calendar: a function tells."""
+"""Stop a run at the end of the daily window in which it may use the machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TideStopHook(Hook):
     """Stops the run, with a checkpoint, outside a window of the day.
 
     Args:
-        is_available: Whether the run may go on at this time (unix seconds).
+        is_available: Returns whether the run may continue at this time (unix seconds).
         every_s: Seconds of the run's clock from one look to the next; the first step looks.
     """
 
@@ -23,10 +23,10 @@ class TideStopHook(Hook):
         self._interval = Interval(every_s)
 
     def on_start(self, run: Run) -> None:
-        """Begin anew."""
+        """Reset the interval."""
         self._interval.reset()
 
     def after_step(self, run: Run, result: StepResult) -> None:
         """Look when it is time."""
         if self._interval.is_due(run.clock.monotonic_s()) and not self._is_available(run.clock.now_s()):
-            run.stop("the window of the day in which this run may go on is over")
+            run.stop("the daily window of this run is over")

@@ -1,4 +1,4 @@
-"""``PredictionText``: what an evaluation or a prediction said, as one text file per worker."""
+"""``PredictionText``: results of an evaluation or a prediction, as one text file per worker."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class PredictionText:
 
     Args:
         folder: Made when it is not there.
-        fields: What to write of a batch, such as "uid", "label" or the name of a feature or an extra field.
+        fields: Columns to write, such as "uid", "label" or the name of a feature or an extra field.
         worker: The number in the file's name.
-        delimiter: What stands between two columns.
+        delimiter: Text between two columns.
 
     Raises:
-        ConfigError: The delimiter could not be told from what it separates.
+        ConfigError: The delimiter may occur in a value.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ def test_stop_status_resume(run: FakeRun, client: ControllerClient) -> None:
     run.wait(lambda: run.is_paused)
     assert client.block_status() == HELD
     assert client.training_status() == run.step
-    with pytest.raises(ClusterError, match=r"stopped already.*ALREADY_EXISTS"):
+    with pytest.raises(ClusterError, match=r"is paused.*ALREADY_EXISTS"):
         client.stop_training()
     client.resume_training()
     run.wait(lambda: not run.is_paused)

@@ -211,7 +211,7 @@ def test_a_full_disk_is_made_up_for(
 
     monkeypatch.setattr(dense_versions, "write_tensors", write)
     made.train(batches(), steps=5)
-    assert "nothing was published; trying again" in caplog.text
+    assert "publish failed, retrying" in caplog.text
     follow(tmp_path, servable).step()
     np.testing.assert_allclose(served_scores(servable, made), trained_scores(made), atol=1e-6, rtol=0)
 

@@ -67,7 +67,7 @@ def test_events_past_the_limit_end_the_run(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, [TimePasses(), StopFileHook()])
     run.train(20)
     assert run.step == 5
-    assert run.stop_reasons == ["an event of 500 came, limit_req_time says 450"]
+    assert run.stop_reasons == ["an event of 500 came, limit_req_time is 450"]
 
 
 def test_a_limit_that_is_no_time_is_told_once_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -85,7 +85,7 @@ def test_tensors_are_as_good_as_arrays() -> None:
 
 
 def test_what_cannot_be_filed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no unix time"):
+    with pytest.raises(DataError, match="expected unix time"):
         folder_by_day({"model_name": "m", "req_time": 10**18}, 0, tmp_path)
     with pytest.raises(DataError, match="plain names"):
         folder_by_day({"model_name": "../m", "req_time": 0}, 0, tmp_path)
