@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from monolith.telemetry.text import render
 from test_servable import WEIGHT, declared, example, fid_of, make_export
 
 from monolith.core.errors import ConfigError, CutRefused
 from monolith.data import RecordWriter
 from monolith.embedding import MultiTable
-from monolith.ps.metrics import render
 from monolith.serving import Servable
 from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
 from monolith.serving.canary_measures import measured
