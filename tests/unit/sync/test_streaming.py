@@ -204,7 +204,7 @@ def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
             ({"server_name": ""}, "its certificate is for another name; .* server_name"),
             ({"ca_file": None, "cert_file": None, "key_file": None}, r"TLS.*ca_file"),
             ({"cert_file": None, "key_file": None}, r"client certificate.*cert_file"),
-            (stranger.sign("follower", "DNS:follower")._asdict(), "one that its authority has signed"),
+            (stranger.sign("follower", "DNS:follower")._asdict(), "one that its authority signed"),
             ({"ca_file": tmp_path / "absent"}, "ca_file is '.*absent', which cannot be read"),
             ({"token": ""}, "the bearer token is missing or wrong; give the server's token"),
             ({"token": "s3cres"}, "the bearer token is missing or wrong; give the server's token"),
