@@ -122,6 +122,7 @@ lint: $(VENV)/.requirements ## Check style, types, layers and C++ formatting
 	ruff format --check .
 	mypy
 	PYTHONPATH=src lint-imports
+	$(BIN)/python scripts/check_private_imports.py
 	$(if $(CPP_FILES),clang-format --dry-run -Werror $(CPP_FILES))
 
 format: $(VENV)/.requirements ## Format Python and C++ in place

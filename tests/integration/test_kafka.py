@@ -25,10 +25,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import monolith as mt
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
-from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka import KafkaSource
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 
 SUPPORT = Path(__file__).parents[1] / "support"
 REAL = os.environ.get("KAFKA_BOOTSTRAP")

@@ -53,7 +53,7 @@ def test_a_server_that_lacks_what_the_publisher_asks_for_says_so_and_goes_on_ser
             return stack.enter_context(ServedModel(shell, tmp_path / "exports", *source, *flags))
 
         refused = [
-            (serve("--sync-token-file", tmp_path / "token"), "if it has TLS give the authority"),
+            (serve("--sync-token-file", tmp_path / "token"), "if it has TLS"),
             (serve(*known, "--sync-token-file", tmp_path / "wrong"), "the bearer token is missing or wrong"),
         ]
         follower = serve(*known, "--sync-token-file", tmp_path / "token")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from monolith.embedding.shard_map import deduplicate, divide, shard_of
 from monolith.ps import PsClient, messages
-from monolith.ps.shard_map import deduplicate, divide, shard_of
 from monolith.testing.ps_servers import PsServers
 
 FIELDS = {

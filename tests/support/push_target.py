@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from monolith.ps import _grpc
-from monolith.ps.security import Security
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 from monolith.serving import messages
 from monolith.serving.tensors import make_tensor, read_tensor
 
@@ -37,10 +37,10 @@ class PushTargetServer:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        handlers = {messages.PREDICTION_SERVICE: _grpc.bytes_handlers({"Predict": self._predict})}
+        handlers = {messages.PREDICTION_SERVICE: grpc.bytes_handlers({"Predict": self._predict})}
         self._workers = ThreadPoolExecutor(4)
-        self._server = _grpc.make_server(self._workers, handlers, self._security, 4 << 20)
-        self.port = _grpc.bind(self._server, f"127.0.0.1:{self.port}", self._security)
+        self._server = grpc.make_server(self._workers, handlers, self._security, 4 << 20)
+        self.port = grpc.bind(self._server, f"127.0.0.1:{self.port}", self._security)
         self._server.start()
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class PushTargetServer:
             with self.changed:
                 self.refusals += 1
                 self.changed.notify_all()
-            _grpc.abort(context, 3, str(error))
+            grpc.abort(context, 3, str(error))
         if instead is not None:
             with self.changed:
                 self.refusals += 1

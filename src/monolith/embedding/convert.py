@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding._multi_dump import MultiDumpWriter, sections
 from monolith.embedding._record_stream import NO_LIMIT, Progress, RecordStream
 from monolith.embedding._shard_files import NewShards, default_shards, find_shards
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.specs import MAX_SLOTS, TableSpec
 from monolith.embedding.table import Table
 
@@ -274,7 +275,7 @@ def _by_shard(rows: _Rows, shards: int) -> Iterator[tuple[int, _Rows]]:
     if shards == 1:
         yield 0, rows
         return
-    owners: NDArray[Any] = rows.ids.view(np.uint64) % np.uint64(shards)
+    owners = shard_of(rows.ids, shards)
     for shard in np.unique(owners).tolist():
         mine = owners == shard
         yield shard, _Rows(*(part[mine] for part in rows))

@@ -16,6 +16,7 @@ from monolith.embedding._multi_dump import MultiDumpWriter, count_entries, secti
 from monolith.embedding._record_stream import Progress, RecordStream
 from monolith.embedding._shard_files import NewShards, default_shards, find_shards
 from monolith.embedding.entry import Entry
+from monolith.embedding.shard_map import shard_of_id
 
 __all__ = [
     "Progress",
@@ -27,10 +28,6 @@ __all__ = [
 ]
 
 _REPORT_ROWS = 4096
-
-
-def _shard_of(entry: Entry, shards: int) -> int:
-    return (entry.id & (1 << 64) - 1) % shards
 
 
 def read_entry_dump(basename: str | os.PathLike[str], *, progress: Progress | None = None) -> Iterator[Entry]:
@@ -89,7 +86,7 @@ def write_entry_dump(
     rows = 0
     with NewShards([basename], shards, overwrite=overwrite) as (files,):
         for entry in entries:
-            files[_shard_of(entry, shards)].write(_native.frame_record(encode_entry(entry, optimizers)))
+            files[shard_of_id(entry.id, shards)].write(_native.frame_record(encode_entry(entry, optimizers)))
             rows += 1
             if progress is not None and rows % _REPORT_ROWS == 0:
                 progress(rows, total)
@@ -137,7 +134,7 @@ def write_multi_entry_dump(
         for name in rows:
             kinds = None if optimizers is None else optimizers.get(name)
             for entry in tables[name]:
-                writer.write(_shard_of(entry, shards), _native.frame_record(encode_entry(entry, kinds)), 1)
+                writer.write(shard_of_id(entry.id, shards), _native.frame_record(encode_entry(entry, kinds)), 1)
                 rows[name] += 1
                 if progress is not None and rows[name] % _REPORT_ROWS == 0:
                     progress(sum(rows.values()), total)

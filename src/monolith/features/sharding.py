@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.data.batch import Ragged
 from monolith.data.transforms import ragged
+from monolith.embedding.shard_map import shard_of
 from monolith.features.layout_configs import FeatureConfigs, OutConfig, OutType, PoolingType, SliceConfig
 
 __all__ = [
@@ -231,7 +232,7 @@ class _FeatureParts:
 
     def __init__(self, bag: Ragged, shards: int, unique: bool) -> None:
         values = np.asarray(bag.values, np.int64)
-        self.shard = (values.view(np.uint64) % np.uint64(shards)).astype(np.int64)
+        self.shard = shard_of(values, shards)
         self.place = np.zeros(len(values), np.int64)
         self.ids: list[_Ids] = []
         for shard in range(shards):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from monolith.ps.client import PsClient
 from monolith.ps.config import ServerConfig
-from monolith.ps.security import Security
 from monolith.ps.server import ParameterServer
 from monolith.ps.store import RemoteStore, Restart
+from monolith.rpc.security import Security
 
 __all__ = ["ParameterServer", "PsClient", "RemoteStore", "Restart", "Security", "ServerConfig"]

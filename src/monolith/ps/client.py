@@ -14,14 +14,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from monolith.core.errors import ClusterError, ConfigError, DimensionMismatch, MonolithError, RpcTimeout
-from monolith.embedding._arguments import as_ids
+from monolith.embedding.arguments import as_ids
+from monolith.embedding.shard_map import Division, deduplicate, divide
 from monolith.embedding.store import Ids, Rows
 from monolith.ps import messages
 from monolith.ps.barrier import CANCELLED, OK
 from monolith.ps.fan_out import call_all
 from monolith.ps.link import MAX_MESSAGE_BYTES, ServerLink
-from monolith.ps.security import Security
-from monolith.ps.shard_map import Division, deduplicate, divide
+from monolith.rpc.security import Security
 
 __all__ = ["ApplyResult", "GradientEntry", "LookupEntry", "LookupResult", "PsClient"]
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith.embedding import Sgd, SliceSpec, TableSpec
-from monolith.ps.shard_map import shard_of
+from monolith.embedding.shard_map import shard_of
 
 __all__ = ["Cells", "History", "Kill", "Lookup", "Push", "Violation", "numbers_table"]
 

@@ -15,13 +15,13 @@ from test_servable import WEIGHT, declared, example, fid_of, make_export
 from monolith.core.errors import ConfigError, CutRefused
 from monolith.data import RecordWriter
 from monolith.embedding import MultiTable
-from monolith.ps.metrics import render
 from monolith.serving import Servable
 from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
 from monolith.serving.canary_measures import measured
 from monolith.serving.canary_sample import RecordSample
 from monolith.serving.following import Following
 from monolith.sync import Follower, LocalRows, Publisher
+from monolith.telemetry.text import render
 from monolith.testing.clock import FakeClock
 from monolith.testing.linear_model import example_batch
 

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from monolith.telemetry.text import render
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.ps.metrics import render
 from monolith.serving.following import Following, StreamSource, parse_sources
 from monolith.sync.stream_server import StreamServer
 from monolith.testing.clock import FakeClock

@@ -18,7 +18,7 @@ from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.serving import messages
 from monolith.serving.tensors import make_tensor
 from monolith.sync import Base, LocalRows, Publisher, write_base

@@ -12,7 +12,7 @@ import pytest
 
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding import MultiTable
-from monolith.ps.shard_map import shard_of
+from monolith.embedding.shard_map import shard_of
 from monolith.testing.history import Cells, History, Kill, Lookup, Push, numbers_table
 from monolith.testing.history_clients import HistoryClients, read_numbers
 

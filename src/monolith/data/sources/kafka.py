@@ -27,13 +27,13 @@ from typing import Any, Literal, TypeAlias, TypeVar
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, DataError, MonolithError, RecordCorrupt
-from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 from monolith.core.retry import RetryPolicy, retry
 from monolith.data.records.framing import Framing
 from monolith.data.sources.base import Position, RecordKind
 from monolith.data.sources.kafka_client import load_client
 from monolith.data.sources.kafka_outage import Outage
 from monolith.data.sources.kafka_start import Partition, Start, StartPlaces, checked_start
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 
 __all__ = ["KafkaSource", "MetricSink"]
 

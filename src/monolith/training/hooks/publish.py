@@ -152,7 +152,7 @@ def stream_of(config: PublishConfig) -> Callable[[], StreamServer] | None:
         return None
 
     def open_stream() -> StreamServer:
-        from monolith.ps.security import Security, read_token
+        from monolith.rpc.security import Security, read_token
         from monolith.sync.stream_server import StreamServer
 
         token = read_token(config.publish_token_file, "publish_token_file")

@@ -46,7 +46,7 @@ class PushHook(Hook):
 
     def on_start(self, run: Run) -> None:
         """Begin to push."""
-        from monolith.ps.security import Security, read_token  # gRPC is for those who push
+        from monolith.rpc.security import Security, read_token  # gRPC is for those who push
         from monolith.sync.push import PushSettings, RowPusher
 
         config = self._config

@@ -11,7 +11,7 @@ import torch
 
 import monolith as mt
 from monolith.core.errors import ConfigError
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.testing.world import World
 from monolith.training.config import PushConfig
 from monolith.training.default_hooks import on_one_page

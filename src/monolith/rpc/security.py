@@ -1,4 +1,4 @@
-"""Who may talk to a parameter server, and whether others can listen: TLS, mutual TLS, a bearer token. Plain values."""
+"""Security settings of a connection: TLS, mutual TLS, a bearer token. Plain values; no network code."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ __all__ = ["Security", "read_token"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Security:
-    """Files in PEM form, and a secret; the default is a plain connection.
+    """PEM files and a token; the default is a plain connection.
 
-    A server encrypts when it has ``cert_file`` and ``key_file``; with ``ca_file`` it also asks its clients for a
-    certificate of that authority. A client encrypts when it has ``ca_file``, and shows ``cert_file`` when it has one.
+    A server encrypts when it has ``cert_file`` and ``key_file``; with ``ca_file`` it also requires a client certificate
+    of that authority. A client encrypts when it has ``ca_file``, and presents ``cert_file`` when it has one.
     """
 
     cert_file: Path | None = None
     """Certificate of this end."""
     key_file: Path | None = None
-    """Its private key."""
+    """Private key of ``cert_file``."""
     ca_file: Path | None = None
-    """Certificate of the authority that the other end's must be signed by."""
+    """Certificate of the authority that must have signed the peer's certificate."""
     token: str = field(default="", repr=False)
-    """Sent with every call, and asked of every caller; empty = none."""
+    """Bearer token: clients send it with every call, servers require it; empty = none."""
     server_name: str = ""
-    """Name in the server's certificate, where it is not the host that a client dials."""
+    """Name in the server's certificate, if it differs from the host that a client dials."""
 
     def __post_init__(self) -> None:
         if (self.cert_file is None) != (self.key_file is None):
             given, missing = ("cert_file", "key_file") if self.key_file is None else ("key_file", "cert_file")
             raise ConfigError(f"Security.{given} is given without {missing}; give both or none")
         if not self.token.isascii() or not self.token.isprintable():
-            raise ConfigError("Security.token has signs that no header can carry; use letters, digits and punctuation")
+            raise ConfigError(
+                "Security.token has characters that a header cannot carry; use letters, digits and punctuation"
+            )
 
     @property
     def is_encrypted(self) -> bool:
@@ -44,14 +46,14 @@ class Security:
 
     @property
     def is_mutual(self) -> bool:
-        """Whether both ends show a certificate."""
+        """Whether both ends present a certificate."""
         return self.cert_file is not None and self.ca_file is not None
 
     def read(self, field: Literal["cert_file", "key_file", "ca_file"]) -> bytes | None:
-        """Return the content of one of the files; None where there is none.
+        """Return the content of one of the files; None if the file is not set.
 
         Raises:
-            ConfigError: It cannot be read.
+            ConfigError: The file cannot be read.
         """
         path = getattr(self, field)
         if path is None:
@@ -63,14 +65,14 @@ class Security:
 
 
 def read_token(file: str | Path | None, setting: str) -> str:
-    """Return the secret in a file; the empty one where no file is given.
+    """Return the token in a file, stripped of white space; empty without a file.
 
     Args:
-        file: Where it is; space around it does not count.
-        setting: What the user calls this file.
+        file: The file that holds the token.
+        setting: Name of the setting, for error messages.
 
     Raises:
-        ConfigError: It cannot be read, or nothing is in it: a server would let everybody in.
+        ConfigError: The file cannot be read, or is empty: an empty token would admit every caller.
     """
     if file is None:
         return ""

@@ -1,7 +1,6 @@
 """The name, kind and meaning of every metric that Monolith exports: the one list a dashboard can trust.
 
-Only descriptions live here. Counting and exporting is done by the process that owns the number, with whatever
-client it uses; this module imports none. Names follow Prometheus: base units, ``_total`` for counters.
+This module holds descriptions only; ``Registry`` counts. Names follow Prometheus: base units, ``_total`` for counters.
 """
 
 from __future__ import annotations
@@ -11,6 +10,7 @@ from typing import Literal
 
 __all__ = [
     "ALL",
+    "BOUNDS_US",
     "Metric",
     "CANARY_HELD",
     "CANARY_LIMIT",
@@ -70,6 +70,12 @@ __all__ = [
 ]
 
 
+BOUNDS_US = (50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000)
+"""Upper ends of a histogram's buckets in microseconds, as in the native parameter server; one more holds the rest."""
+
+_STEP_BOUNDS_US = (*BOUNDS_US[4:], 2_500_000, 5_000_000, 10_000_000, 30_000_000)
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Metric:
     """One exported number."""
@@ -84,7 +90,10 @@ class Metric:
     """One sentence for the person who reads the graph."""
 
     labels: tuple[str, ...] = ()
-    """What it is split by, in the order in which label values are given."""
+    """Names of its labels, in the order of the label values."""
+
+    bounds_us: tuple[int, ...] = BOUNDS_US
+    """Upper ends of a histogram's buckets in microseconds."""
 
 
 TABLE_ROWS = Metric(
@@ -152,6 +161,7 @@ TRAIN_STEP_SECONDS = Metric(
     name="monolith_train_step_seconds",
     kind="histogram",
     help="From the end of one step to the end of the next.",
+    bounds_us=_STEP_BOUNDS_US,
 )
 TRAIN_EVENT_TIME_SECONDS = Metric(
     name="monolith_train_event_time_seconds",

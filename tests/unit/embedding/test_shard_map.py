@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.core.errors import ConfigError
-from monolith.ps.shard_map import deduplicate, divide, shard_of
+from monolith.embedding.shard_map import deduplicate, divide, shard_of
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

@@ -1,13 +1,16 @@
+"""Metric names are listed once and follow the conventions of Prometheus."""
+
 from __future__ import annotations
 
 import re
 
-from monolith.core import metrics
+from monolith.telemetry import names as metrics
+from monolith.telemetry.names import Metric
 
 
 def test_every_metric_is_listed_once_and_public() -> None:
-    constants = {name for name in vars(metrics) if name.isupper() and name != "ALL"}
-    assert constants | {"ALL", "Metric"} == set(metrics.__all__)
+    constants = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
+    assert constants | {"ALL", "BOUNDS_US", "Metric"} == set(metrics.__all__)
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL) == len(constants)
 
 

@@ -1,4 +1,7 @@
-"""How an answer went, in the numbers of gRPC and of HTTP. Knows neither of them beyond their numbers."""
+"""Status codes of gRPC and HTTP, and the one table that maps errors to them.
+
+Every server and client of Monolith uses this table. It needs no gRPC: codes are plain numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ from enum import IntEnum
 
 from monolith.core import errors
 
-__all__ = ["Code", "code_of", "http_status", "text_of"]
+__all__ = ["Code", "code_of", "error_class", "error_name", "http_status", "text_of"]
 
 
 class Code(IntEnum):
-    """gRPC's status codes, which are TensorFlow's too."""
+    """Status codes of gRPC, which TensorFlow shares."""
 
     OK = 0
     CANCELLED = 1
@@ -31,13 +34,14 @@ class Code(IntEnum):
     UNAUTHENTICATED = 16
 
 
-# The first that fits; a class comes before those it is derived from.
+# The first match wins; a class comes before its base classes.
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.InvalidRequest, Code.INVALID_ARGUMENT),
     (errors.ModelNotFound, Code.NOT_FOUND),
     (errors.ModelNotReady, Code.UNAVAILABLE),
     (errors.CutRefused, Code.FAILED_PRECONDITION),
     (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
+    (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
     (errors.DataError, Code.INVALID_ARGUMENT),
     (errors.ConfigError, Code.INVALID_ARGUMENT),
     (errors.DimensionMismatch, Code.INVALID_ARGUMENT),
@@ -76,17 +80,36 @@ _MAX_TEXT = 1000
 
 
 def code_of(error: BaseException) -> Code:
-    """Return the code of an error; INTERNAL for what nobody foresaw."""
+    """Return the code of an error; INTERNAL for an unforeseen class."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), Code.INTERNAL)
 
 
 def text_of(error: BaseException) -> str:
-    """Return what a client is told: our own text, or no more than the class of an error that nobody foresaw."""
+    """Return the text that a client gets: the message of an error of ours, class and message of any other."""
     name = type(error).__name__
     text = (str(error) or name) if isinstance(error, errors.MonolithError | OSError) else f"{name}: {error}"
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
 
 
 def http_status(code: Code) -> int:
-    """Return the HTTP status of a code."""
+    """Return the HTTP status of a code.
+
+    >>> http_status(code_of(errors.ModelNotFound("no model 'ctr'")))
+    404
+    """
     return _HTTP.get(code, 500)
+
+
+def error_name(error: errors.MonolithError) -> str:
+    """Return the name under which the class of ``error``, or its nearest public base, travels over the wire."""
+    return next(kind.__name__ for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
+
+
+def error_class(name: str) -> type[errors.MonolithError] | None:
+    """Return the error class with this name; None if there is none.
+
+    >>> error_class("SchemaMismatch").__name__, error_class("KeyError")
+    ('SchemaMismatch', None)
+    """
+    kind = getattr(errors, name, None)
+    return kind if isinstance(kind, type) and issubclass(kind, errors.MonolithError) else None

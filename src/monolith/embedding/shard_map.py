@@ -1,7 +1,7 @@
-"""Which server an id belongs to, and how the ids of a call are divided and put together again.
+"""The shard of an id, and the division of a call's ids among shards.
 
-The one rule, for servers, checkpoints and synchronous ranks alike: ``uint64(id) mod shards``. The data plane's C++ has
-a twin of it.
+One rule for servers, checkpoints, exports, entry dumps and synchronous ranks: ``uint64(id) mod shards``. The C++ data
+plane implements the same rule.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["Division", "deduplicate", "divide", "shard_of"]
+__all__ = ["Division", "deduplicate", "divide", "shard_of", "shard_of_id"]
 
 Ids = NDArray[np.int64]
 
@@ -30,14 +30,23 @@ def shard_of(ids: ArrayLike, shards: int) -> NDArray[np.int64]:
     return (numbers % np.uint64(shards)).astype(np.int64)
 
 
+def shard_of_id(id: int, shards: int) -> int:
+    """Return the shard of one id, signed or unsigned.
+
+    >>> shard_of_id(-1, 3) == shard_of_id(2**64 - 1, 3) == 0
+    True
+    """
+    return id % 2**64 % shards
+
+
 @dataclass(frozen=True, slots=True)
 class Division:
-    """The ids of one table, divided among the shards."""
+    """Ids of one table, divided among the shards."""
 
     parts: tuple[Ids, ...]
     """Ids of each shard, in the caller's order."""
     places: tuple[NDArray[np.intp], ...]
-    """Where in the caller's order they are."""
+    """Their positions in the caller's order."""
 
 
 def divide(ids: Ids, shards: int) -> Division:
@@ -56,7 +65,7 @@ def divide(ids: Ids, shards: int) -> Division:
 
 
 def deduplicate(ids: Ids) -> tuple[Ids, NDArray[np.intp]]:
-    """Return the different ids in the order first seen, and for each position which of them it is.
+    """Return the distinct ids in the order first seen, and the index of each input id among them.
 
     >>> unique, positions = deduplicate(np.array([1, 2, 1, 3, 2, 1]))
     >>> unique.tolist(), positions.tolist()

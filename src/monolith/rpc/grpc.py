@@ -1,7 +1,9 @@
-"""gRPC as parameter servers use it: the one module that imports it.
+"""gRPC servers and channels with TLS and a bearer token.
 
-Channels and servers with TLS and a bearer token, and the way of our errors over the wire: each becomes a status with
-the name of its class beside it, and the same class again at the other end. What the calls mean is not known here.
+``open_channel`` and ``translate_error`` are for clients; ``make_server``, ``bind`` and the ``*_handlers`` for servers.
+An error of ours crosses the wire as a status code plus the name of its class, and is raised as that class by the
+client. Deadlines are gRPC's: pass ``timeout=`` to a call, read ``context.time_remaining()`` in a handler. Handlers run
+in the threads of the pool that ``make_server`` gets.
 """
 
 from __future__ import annotations
@@ -14,9 +16,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-from monolith.core import errors
+from typing_extensions import override
+
 from monolith.core.errors import ClusterError, ConfigError, MonolithError, RpcTimeout, ShardUnavailable
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
+from monolith.rpc.status import code_of, error_class, error_name, text_of
 
 try:
     import grpc
@@ -36,7 +40,7 @@ __all__ = [
     "on_cancel",
     "open_channel",
     "stream_handlers",
-    "translated",
+    "translate_error",
 ]
 
 logger = logging.getLogger(__name__)
@@ -45,31 +49,25 @@ CallError = grpc.RpcError
 Handler = Callable[[Any, Any], Any]
 
 _ERROR_KEY = "monolith-error"
-_CODES: tuple[tuple[type[MonolithError], grpc.StatusCode], ...] = (
-    (errors.ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.DimensionMismatch, grpc.StatusCode.INVALID_ARGUMENT),
-    (errors.SchemaMismatch, grpc.StatusCode.FAILED_PRECONDITION),
-    (errors.CapacityExceeded, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (errors.SnapshotCorrupt, grpc.StatusCode.DATA_LOSS),
-    (errors.RpcTimeout, grpc.StatusCode.DEADLINE_EXCEEDED),
-    (errors.ShardUnavailable, grpc.StatusCode.UNAVAILABLE),
-)
 _MAYBE_TLS = (
-    "it closed the connection at once; if it has TLS give the authority of its certificate (ca_file), and if it asks "
-    "for a certificate one that its authority has signed (cert_file, key_file)"
+    "the server closed the connection immediately; if it has TLS, give the authority of its certificate (ca_file), and "
+    "if it requires a client certificate, give one that its authority signed (cert_file, key_file)"
 )
 _REFUSALS = (
-    ("CERTIFICATE_VERIFY_FAILED", "its certificate is not of the authority in ca_file; give the one that signed it"),
-    ("Hostname Verification", "its certificate is for another name; dial that one, or give it as server_name"),
+    (
+        "CERTIFICATE_VERIFY_FAILED",
+        "its certificate is not of the authority in ca_file; give the authority that signed it",
+    ),
+    ("Hostname Verification", "its certificate is for another name; dial that name, or give it as server_name"),
     ("WRONG_VERSION_NUMBER", "it has no TLS; leave ca_file out, or give the server a certificate"),
     ("security handshaker", "ca_file, or cert_file with key_file, cannot be used; give certificates as PEM"),
     ("Socket closed", _MAYBE_TLS),
     ("reset by peer", _MAYBE_TLS),
 )
-"""Words of gRPC about connections that do not come about, and what they mean."""
+"""Text of gRPC about a failed connection, and its cause with a remedy."""
 _BY_NUMBER = {code.value[0]: code for code in grpc.StatusCode}
-# Servers are within the cluster, where a proxy of the environment would not find them. A peer that is gone without a
-# word is noticed after some 20 s, also while no call is under way.
+# Servers are inside the cluster, where a proxy of the environment does not find them. Keepalive detects a vanished peer
+# after about 20 s, also while no call is under way.
 _COMMON = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.keepalive_time_ms", 10_000),
@@ -85,12 +83,23 @@ def _options(max_message_bytes: int) -> list[tuple[str, int]]:
     return [*_COMMON, *((name, max_message_bytes) for name in limits)]
 
 
-# --- the client's end ---
+# --- client ---
 
 
 def open_channel(address: str, security: Security, max_message_bytes: int) -> grpc.Channel:
-    """Return a channel to ``host:port``; it connects when it is used."""
-    # A server that comes back is found within a second, not after gRPC's two minutes.
+    """Return a channel to ``host:port`` that sends the token with every call.
+
+    The channel connects on first use and reconnects within a second after a server restarts.
+
+    Args:
+        address: ``host:port`` of the server.
+        security: TLS files and token of the client.
+        max_message_bytes: Limit of one request and one response.
+
+    Raises:
+        ConfigError: A file of ``security`` cannot be read.
+    """
+    # gRPC's own limit of the reconnect backoff is two minutes.
     options = [
         *_options(max_message_bytes),
         ("grpc.initial_reconnect_backoff_ms", 100),
@@ -129,26 +138,28 @@ class _TokenSender(grpc.UnaryUnaryClientInterceptor, grpc.UnaryStreamClientInter
     def __init__(self, token: str) -> None:
         self._field = ("authorization", f"Bearer {token}")
 
+    @override
     def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         metadata = (*(client_call_details.metadata or ()), self._field)
         return continuation(_CallDetails(client_call_details, metadata), request)
 
+    @override
     def intercept_unary_stream(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
         return self.intercept_unary_unary(continuation, client_call_details, request)
 
 
-def translated(error: Any, verb: str, address: str) -> MonolithError:
-    """Return our error for one of gRPC's; it names the address."""
+def translate_error(error: Any, verb: str, address: str) -> MonolithError:
+    """Return the error of ours for a ``CallError``; its text names ``verb`` and ``address``."""
     code, text = error.code(), error.details() or ""
     trailing = {key: value for key, value in error.trailing_metadata() or ()}
-    kind = getattr(errors, str(trailing.get(_ERROR_KEY, "")), None)
+    kind = error_class(str(trailing.get(_ERROR_KEY, "")))
     where = f"{verb} at {address}"
-    if isinstance(kind, type) and issubclass(kind, MonolithError):
+    if kind is not None:
         return kind(f"{text} ({where})")
     if code == grpc.StatusCode.UNAVAILABLE:
-        return ShardUnavailable(f"{where}: {_why_not_connected(text)} ({text})")
+        return ShardUnavailable(f"{where}: {_connection_failure(text)} ({text})")
     if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-        return RpcTimeout(f"{where} did not end in time")
+        return RpcTimeout(f"{where} exceeded its deadline")
     if code == grpc.StatusCode.CANCELLED:
         return ClusterError(f"{where} was cancelled ({text})")
     if code == grpc.StatusCode.UNAUTHENTICATED:
@@ -156,13 +167,13 @@ def translated(error: Any, verb: str, address: str) -> MonolithError:
     return ClusterError(f"{where}: {text} ({code.name})")
 
 
-def _why_not_connected(text: str) -> str:
-    """Return what gRPC's words mean, and what to do."""
-    is_refused = "failed to connect" in text  # and not lost later, while it was in use
-    return next((why for sign, why in _REFUSALS if is_refused and sign in text), "nobody answers")
+def _connection_failure(text: str) -> str:
+    """Return the cause of a failed connection, with a remedy."""
+    is_refused = "failed to connect" in text  # otherwise the connection broke while it was in use
+    return next((why for sign, why in _REFUSALS if is_refused and sign in text), "no server answers")
 
 
-# --- the server's end ---
+# --- server ---
 
 
 def make_server(
@@ -173,13 +184,18 @@ def make_server(
     max_calls: int | None = None,
     options: Sequence[tuple[str, Any]] = (),
 ) -> grpc.Server:
-    """Return a server that answers ``services``, and only callers that know the token.
+    """Return a server that answers ``services`` to callers that send the token; ``bind`` and ``start`` it next.
 
-    Past ``max_calls`` at the same time, waiting ones included, it refuses with RESOURCE_EXHAUSTED. ``options`` are
-    further ones of gRPC.
+    Args:
+        workers: Threads that run the handlers.
+        services: Handlers by full service name and method, made by ``method_handlers`` and its siblings.
+        security: TLS files and token of the server.
+        max_message_bytes: Limit of one request and one response.
+        max_calls: Limit of concurrent calls, queued calls included; more are refused with RESOURCE_EXHAUSTED.
+        options: Further channel arguments of gRPC.
     """
     interceptors: list[grpc.ServerInterceptor[Any, Any]] = [_TokenGuard(security.token)] if security.token else []
-    # A port that another process has is an error, not shared with it.
+    # Without this option two processes could share one port.
     every = [*_options(max_message_bytes), ("grpc.so_reuseport", 0), *options]
     server = grpc.server(workers, interceptors=interceptors, options=every, maximum_concurrent_rpcs=max_calls)
     for name, handlers in services.items():
@@ -191,15 +207,15 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
     """Listen on ``host:port``; return the port.
 
     Raises:
-        ClusterError: The port is taken, or the interface is not this machine's.
-        ConfigError: The certificate cannot be used.
+        ClusterError: The port is taken, or the machine lacks the interface.
+        ConfigError: The certificate is invalid.
     """
     try:
         if security.is_encrypted:
             return server.add_secure_port(address, _server_credentials(security))
         return server.add_insecure_port(address)
     except RuntimeError as exc:
-        _check_certificate(security)  # gRPC says the same of both
+        _check_certificate(security)  # gRPC raises the same error for a bad certificate and a taken port
         raise ClusterError(f"cannot listen on {address} ({exc}); give a free port, or 0 for any") from exc
 
 
@@ -213,7 +229,7 @@ def _server_credentials(security: Security) -> grpc.ServerCredentials:
 
 
 def _check_certificate(security: Security) -> None:
-    """See that the files of a server that could not listen are what they should be."""
+    """Raise ConfigError if TLS cannot load the files; called after a failed ``bind``."""
     if security.cert_file is None:
         return
     try:
@@ -222,11 +238,10 @@ def _check_certificate(security: Security) -> None:
         if security.ca_file is not None:
             context.load_verify_locations(security.ca_file)
     except (ssl.SSLError, ValueError) as error:
-        given = {name: getattr(security, name) for name in ("cert_file", "key_file", "ca_file")}
-        files = ", ".join(f"{name} {str(path)!r}" for name, path in given.items() if path is not None)
+        paths = {name: getattr(security, name) for name in ("cert_file", "key_file", "ca_file")}
+        files = ", ".join(f"{name} {str(path)!r}" for name, path in paths.items() if path is not None)
         raise ConfigError(
-            f"Security has {files}, which TLS cannot use ({error}); give PEM files that belong together, the key "
-            "without a password"
+            f"Security has {files}, which TLS cannot use ({error}); give matching PEM files, the key without a password"
         ) from error
 
 
@@ -242,9 +257,10 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
         self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
 
+    @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
-        given = dict(handler_call_details.invocation_metadata).get("authorization", "")
-        if hmac.compare_digest(str(given).encode(), self._expected):
+        credentials = dict(handler_call_details.invocation_metadata).get("authorization", "")
+        if hmac.compare_digest(str(credentials).encode(), self._expected):
             return continuation(handler_call_details)
         return self._refusal
 
@@ -252,7 +268,12 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 def method_handlers(
     methods: Mapping[str, tuple[type[Any], type[Any]]], handlers: Mapping[str, Handler]
 ) -> dict[str, Any]:
-    """Return gRPC's handlers: errors of ours become a status that ``translated`` turns back."""
+    """Return handlers of unary methods; ``translate_error`` restores the errors that they raise.
+
+    Args:
+        methods: Request and response class of each method.
+        handlers: ``handler(request, context) -> response`` of each method.
+    """
     return {
         verb: grpc.unary_unary_rpc_method_handler(
             _guarded(verb, answer),
@@ -266,7 +287,7 @@ def method_handlers(
 def stream_handlers(
     methods: Mapping[str, tuple[type[Any], type[Any]]], handlers: Mapping[str, Callable[[Any, Any], Iterator[Any]]]
 ) -> dict[str, Any]:
-    """Like ``method_handlers``, of methods that answer one request with many messages."""
+    """Return handlers of methods that stream their response; see ``method_handlers``."""
     return {
         verb: grpc.unary_stream_rpc_method_handler(
             _guarded_stream(verb, answer),
@@ -278,19 +299,19 @@ def stream_handlers(
 
 
 def bytes_handlers(handlers: Mapping[str, Callable[[bytes, Any], bytes]]) -> dict[str, Any]:
-    """Return gRPC's handlers of methods that read and write their messages themselves."""
+    """Return handlers of unary methods that parse and serialize their messages themselves."""
     return {verb: grpc.unary_unary_rpc_method_handler(answer) for verb, answer in handlers.items()}
 
 
 def abort(context: grpc.ServicerContext, code: int, text: str) -> NoReturn:
-    """End a call with a status, given by its number."""
+    """End a call with the status of number ``code``."""
     context.abort(_BY_NUMBER[int(code)], text)
     raise AssertionError  # abort has raised
 
 
 def _guarded(verb: str, answer: Handler) -> Handler:
     def call(request: Any, context: grpc.ServicerContext) -> Any:
-        with _telling(verb, context):
+        with _aborting(verb, context):
             return answer(request, context)
 
     return call
@@ -298,29 +319,25 @@ def _guarded(verb: str, answer: Handler) -> Handler:
 
 def _guarded_stream(verb: str, answer: Callable[[Any, Any], Iterator[Any]]) -> Callable[[Any, Any], Iterator[Any]]:
     def call(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
-        with _telling(verb, context):
+        with _aborting(verb, context):
             yield from answer(request, context)
 
     return call
 
 
 @contextmanager
-def _telling(verb: str, context: grpc.ServicerContext) -> Iterator[None]:
-    """End the call with a status when something is raised."""
+def _aborting(verb: str, context: grpc.ServicerContext) -> Iterator[None]:
+    """End the call with a status if the block raises."""
     try:
         yield
-    except MonolithError as error:
-        kind = next(kind for kind in type(error).__mro__ if hasattr(errors, kind.__name__))
-        code = next((code for base, code in _CODES if isinstance(error, base)), grpc.StatusCode.INTERNAL)
-        context.set_trailing_metadata(((_ERROR_KEY, kind.__name__),))
-        context.abort(code, str(error))
-    except OSError as error:  # a path that this server cannot read or write, and the text names it
-        context.abort(grpc.StatusCode.INTERNAL, str(error))
     except Exception as error:
-        logger.exception("a call failed call=%s", verb)
-        context.abort(grpc.StatusCode.INTERNAL, f"{type(error).__name__}: {error}")
+        if isinstance(error, MonolithError):
+            context.set_trailing_metadata(((_ERROR_KEY, error_name(error)),))
+        elif not isinstance(error, OSError):  # the text of an OSError names the path
+            logger.exception("call failed call=%s", verb)
+        abort(context, code_of(error), text_of(error))
 
 
 def on_cancel(context: grpc.ServicerContext) -> Callable[[Callable[[], None]], bool]:
-    """Return how to be told that the caller is gone; False when it is gone already."""
-    return lambda leave: bool(context.add_callback(leave))
+    """Return a function that registers a callback for the end of the call; it returns False if the call has ended."""
+    return lambda callback: bool(context.add_callback(callback))
