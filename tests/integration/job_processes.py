@@ -13,7 +13,7 @@ from typing import Self
 
 from commands import Command, Shell
 
-from monolith.testing.ps_processes import free_port
+from monolith.testing.processes.ps_processes import free_port
 
 __all__ = ["JobProcesses"]
 

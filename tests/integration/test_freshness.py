@@ -24,7 +24,7 @@ from served_model import ServedModel
 import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.testing.ps_processes import free_port
+from monolith.testing.processes.ps_processes import free_port
 
 LIMIT = 1e-6
 

@@ -20,7 +20,7 @@ from monolith.core.errors import RpcTimeout
 from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.ps import Security, ServerConfig
 from monolith.testing import FakeClock
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.control.client import ControllerClient
 from monolith.training.distributed import DistributedConfig, Session, run_role
 from monolith.training.distributed.job_config import ClusterJobConfig

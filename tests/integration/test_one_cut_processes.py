@@ -21,7 +21,7 @@ from served_model import ServedModel
 import monolith as mt
 from monolith.export import ExportOptions, export_model
 from monolith.sync.stream_server import StreamServer
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
 
 VALUES = {"user_id": [[2]], "item_id": [[3]]}
 """Of one id on either shard."""

@@ -17,8 +17,8 @@ from served_model import ServedModel
 import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.testing.certificates import Authority
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from monolith.testing.processes.certificates import Authority
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.publish import copied_weights, stream_of
 

@@ -16,7 +16,7 @@ from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
 from monolith.data.parsing import parse_batch
 from monolith.data.schema import DenseFeature, Schema, SparseFeature
-from monolith.testing.reference_parser import reference_batch
+from monolith.testing.reference.parser import reference_batch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from message_strategies import BY_RECORD

@@ -31,8 +31,8 @@ from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import parse_targets
-from monolith.testing.certificates import Authority
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.processes.certificates import Authority
 
 SPECS = [
     TableSpec(name, [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])

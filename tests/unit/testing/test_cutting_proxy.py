@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from monolith.testing.cutting_proxy import CuttingProxy
+from monolith.testing.processes.cutting_proxy import CuttingProxy
 
 SOON_S = 60.0
 
