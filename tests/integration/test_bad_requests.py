@@ -32,7 +32,7 @@ from monolith.core import fid
 from monolith.data.records.messages import Example, ExampleBatch
 from monolith.serving import messages
 from monolith.testing.eventually import eventually
-from monolith.testing.growth import Usage, growth, usage_of
+from monolith.testing.suites.growth import Usage, growth, usage_of
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 CLIENTS = 4

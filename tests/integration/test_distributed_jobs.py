@@ -16,10 +16,10 @@ import pytest
 import training_child as child
 from job_processes import JobProcesses
 from monolith.artifacts import CheckpointFolder
-from monolith.testing.certificates import Authority
-from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.eventually import eventually
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+from monolith.testing.processes.certificates import Authority
+from monolith.testing.processes.cutting_proxy import CuttingProxy
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.training.distributed.local_job import LocalJob
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]

@@ -14,7 +14,7 @@ import training_child as child
 from monolith.artifacts import CheckpointFolder
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import Security, ServerConfig
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed import DistributedConfig, Session, run_role
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables, serve, server_config

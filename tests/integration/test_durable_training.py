@@ -12,7 +12,7 @@ import training_child as child
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import DeltaReader
 from monolith.ps import ParameterServer, RemoteStore, Security, ServerConfig
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables
 from monolith.training.distributed.shared_rows import READY, SharedRows, WorkerRow, shared_specs

@@ -20,7 +20,7 @@ from fork_server import fork_context
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_processes import free_port
+from monolith.testing.processes.ps_processes import free_port
 from served_model import ServedModel
 
 LIMIT = 1e-6

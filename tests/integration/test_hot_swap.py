@@ -21,7 +21,7 @@ from monolith import models
 from monolith.core import fid
 from monolith.data.records.messages import ExampleBatch
 from monolith.testing.eventually import eventually
-from monolith.testing.growth import usage_of
+from monolith.testing.suites.growth import usage_of
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 USERS = list(range(8))

@@ -17,7 +17,7 @@ from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.ps import Security, ServerConfig
 from monolith.testing import FakeClock
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.control.client import ControllerClient
 from monolith.training.distributed import DistributedConfig, Session, run_role
 from monolith.training.distributed.job_config import ClusterJobConfig

@@ -16,7 +16,7 @@ import pairing_model
 from commands import Shell
 from monolith.export import ExportOptions, export_model
 from monolith.sync.stream_server import StreamServer
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
 from served_model import ServedModel
 
 VALUES = {"user_id": [[2]], "item_id": [[3]]}

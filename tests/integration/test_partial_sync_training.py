@@ -20,12 +20,12 @@ import training_child as child
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import DataError
 from monolith.core.registry import load_class
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.ps import Security
 from monolith.testing.eventually import eventually
-from monolith.testing.local_cluster import LocalCluster
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
+from monolith.testing.processes.local_cluster import LocalCluster
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.control.client import ControllerClient
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.stop_event import StopEventHook

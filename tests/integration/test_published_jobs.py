@@ -19,7 +19,7 @@ from monolith.core.clock import SystemClock
 from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync import Follower, read_base
-from monolith.testing.published import FollowedTables
+from monolith.testing.fakes.published import FollowedTables
 
 LIMIT_S = 120.0
 WORKERS = 2

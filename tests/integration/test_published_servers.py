@@ -17,8 +17,8 @@ from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
 from monolith.ps import Security, ServerConfig
 from monolith.sync import Follower, read_base
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.published import FollowedTables
+from monolith.testing.fakes.published import FollowedTables
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables
 from monolith.training.distributed.worker_role import TrainedWorker

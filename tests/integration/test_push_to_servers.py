@@ -18,12 +18,12 @@ import training_child
 from commands import Command, Shell, wait_until
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import MonolithError
+from monolith.demo.world.files import write_records
 from monolith.embedding import MultiTable
 from monolith.export import export_model
 from monolith.ps import Security, ServerConfig
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig, servable_loader
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.world_files import write_records
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.worker_role import TrainedWorker
 

@@ -15,8 +15,8 @@ import counting_model
 from monolith.core.clock import Deadline, SystemClock
 from monolith.ps import Security
 from monolith.testing.eventually import eventually
-from monolith.testing.local_cluster import LocalCluster
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.local_cluster import LocalCluster
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.worker_role import TrainedWorker
 from monolith.training.hooks import Hook

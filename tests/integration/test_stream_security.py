@@ -12,8 +12,8 @@ import publishing_child as child
 from commands import Shell
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.testing.certificates import Authority
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from monolith.testing.processes.certificates import Authority
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.publish import copied_weights, stream_of
 from served_model import ServedModel

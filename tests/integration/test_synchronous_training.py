@@ -22,7 +22,7 @@ from monolith.artifacts import CheckpointFolder
 from monolith.embedding import MultiTable
 from monolith.embedding.snapshot import read_manifest, spec_of
 from monolith.ps import RemoteStore
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training import Estimator
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.runner import Job

@@ -7,7 +7,7 @@ import pytest
 
 from monolith.embedding.shard_map import deduplicate, divide, shard_of
 from monolith.ps import PsClient, messages
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 FIELDS = {
     "LookupRequest": "table_name fids dim_size create_if_missing timeout_ms",

@@ -25,7 +25,7 @@ from checkpoint_runs import Settings, content_of, make_checkpointer, make_state,
 from monolith import _native
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ArtifactError
-from monolith.training.checkpoints import Checkpointer, TrainingState
+from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
 
 SAFE = struct.Struct("<q")
 """The last step that was said to be safe; -1 = none."""
@@ -44,23 +44,21 @@ def new_run(seed: int) -> TrainingState:
 def train_until_killed(model_dir: str, safe_path: str, seed: int, failpoint: str, arm_after: int) -> None:
     """Resume, train and save again and again; every fourth step is saved twice, every fifth also dense-only."""
     with Path(safe_path).open("r+b") as file, mmap.mmap(file.fileno(), SAFE.size) as safe:
-
-        def on_safe(step: int, path: Path) -> None:
-            safe[:] = SAFE.pack(step)
-
-        checkpointer = Checkpointer(
-            model_dir, Settings(checkpoints_max_to_keep=2), clock=SystemClock(), on_safe=on_safe
-        )
+        checkpointer = Checkpointer(model_dir, Settings(checkpoints_max_to_keep=2), clock=SystemClock())
+        pending: list[PendingSave] = []
         state = new_run(seed)
         checkpointer.restore(state)
         for saves in range(MOST_STEPS):
             if saves == arm_after:
                 _native.set_failpoint(failpoint)
             train(state, 1)
-            checkpointer.poll()
-            checkpointer.save(state, reason="crash")
+            while pending and pending[0].is_done:
+                done = pending.pop(0)
+                done.wait()
+                safe[:] = SAFE.pack(done.step)
+            pending.append(checkpointer.save(state, reason="crash"))
             if state.step % 4 == 0:
-                checkpointer.save(state, reason="again")
+                pending.append(checkpointer.save(state, reason="again"))
             if state.step % 5 == 0:
                 checkpointer.save_dense(state, reason="dense")
 

@@ -15,9 +15,9 @@ from torch import nn
 import monolith as mt
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import ConfigError
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.embedding import MultiTable, Sgd, Zeros
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
 
 
 class Counter(mt.Model):

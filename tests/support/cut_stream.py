@@ -21,7 +21,7 @@ from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import MonolithError
 from monolith.export import export_model
 from monolith.serving import Client
-from monolith.testing.cut_history import Answer, Applied, NotedCut, Violation, violations
+from monolith.testing.suites.cut_history import Answer, Applied, NotedCut, Violation, violations
 
 __all__ = ["PROCESSES", "CutStream"]
 

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 import monolith as mt
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.embedding import Fp32, MultiTable, Sgd, Zeros
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
 
 RECORDS = 40
 BATCH = 5

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 import monolith as mt
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.embedding import Adagrad, Fp32
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
 from monolith.training.hooks import StopSignalHook, publish
 
 CLICKS = World(users=50, items=30, seed=2).clicks(640)

@@ -24,9 +24,9 @@ import monolith as mt
 import monolith.cli.train  # this and the next two are imported here so that no process has to
 import monolith.training.synchronous.running
 from monolith.cli import main as program
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.embedding import Adam, Ftrl
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
 from monolith.training.checkpoints import optimizer_states, random_states
 from monolith.training.hooks import Hook
 

@@ -15,7 +15,7 @@ from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
 from monolith.data.parsing import parse_batch
 from monolith.data.schema import DenseFeature, Schema, SparseFeature
-from monolith.testing.reference_parser import reference_batch
+from monolith.testing.reference.parser import reference_batch
 
 RECORDS = list(BY_RECORD)
 SCHEMA = Schema(

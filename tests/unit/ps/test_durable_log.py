@@ -19,7 +19,7 @@ from monolith.ps import ParameterServer, RemoteStore, ServerConfig, messages
 from monolith.ps.fused import PushPart, encode_push
 from monolith.ps.link import ServerLink
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 TABLE = TableSpec(
     "t", [SliceSpec(4, optimizer=Adagrad(0.1), initializer=RandomUniform())], deterministic=True, expire_days=3

@@ -22,7 +22,7 @@ from monolith.ps.fused import PushPart, encode_push
 from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import ServerLink
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 PAIR = np.array([0, 1])

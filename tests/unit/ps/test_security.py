@@ -13,8 +13,8 @@ from monolith.core.retry import RetryPolicy
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import PsClient, RemoteStore, Security
 from monolith.rpc.security import read_token
-from monolith.testing.certificates import Authority, Certificate
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.certificates import Authority, Certificate
+from monolith.testing.processes.ps_servers import PsServers
 
 TABLE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 ONCE = RetryPolicy(attempts=1)

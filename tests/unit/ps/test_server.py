@@ -26,7 +26,7 @@ from monolith.ps.service import Drain
 from monolith.ps.tables import ShardTables
 from monolith.testing import FakeClock
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 ONE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 IDS = np.array([1, 2])

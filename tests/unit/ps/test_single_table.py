@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.compat.ps_client.client import GradientEntry, LookupEntry
 from monolith.core.errors import ClusterError, ConfigError, DimensionMismatch, RpcTimeout, ShardUnavailable
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
 from monolith.ps import PsClient, messages
-from monolith.ps.client import GradientEntry, LookupEntry
 from monolith.ps.link import ServerLink
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from monolith.serving.canary_sample import RecordSample
 from monolith.serving.following import Following
 from monolith.sync import Follower, LocalRows, Publisher
 from monolith.telemetry.text import render
-from monolith.testing.clock import FakeClock
-from monolith.testing.linear_model import example_batch
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.linear_model import example_batch
 
 ASKED = [example([user], [item], 0.25).SerializeToString() for user in (7, 8, 9) for item in (7, 8, 9)]
 LOOSE = CanaryLimits(score_shift=1.0, mean_shift=0.8, calibration_error=0.5)

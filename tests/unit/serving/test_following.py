@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monolith.telemetry.text import render
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.serving.following import Following, StreamSource, parse_sources
 from monolith.sync.stream_server import StreamServer
-from monolith.testing.clock import FakeClock
+from monolith.telemetry.text import render
 from monolith.testing.eventually import eventually
-from monolith.testing.published import FollowedTables, PublishedTables
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.published import FollowedTables, PublishedTables
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 

@@ -18,7 +18,7 @@ from monolith.serving import ModelConfig, VersionPolicy
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion, State
 from monolith.testing import FakeClock
-from monolith.testing.linear_model import LinearModel, write_version
+from monolith.testing.fakes.linear_model import LinearModel, write_version
 
 
 class Loads:

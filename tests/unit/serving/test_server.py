@@ -32,10 +32,10 @@ from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
 from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
 from monolith.serving.openapi import description
-from monolith.testing.certificates import Authority
 from monolith.testing.eventually import eventually
-from monolith.testing.linear_model import LinearModel, example, example_batch, instance, write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.fakes.linear_model import LinearModel, example, example_batch, instance, write_version
+from monolith.testing.processes.certificates import Authority
+from monolith.testing.processes.linear_server import LinearServer
 
 BOTH = pytest.mark.parametrize("transport", ["grpc", "rest"])
 

@@ -26,8 +26,8 @@ from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import parse_targets
-from monolith.testing.certificates import Authority
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.processes.certificates import Authority
 from push_target import PushTargetServer
 
 SPECS = [

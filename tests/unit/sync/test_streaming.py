@@ -26,8 +26,8 @@ from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
 from monolith.sync.stream_pieces import CutPieces
 from monolith.sync.stream_server import StreamServer
 from monolith.sync.subscription import Subscription
-from monolith.testing.certificates import Authority
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from monolith.testing.processes.certificates import Authority
 
 LONG_S = 60.0
 SPEC = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])

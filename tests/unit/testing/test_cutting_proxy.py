@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.eventually import eventually
+from monolith.testing.processes.cutting_proxy import CuttingProxy
 
 SOON_S = 60.0
 

@@ -22,10 +22,10 @@ from monolith.core.errors import (
     SchemaMismatch,
     TrainingDiverged,
 )
+from monolith.demo.world import World
 from monolith.embedding import Adagrad, Sgd
-from monolith.testing.clock import FakeClock
 from monolith.testing.eventually import eventually
-from monolith.testing.world import World
+from monolith.testing.fakes.clock import FakeClock
 from monolith.training.hooks import Hook
 
 

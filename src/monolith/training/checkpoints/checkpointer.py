@@ -23,8 +23,9 @@ from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
 from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
-from monolith.training.checkpoints.settings import CheckpointSettings, SaveTimer
+from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
+from monolith.training.config.tide import SaveTimer
 
 __all__ = ["Checkpointer"]
 
@@ -58,8 +59,6 @@ class Checkpointer:
         clock: Where the time comes from.
         timer: Schedule of full saves; None = save only when ``save`` is called.
         dense_timer: Schedule of dense-only saves.
-        on_safe: Called with step and folder when a full checkpoint is safe, by the thread that wrote it. An
-            exception of the callback is logged; the checkpoint stays.
     """
 
     def __init__(
@@ -70,7 +69,6 @@ class Checkpointer:
         clock: Clock,
         timer: SaveTimer | None = None,
         dense_timer: SaveTimer | None = None,
-        on_safe: Callable[[int, Path], None] | None = None,
     ) -> None:
         self._model_dir = local_folder("model_dir", str(model_dir))
         if config.clear_nn and config.reload_alias_map:
@@ -79,7 +77,6 @@ class Checkpointer:
         self._clock = clock
         self._timer = timer
         self._dense_timer = dense_timer
-        self._on_safe = on_safe
         self._retention = Retention(
             max_to_keep=config.checkpoints_max_to_keep, spare_every_hours=config.keep_checkpoint_every_n_hours
         )
@@ -161,15 +158,6 @@ class Checkpointer:
             self._dense_timer.mark_saved(state.step, saved_at_s)
         return self._begin(save, lambda: self._write(save, fill), in_background=True)
 
-    def poll(self) -> list[tuple[int, Path]]:
-        """Return step and folder of the full saves that became safe since the last call.
-
-        Raises:
-            ArtifactError: One could not be written, of either kind; earlier ones are as they were. Told once.
-        """
-        safe = [(pending.step, pending.wait()) for pending in self._writer.poll()]
-        return [(step, path) for step, path in safe if path.parent == self.folder.root]
-
     def close(self) -> None:
         """Wait for saves in progress; raise the error of a failed save that no caller has received."""
         self._writer.close()
@@ -201,11 +189,6 @@ class Checkpointer:
             1000 * save.pause_s,
             self._clock.monotonic_s() - started_s,
         )
-        if save.kind == "full" and self._on_safe is not None:
-            try:
-                self._on_safe(save.step, saved.path)
-            except Exception:
-                logger.exception("on_safe failed; the checkpoint is safe path=%s", saved.path)
         return saved.path
 
     # --- restoring ---

@@ -30,9 +30,9 @@ class PendingSave:
         return self._future.done()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether it ended, and not well."""
-        return self._future.done() and self._future.exception() is not None
+    def has_unreported_error(self) -> bool:
+        """Whether it failed and no caller has received the error."""
+        return not self.is_reported and self._future.done() and self._future.exception() is not None
 
     def wait(self, timeout_s: float | None = None) -> Path:
         """Wait until the checkpoint is safe and return its folder.
@@ -75,28 +75,20 @@ class BackgroundWriter:
         future: Future[Path] = Future()
         try:
             future.set_result(write())
-        except Exception as error:  # reported like that of the thread, by wait or poll
+        except Exception as error:  # reported like an error of the thread, by wait or close
             future.set_exception(error)
         return self._add(PendingSave(step, reason, pause_s, future))
 
     def _add(self, pending: PendingSave) -> PendingSave:
+        """Keep a save until it has ended well or its error was reported."""
+        self._pending = [each for each in self._pending if not each.is_done or each.has_unreported_error]
         self._pending.append(pending)
         return pending
-
-    def poll(self) -> list[PendingSave]:
-        """Return those that became safe since the last call; raise the error of one that failed, once."""
-        for pending in [each for each in self._pending if each.has_failed]:
-            self._pending.remove(pending)
-            if not pending.is_reported:
-                pending.wait()
-        safe = [each for each in self._pending if each.is_done]
-        self._pending = [each for each in self._pending if not each.is_done]
-        return safe
 
     def close(self) -> None:
         """Wait for saves in progress, end the thread, and raise an error that no caller has received."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-        for pending in [each for each in self._pending if each.has_failed and not each.is_reported]:
+        for pending in [each for each in self._pending if each.has_unreported_error]:
             pending.wait()

@@ -1,4 +1,4 @@
-"""Settings and timer that a ``Checkpointer`` needs."""
+"""``CheckpointSettings``: the settings that a checkpointer reads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["CheckpointSettings", "SaveTimer"]
+__all__ = ["CheckpointSettings"]
 
 
 class CheckpointSettings(Protocol):
@@ -55,16 +55,4 @@ class CheckpointSettings(Protocol):
     @property
     def feature_eviction_on_save(self) -> bool:
         """Whether expired rows leave the tables with each save."""
-        ...
-
-
-class SaveTimer(Protocol):
-    """Schedule of saves: by steps, by seconds, by the hour of the day."""
-
-    def is_due(self, step: int, now_s: float) -> bool:
-        """Return whether to save after this step; never twice at one step."""
-        ...
-
-    def mark_saved(self, step: int, now_s: float) -> None:
-        """Record a save made for any reason."""
         ...

@@ -12,7 +12,7 @@ from monolith.core.stop_signals import Endings
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import PsClient, Security
 from monolith.testing.eventually import eventually
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed import DistributedConfig, run_role
 from monolith.training.distributed.ps_role import _listening_for_end, end_servers, serve, server_config
 

@@ -14,12 +14,12 @@ import torch
 import monolith as mt
 from monolith.artifacts.delta_log import DeltaReader, read_cut
 from monolith.core.errors import ConfigError
+from monolith.demo.world import World
 from monolith.embedding import Adagrad, Fp32
 from monolith.export import export_model
 from monolith.serving import Servable
 from monolith.sync import Follower, read_base
-from monolith.testing.clock import FakeClock
-from monolith.testing.world import World
+from monolith.testing.fakes.clock import FakeClock
 from monolith.training.hooks import Hook, PublishHook
 from monolith.training.hooks.publish import copied_weights
 

@@ -11,8 +11,8 @@ import torch
 
 import monolith as mt
 from monolith.core.errors import ConfigError
+from monolith.demo.world import World
 from monolith.rpc.security import Security
-from monolith.testing.world import World
 from monolith.training.config import PushConfig
 from monolith.training.default_hooks import on_one_page
 from monolith.training.hooks import PrometheusHook, PublishHook, PushHook
