@@ -117,9 +117,10 @@ fuzz-corpus: setup ## Rewrite the first inputs of the fuzz targets
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 .PHONY: lint format sizes docs
-lint: $(VENV)/.requirements ## Check style, types, layers and C++ formatting
+lint: $(VENV)/.requirements ## Check style, prose, types, layers and C++ formatting
 	ruff check .
 	ruff format --check .
+	python scripts/check_prose.py
 	mypy
 	PYTHONPATH=src lint-imports
 	$(if $(CPP_FILES),clang-format --dry-run -Werror $(CPP_FILES))
