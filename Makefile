@@ -133,8 +133,10 @@ format: $(VENV)/.requirements ## Format Python and C++ in place
 sizes: ## Print the ten largest modules and functions
 	@$(PYTHON) scripts/sizes.py
 
-docs: $(VENV)/.requirements ## Check that the links of the documentation lead somewhere
-	$(BIN)/python scripts/check_docs.py
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.requirements ## Check the links of the documentation and build the site into build/site
+	python scripts/check_docs.py
+	mkdocs build --strict --quiet
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
 
