@@ -117,9 +117,10 @@ fuzz-corpus: setup ## Rewrite the first inputs of the fuzz targets
 # --- checks -----------------------------------------------------------------------------------------------------------
 
 .PHONY: lint format sizes docs
-lint: $(VENV)/.requirements ## Check style, types, layers and C++ formatting
+lint: $(VENV)/.requirements ## Check style, prose, types, layers and C++ formatting
 	ruff check .
 	ruff format --check .
+	python scripts/check_prose.py
 	mypy
 	PYTHONPATH=src lint-imports
 	$(BIN)/python scripts/check_private_imports.py
@@ -133,8 +134,10 @@ format: $(VENV)/.requirements ## Format Python and C++ in place
 sizes: ## Print the ten largest modules and functions
 	@$(PYTHON) scripts/sizes.py
 
-docs: $(VENV)/.requirements ## Check that the links of the documentation lead somewhere
-	$(BIN)/python scripts/check_docs.py
+docs: export NO_MKDOCS_2_WARNING := 1
+docs: $(VENV)/.requirements ## Check the links of the documentation and build the site into build/site
+	python scripts/check_docs.py
+	mkdocs build --strict --quiet
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Monolith: collisionless embedding tables, and the training and serving of recommendation models on live events.
 
-``import monolith as mt`` is cheap: every name below is imported when it is first used, so neither torch nor gRPC is
-loaded by a program that does not need them. This file holds only the table of names; it knows what none of them do.
+``import monolith as mt`` is cheap: a name is imported on first use, so a program loads torch or gRPC only if it needs
+them. Namespaces group the parts: ``mt.optim.Adagrad``, ``mt.init.RandomUniform``, ``mt.errors.ConfigError``. Parts of
+tables have a root name too: ``mt.Adagrad`` is ``mt.optim.Adagrad``.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding, features, layers, models, serving
-    from monolith.core import fid
+    from monolith import data, embedding, export, features, layers, models, ps, serving, sync, testing, training
+    from monolith.core import errors, fid
     from monolith.data import Batch
     from monolith.embedding import (
         Adadelta,
@@ -47,21 +48,36 @@ if TYPE_CHECKING:
         TableSpec,
         Zeros,
     )
+    from monolith.embedding import admission as admit
+    from monolith.embedding import compressors as compress
+    from monolith.embedding import initializers as init
+    from monolith.embedding import optimizers as optim
     from monolith.features import Model, Output
-    from monolith.training import Estimator, RunConfig
+    from monolith.training import Estimator, RunConfig, hooks
 
 __version__ = "0.1.0"
 
 __all__ = [
     "__version__",
-    # modules
+    # namespaces
+    "admit",
+    "compress",
     "data",
     "embedding",
+    "errors",
+    "export",
     "features",
     "fid",
+    "hooks",
+    "init",
     "layers",
     "models",
+    "optim",
+    "ps",
     "serving",
+    "sync",
+    "testing",
+    "training",
     # data
     "Batch",
     # models and training
@@ -108,15 +124,26 @@ __all__ = [
     "SlidingHashFilter",
 ]
 
-# Where a module lives, by the name it has here, and where classes come from that are not of the embedding package.
+# The module behind each namespace, and the package behind each class that the embedding package does not define.
 _MODULES = {
+    "admit": "monolith.embedding.admission",
+    "compress": "monolith.embedding.compressors",
     "data": "monolith.data",
     "embedding": "monolith.embedding",
+    "errors": "monolith.core.errors",
+    "export": "monolith.export",
     "features": "monolith.features",
     "fid": "monolith.core.fid",
+    "hooks": "monolith.training.hooks",
+    "init": "monolith.embedding.initializers",
     "layers": "monolith.layers",
     "models": "monolith.models",
+    "optim": "monolith.embedding.optimizers",
+    "ps": "monolith.ps",
     "serving": "monolith.serving",
+    "sync": "monolith.sync",
+    "testing": "monolith.testing",
+    "training": "monolith.training",
 }
 _HOMES = {name: "monolith.embedding" for name in __all__ if name[0].isupper()} | {
     "Batch": "monolith.data",
@@ -140,5 +167,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, imported yet or not."""
+    """Return the public names, including those not imported yet."""
     return list(__all__)

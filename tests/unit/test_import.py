@@ -31,7 +31,7 @@ def test_using_a_table_loads_neither_torch_nor_grpc() -> None:
     assert not {"torch", "grpc"} & set(loaded)
 
 
-def test_all_is_what_is_visible() -> None:
+def test_all_names_the_visible_names() -> None:
     assert sorted(dir(monolith)) == sorted(monolith.__all__)
     assert len(set(monolith.__all__)) == len(monolith.__all__)
     visible = in_a_fresh_interpreter("import json, monolith; print(json.dumps(list(vars(monolith))))")
@@ -52,3 +52,34 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 def test_the_embedding_names_are_those_of_the_embedding_package() -> None:
     assert monolith.Adagrad is monolith.embedding.Adagrad
+
+
+@pytest.mark.parametrize("namespace", ["admit", "compress", "init", "optim"])
+def test_a_namespace_of_parts_holds_the_root_names(namespace: str) -> None:
+    module = getattr(monolith, namespace)
+    shared = [name for name in module.__all__ if name in monolith.__all__]
+    assert shared
+    assert [name for name in shared if getattr(module, name) is not getattr(monolith, name)] == []
+
+
+def test_every_part_with_a_root_name_is_in_one_namespace() -> None:
+    spaces = [set(getattr(monolith, name).__all__) for name in ("admit", "compress", "init", "optim")]
+    tables = {"EmbeddingStore", "MultiTable", "SliceSpec", "Table", "TableSpec"}
+    others = tables | {"Batch", "Estimator", "Model", "Output", "RunConfig"}
+    parts = [name for name in monolith.__all__ if name[0].isupper() and name not in others]
+    assert [name for name in parts if sum(name in space for space in spaces) != 1] == []
+
+
+@pytest.mark.parametrize("namespace", ["errors", "export", "hooks", "ps", "serving", "sync", "testing", "training"])
+def test_a_namespace_reaches_every_name_that_it_lists(namespace: str) -> None:
+    module = getattr(monolith, namespace)
+    assert [name for name in module.__all__ if getattr(module, name, None) is None] == []
+
+
+@pytest.mark.parametrize("namespace", ["errors", "ps", "sync", "testing", "serving", "optim"])
+def test_a_namespace_of_servers_loads_no_torch(namespace: str) -> None:
+    loaded = in_a_fresh_interpreter(
+        f"import json, sys, monolith; monolith.{namespace}; print(json.dumps(sorted(sys.modules)))"
+    )
+    assert isinstance(loaded, list)
+    assert "torch" not in loaded

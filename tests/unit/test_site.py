@@ -1,0 +1,78 @@
+"""The documentation site: links that leave it, and docstrings as Markdown."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def load_script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+site_links = load_script("site_links")
+site_docstrings = load_script("site_docstrings")
+
+
+@pytest.mark.parametrize(
+    ("link", "expected"),
+    [
+        ("[code](../../src/monolith)", "[code](https://host/src/monolith)"),
+        ("[page](../guide/data.md)", "[page](../guide/data.md)"),
+        ("[above](#here)", "[above](#here)"),
+        ("[web](https://example.org)", "[web](https://example.org)"),
+    ],
+)
+def test_a_link_out_of_the_site_leads_to_the_code_host(link: str, expected: str) -> None:
+    assert site_links.rewrite_links(link, "design/ps.md", "https://host") == expected
+
+
+def test_a_link_out_of_the_site_is_text_without_a_code_host() -> None:
+    assert site_links.rewrite_links("see [`src`](../../src/x.py).", "design/ps.md", "") == "see `src`."
+
+
+def test_links_in_code_blocks_stay() -> None:
+    text = "```\n[code](../../src/monolith)\n```\n"
+    assert site_links.rewrite_links(text, "design/ps.md", "https://host") == text
+
+
+def test_a_docstring_becomes_markdown() -> None:
+    docstring = "Uses :class:`~mt.Table`.\n\n>>> 1 + 1\n2\n\nA tree::\n\n    leaf"
+    expected = "Uses `mt.Table`.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nA tree:\n\n    leaf"
+    assert site_docstrings.to_markdown(docstring) == expected
+
+
+def pages_of(nav: object) -> list[str]:
+    if isinstance(nav, str):
+        return [nav]
+    values = nav.values() if isinstance(nav, dict) else nav
+    assert not isinstance(values, str)
+    return [page for value in values for page in pages_of(value)]  # type: ignore[attr-defined]
+
+
+class Loader(yaml.SafeLoader):
+    """Reads the configuration of the site without its Python objects."""
+
+
+Loader.add_multi_constructor("!", lambda loader, suffix, node: None)
+Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix, node: None)
+
+
+def test_every_page_is_in_the_navigation_once() -> None:
+    config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
+    listed = pages_of(config["nav"])
+    there = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    assert sorted(listed) == sorted(there)
