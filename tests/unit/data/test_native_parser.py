@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
-from monolith.data.parsing import parse_batch
-from monolith.data.schema import DenseFeature, Schema, SparseFeature
+from monolith.data.schema import DenseFeature, Schema, SparseFeature, parse_batch
 from monolith.testing.reference_parser import reference_batch
 
 sys.path.insert(0, str(Path(__file__).parent))
