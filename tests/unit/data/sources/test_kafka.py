@@ -1,8 +1,10 @@
-"""What a Kafka source does without a broker: settings, the search for a time, the watch over outages."""
+"""A Kafka source without a broker: settings, start offsets, outages, commits after a rebalance."""
 
 from __future__ import annotations
 
 import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -192,3 +194,85 @@ def test_an_outage_that_is_too_long_is_given_up() -> None:
         RetriesExhausted, match="no broker of b:1 has answered for 11 s, and max_outage_s is 10: refused"
     ):
         outage.is_over(lambda: False)
+
+
+# --- partitions and commits ---
+
+
+class Member:
+    """A consumer whose rebalances and messages the test scripts: one entry of ``script`` per ``consume``."""
+
+    def __init__(self, script: list[Callable[[Member], list[Any]]]) -> None:
+        self.script = script
+        self.commits: list[dict[tuple[str, int], int]] = []
+
+    def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self.on_assign, self.on_revoke = on_assign, on_revoke
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        return self.script.pop(0)(self)
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        return [confluent_kafka.TopicPartition(each.topic, each.partition, -1001) for each in partitions]
+
+    def get_watermark_offsets(self, _: Any, timeout: float = 0, cached: bool = False) -> tuple[int, int]:
+        return 0, 100
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        pass
+
+    def commit(self, offsets: list[Any], asynchronous: bool) -> None:
+        self.commits.append({(each.topic, each.partition): each.offset for each in offsets})
+
+    def close(self) -> None:
+        pass
+
+
+class NumberedMessage(FakeMessage):
+    def __init__(self, partition: int, offset: int) -> None:
+        super().__init__(offset, 0)
+        self._partition = partition
+
+    def partition(self) -> int:
+        return self._partition
+
+    def value(self) -> bytes:
+        return b"record"
+
+
+def join(monkeypatch: pytest.MonkeyPatch, *script: Callable[[Member], list[Any]]) -> tuple[KafkaSource, Member]:
+    member = Member(list(script))
+    client = types.SimpleNamespace(
+        Consumer=lambda settings, logger: member,
+        TopicPartition=confluent_kafka.TopicPartition,
+        KafkaException=confluent_kafka.KafkaException,
+        KafkaError=confluent_kafka.KafkaError,
+    )
+    monkeypatch.setitem(sys.modules, "confluent_kafka", client)
+    return KafkaSource("b:1", "t", "g", "example", start="earliest"), member
+
+
+def partitions(*numbers: int) -> list[Any]:
+    return [confluent_kafka.TopicPartition("t", number) for number in numbers]
+
+
+def test_a_member_commits_only_partitions_that_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def assign(member: Member) -> list[Any]:
+        member.on_assign(member, partitions(0, 1))
+        return [NumberedMessage(0, 0), NumberedMessage(1, 0)]
+
+    def revoke(member: Member) -> list[Any]:
+        member.on_revoke(member, partitions(1))
+        return [NumberedMessage(0, 1), NumberedMessage(1, 1)]
+
+    source, member = join(monkeypatch, assign, revoke)
+    assert source.read() is not None
+    assert source.read() is not None
+    saved = source.position()
+    assert saved["offsets"] == {"t": {"0": 1, "1": 1}}
+    source.committed(saved)
+    assert member.commits == [{("t", 0): 1, ("t", 1): 1}]
+    assert source.read() is not None
+    source.committed(saved)
+    assert member.commits[1:] == [{("t", 0): 1}], "another member holds partition 1 now, and has committed more"
+    assert source.position()["offsets"] == {"t": {"0": 2}}, "messages of a revoked partition are dropped"
