@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from monolith.core.errors import ClusterError
-from monolith.data.sources.kafka_writer import KafkaWriter
+from monolith.data.sources.kafka.writer import KafkaWriter
 from monolith.training.hooks.prediction_dump import prediction_topic
 
 PATIENCE_S = 60

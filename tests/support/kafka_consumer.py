@@ -13,7 +13,7 @@ import os
 import sys
 from pathlib import Path
 
-from monolith.data.sources.kafka import KafkaSource
+from monolith.data.sources.kafka.source import KafkaSource
 
 
 def main() -> None:

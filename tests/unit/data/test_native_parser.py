@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from message_strategies import BY_RECORD
 from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
-from monolith.data.parsing import parse_batch
-from monolith.data.schema import DenseFeature, Schema, SparseFeature
+from monolith.data.schema import DenseFeature, Schema, SparseFeature, parse_batch
 from monolith.testing.reference.parser import reference_batch
 
 RECORDS = list(BY_RECORD)

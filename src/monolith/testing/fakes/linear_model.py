@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import InvalidRequest, ManifestInvalid
 from monolith.data import DenseFeature, Schema, SparseFeature
-from monolith.data.parsing import BatchParser
 from monolith.data.records import messages
+from monolith.data.schema import BatchParser
 from monolith.data.sources.base import RecordKind
 
 __all__ = ["LinearModel", "example", "example_batch", "instance", "write_version"]

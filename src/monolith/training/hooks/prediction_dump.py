@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from monolith.core.clock import Clock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.data.prediction_files import PredictionFiles
-from monolith.data.sources.kafka_writer import KafkaWriter
+from monolith.data.sources.kafka.writer import KafkaWriter
 from monolith.training.hooks.base import Hook, Run, StepResult
 from monolith.training.metrics.prediction_messages import folder_by_day, prediction_messages, sampled_rows
 

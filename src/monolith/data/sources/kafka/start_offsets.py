@@ -1,7 +1,7 @@
-"""Where the reading of a Kafka partition begins: watermarks, committed offsets, and the search for a time.
+"""``StartOffsets``: asks the brokers at which offset a partition begins.
 
-Works on a consumer that it is given and imports no client. What a place means for a source (saved, started, taken over)
-is the source's business.
+It reads watermarks and committed offsets, and searches for the first message of a time. It uses the caller's consumer
+and imports no client. The source decides which of the offsets applies.
 """
 
 from __future__ import annotations
@@ -11,34 +11,38 @@ from typing import Any, Literal, TypeAlias
 
 from monolith.core.errors import ConfigError, DataError
 
-__all__ = ["Partition", "Start", "StartPlaces", "checked_start"]
+__all__ = ["Partition", "Start", "StartOffsets", "check_start"]
 
 Partition: TypeAlias = tuple[str, int]
 """Topic and number."""
 
 Start: TypeAlias = Literal["earliest", "latest", "committed"] | float
-"""The first message, the end, where the group was, or the first message at or after a unix time in seconds."""
+"""The first message, the end, the group's committed offset, or the first message at or after a unix time in seconds."""
 
 _NO_TIMESTAMP = 0
 
 
-def checked_start(start: object) -> Start:
-    """Return ``start``, or raise ``ConfigError``."""
+def check_start(start: object) -> Start:
+    """Return ``start`` if it is valid.
+
+    Raises:
+        ConfigError: ``start`` is neither one of the words nor a time in seconds.
+    """
     if start == "earliest" or start == "latest" or start == "committed":
         return start
     if isinstance(start, int | float) and not isinstance(start, bool) and 0 <= start < 1e11:
         return start
-    raise ConfigError(f"start must be 'earliest', 'latest', 'committed' or a unix time in seconds, got {start!r}")
+    raise ConfigError(f"start is {start!r}, expected 'earliest', 'latest', 'committed' or a unix time in seconds")
 
 
-class StartPlaces:
-    """Asks the brokers for offsets. Every method raises the client's exception when they do not answer in time.
+class StartOffsets:
+    """Asks the brokers for offsets. Every method raises the client's exception when no broker answers in time.
 
     Args:
         client: The ``confluent_kafka`` module.
         consumer: The consumer whose group and connection are used.
-        new_probe: Makes a consumer of its own that reports the end of partitions, for reading single messages.
-        timeout_s: How long one question may take.
+        new_probe: Makes a separate consumer for single messages; it must report the end of partitions.
+        timeout_s: Timeout of one request.
     """
 
     def __init__(self, client: Any, consumer: Any, new_probe: Callable[[], Any], timeout_s: float) -> None:
@@ -48,7 +52,7 @@ class StartPlaces:
         self._timeout_s = timeout_s
 
     def committed(self, partitions: Sequence[Partition]) -> dict[Partition, int]:
-        """Return the offsets that the group has committed, of those partitions that have one."""
+        """Return the group's committed offsets; partitions without one are left out."""
         asked = [self._client.TopicPartition(topic, number) for topic, number in partitions]
         answers = self._consumer.committed(asked, timeout=self._timeout_s)
         for answer in answers:
@@ -64,35 +68,39 @@ class StartPlaces:
             return low
         return self._at_time(partition, low, high, int(start * 1000))
 
-    def checked(self, partition: Partition, offset: int) -> int:
-        """Return the offset, or raise ``DataError`` when the partition does not have it (any more)."""
+    def check(self, partition: Partition, offset: int) -> int:
+        """Return ``offset`` if the broker still has it.
+
+        Raises:
+            DataError: The broker has deleted the message, or the partition ends before it.
+        """
         low, high = self._watermarks(partition)
         if not low <= offset <= high:
             raise DataError(
                 f"kafka {partition[0]}[{partition[1]}]: offset {offset} is gone, the broker has {low} to {high}; start "
-                "without the saved place, with start='earliest' to lose least, and keep messages longer than "
-                "checkpoints are apart"
+                "without the saved position and with start='earliest' to lose least, and set a retention of the "
+                "topic that is longer than the time between checkpoints"
             )
         return offset
 
     def messages(self, partition: Partition, begin: int, end: int) -> list[Any]:
-        """Return the messages with offsets in [begin, end), whoever in the group holds the partition.
+        """Return the messages with offsets in [begin, end), even if another member holds the partition.
 
         Raises:
-            DataError: They are gone from the broker.
+            DataError: The broker has deleted them.
         """
-        self.checked(partition, begin)
-        self.checked(partition, end)
-        found: list[Any] = []
+        self.check(partition, begin)
+        self.check(partition, end)
+        messages: list[Any] = []
         probe = self._new_probe()
         try:
             message = self._message_at(probe, partition, begin)
             while message is not None and message.offset() < end:
-                found.append(message)
+                messages.append(message)
                 message = self._next_message(probe) if message.offset() + 1 < end else None
         finally:
             probe.close()
-        return found
+        return messages
 
     def _watermarks(self, partition: Partition) -> tuple[int, int]:
         answer = self._consumer.get_watermark_offsets(self._client.TopicPartition(*partition), timeout=self._timeout_s)
@@ -109,7 +117,7 @@ class StartPlaces:
             return int(answer.offset)
         if low >= high:
             return high
-        # "No message is that late" is also the answer of a broker that cannot search, so the last message is looked at.
+        # A broker that cannot search by time gives the same answer as "no later message": check the last message.
         probe = self._new_probe()
         try:
             last = self._message_at(probe, partition, high - 1)
@@ -130,12 +138,12 @@ class StartPlaces:
         return low
 
     def _message_at(self, probe: Any, partition: Partition, offset: int) -> Any:
-        """The first message at or after an offset, None when there is none; offsets may have holes."""
+        """Return the first message at or after an offset, None at the end. Offsets may have gaps."""
         probe.assign([self._client.TopicPartition(*partition, offset)])
         return self._next_message(probe)
 
     def _next_message(self, probe: Any) -> Any:
-        """The message that comes next, None at the end of the partition."""
+        """Return the next message, None at the end of the partition."""
         error_class = self._client.KafkaError
         message = probe.poll(self._timeout_s)
         if message is None:
@@ -151,7 +159,7 @@ class StartPlaces:
         kind, time_ms = message.timestamp()
         if kind == _NO_TIMESTAMP:
             raise ConfigError(
-                f"messages of topic {message.topic()!r} carry no times; start at 'earliest', 'latest' or 'committed'"
+                f"messages of topic {message.topic()!r} have no timestamps; use 'earliest', 'latest' or 'committed'"
             )
         return int(time_ms)
 
