@@ -21,14 +21,18 @@ _REMOTE_OP = b"TfServingRemotePredict"
 _SAVED_MODEL = "saved_model.pb"
 
 
-def find_sub_models(export_base: str) -> list[str]:
+def find_sub_models(export_base: str, *, field: str = "export_base") -> list[str]:
     """Return the sub-folders of an export that have a version, sorted.
+
+    Args:
+        export_base: Base folder of the export.
+        field: Name of the argument, for the error.
 
     Raises:
         ConfigError: The folder does not exist.
     """
     if not is_folder(export_base):
-        raise ConfigError(f"export_base is {export_base!r}, expected a folder that exists; give the base of an export")
+        raise ConfigError(f"{field} is {export_base!r}, expected a folder that exists; give the base of an export")
     names = [name for name in list_names(export_base) if not name.startswith(".") and not name.isdigit()]
     return [name for name in names if versions_in(f"{export_base}/{name}")]
 
