@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _COMMANDS = ("decl", "pub", "unpub", "bzid_info")
-_SESSION_TIMEOUT_S = 10.0
 
 _EPILOG = (
     "Example: monolith agent controller decl --zk-servers zk:2181 --bzid shop --export-base /models/clicks    Then: "
@@ -49,20 +48,13 @@ def controller(
 ) -> None:
     """Declare models, publish them to layouts, and show a bzid."""
     from monolith.agent.controller import Controller
-    from monolith.core.clock import SystemClock
+    from monolith.agent.session import make_session
     from monolith.core.errors import ConfigError
-    from monolith.discovery.zookeeper_client import ZooKeeperClient, checked_servers
 
     chosen = command or cmd or "bzid_info"
     if chosen not in _COMMANDS:
         raise ConfigError(f"unsupported cmd {chosen}, options are {'|'.join(_COMMANDS)}")
-    session = ZooKeeperClient(
-        checked_servers(zk_servers),
-        auth=os.environ.get("ZK_AUTH") or None,
-        session_timeout_s=_SESSION_TIMEOUT_S,
-        timeout_s=timeout_s,
-        clock=SystemClock(),
-    )
+    session = make_session(zk_servers, os.environ.get("ZK_AUTH") or None, timeout_s=timeout_s)
     session.start()
     try:
         result = _run(
