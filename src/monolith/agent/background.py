@@ -44,9 +44,9 @@ class BackgroundLoop:
         """True after ``stop``."""
         return self._is_stopped
 
-    def start(self, *, at_once: bool = True) -> None:
+    def start(self, *, immediately: bool = True) -> None:
         """Start the thread; the first run comes immediately, or after one interval."""
-        self._is_woken = at_once
+        self._is_woken = immediately
         self._thread.start()
 
     def wake(self) -> None:

@@ -80,7 +80,7 @@ class Bindings:
         self._made_by = 0
         self._writer = BackgroundLoop("agent-bindings", self._write, interval_s=check_s, retry_s=_RETRY_S)
         session.add_listener(self._note_state)
-        self._writer.start(at_once=False)
+        self._writer.start(immediately=False)
 
     # --- own nodes ---
 
@@ -239,7 +239,7 @@ class _Layout:
 
     def start(self) -> None:
         """Watch the layout."""
-        self._caller.start(at_once=False)
+        self._caller.start(immediately=False)
         self._handle = self._watches.watch_children(self._path, self._note_children)
 
     def models(self) -> set[str]:

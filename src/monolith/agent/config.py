@@ -428,7 +428,7 @@ def _convert(entries: Sequence[Entry]) -> AgentConfig:
             listed = ", ".join(f"{each.value!r} at {each.place}" for each in found)
             raise ConfigError(f"{found[-1].place}: {key} is given {len(found)} times: {listed}; keep one line")
         if is_list:
-            values[key] = tuple(each.value for each in found)
+            values[key] = tuple(each.value for each in found if each.value.lower() != "none")
         else:
             values[key] = _value(key, found[0])
         places[key] = found[0].place

@@ -4,7 +4,7 @@ Main type: ``NodeWatches``, which arms one-shot watches of a session again after
 in a new session, and when a node comes back. ``WatchHandle`` closes one watch.
 
 Invariants: a callback gets the first reading and then each reading that differs from the last one. Several changes
-between two readings are one reading. Reads of many nodes are pipelined.
+between two readings are one reading. Reads of many nodes are pipelined; changed nodes are read first.
 
 Threading: one thread reads and calls all callbacks, one after another. A callback may call the session, may add and
 close watches, and delays other callbacks while it runs. After ``close`` of a handle, a callback under way may still
@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 from monolith.core.errors import ClusterError
@@ -76,7 +77,8 @@ class NodeWatches:
         self._retry_s = retry_s
         self._lock = threading.Condition()
         self._by_path: dict[str, list[_Watch]] = {}
-        self._dirty: dict[_Watch, None] = {}
+        self._changed: dict[_Watch, None] = {}
+        self._unread: dict[_Watch, None] = {}
         self._is_closed = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         session.add_listener(self._note_state)
@@ -94,7 +96,7 @@ class NodeWatches:
         """Read all watched nodes again; a safety net against a lost event."""
         with self._lock:
             for watches in self._by_path.values():
-                self._dirty.update(dict.fromkeys(watches))
+                self._unread.update(dict.fromkeys(watches))
             self._lock.notify_all()
 
     def close(self) -> None:
@@ -103,7 +105,8 @@ class NodeWatches:
         with self._lock:
             self._is_closed = True
             self._by_path.clear()
-            self._dirty.clear()
+            self._changed.clear()
+            self._unread.clear()
             self._lock.notify_all()
         if self._thread is not threading.current_thread():
             self._thread.join(30.0)
@@ -118,14 +121,15 @@ class NodeWatches:
         with self._lock:
             if not self._is_closed:
                 self._by_path.setdefault(watch.path, []).append(watch)
-                self._dirty[watch] = None
+                self._unread[watch] = None
                 self._lock.notify_all()
         return watch
 
     def _forget(self, watch: _Watch) -> None:
         with self._lock:
             watch.is_closed = True
-            self._dirty.pop(watch, None)
+            self._changed.pop(watch, None)
+            self._unread.pop(watch, None)
             watches = self._by_path.get(watch.path, [])
             if watch in watches:
                 watches.remove(watch)
@@ -139,7 +143,7 @@ class NodeWatches:
     # Every one-shot watch is this one bound method, so a client that keeps a set of watches per path keeps one.
     def _note_event(self, event: NodeEvent) -> None:
         with self._lock:
-            self._dirty.update(dict.fromkeys(self._by_path.get(event.path, ())))
+            self._changed.update(dict.fromkeys(self._by_path.get(event.path, ())))
             self._lock.notify_all()
 
     def _run(self) -> None:
@@ -148,17 +152,19 @@ class NodeWatches:
             with self._lock:
                 if pause_s is not None and not self._is_closed:
                     self._lock.wait(pause_s)
-                while not self._dirty and not self._is_closed:
+                while not self._changed and not self._unread and not self._is_closed:
                     self._lock.wait()
                 if self._is_closed:
                     return
-                batch = list(self._dirty)[:_BATCH]
+                # A change is not delayed by the many reads that follow a reconnection.
+                batch = list(islice(self._changed or self._unread, _BATCH))
                 for watch in batch:
-                    del self._dirty[watch]
+                    self._changed.pop(watch, None)
+                    self._unread.pop(watch, None)
             failed = self._read_together(batch)
             pause_s = self._retry_s if failed else None
             with self._lock:
-                self._dirty.update(dict.fromkeys(watch for watch in failed if not watch.is_closed))
+                self._unread.update(dict.fromkeys(watch for watch in failed if not watch.is_closed))
 
     def _read_together(self, batch: Sequence[_Watch]) -> list[_Watch]:
         """Read and deliver; return the watches that must be read again."""
@@ -188,7 +194,7 @@ class NodeWatches:
             states = session.exists_all([watch.path for watch in missing], notice)
             appeared = {watch for watch, stat in zip(missing, states, strict=True) if stat is not None}
             with self._lock:
-                self._dirty.update(dict.fromkeys(appeared))
+                self._changed.update(dict.fromkeys(appeared))
             readings = [(watch, reading) for watch, reading in readings if watch not in appeared]
         for watch, reading in readings:
             self._deliver(watch, reading)
@@ -200,7 +206,8 @@ class NodeWatches:
         if reading is None:
             seen, arguments = None, ((None, None) if watch.is_data else (None,))
         elif watch.is_data:
-            seen, arguments = (reading[1].czxid, reading[1].mzxid), reading
+            # The content counts too: a server that lost its data counts transactions from 0.
+            seen, arguments = (reading[1].czxid, reading[1].mzxid, hash(reading[0])), reading
         else:
             names = sorted(reading)
             seen, arguments = hash(tuple(names)), (names,)

@@ -25,7 +25,7 @@ def test_a_loop_runs_at_start_on_request_and_each_interval() -> None:
 def test_a_loop_without_interval_waits_for_requests() -> None:
     runs: queue.Queue[None] = queue.Queue()
     loop = BackgroundLoop("test", lambda: runs.put(None))
-    loop.start(at_once=False)
+    loop.start(immediately=False)
     with pytest.raises(queue.Empty):
         runs.get(timeout=0.1)
     loop.wake()
