@@ -392,7 +392,7 @@ class TestController:
             with pytest.raises(ConfigError, match=part):
                 control.controller.unpublish(layout, pattern)
 
-    def test_unpub_also_removes_what_is_no_longer_declared(self, control: Control, export: Path) -> None:
+    def test_unpub_also_removes_sub_graphs_whose_declaration_is_gone(self, control: Control, export: Path) -> None:
         control.controller.declare(str(export))
         control.controller.publish("test_layout1", f"{MODEL}:*")
         delete_tree(control.session, f"/{control.bzid}/saved_models/{MODEL}")

@@ -221,7 +221,7 @@ class TestResources:
         assert (reader.total_memory(), reader.available_memory()) == (8 * GIB, 6 * GIB)
         assert reader.cpu_count() == 2
 
-    def test_d70_no_limit_is_the_figure_of_the_machine(self, tmp_path: Path) -> None:
+    def test_d70_without_a_limit_the_memory_of_the_machine_counts(self, tmp_path: Path) -> None:
         files = {
             "proc/self/cgroup": "0::/pod/abc\n",
             "cgroup/cgroup.controllers": "cpu memory\n",

@@ -1,7 +1,7 @@
-"""Publish what a container serves, and follow its layout: the agent's face of the version 3 nodes.
+"""Publish the sub-graphs that a container serves, and follow its layout: the agent's face of the version 3 nodes.
 
 Main type: ``Bindings``. It keeps the ephemeral nodes of a container (service info, one binding per served sub-graph)
-equal to what the agent wants, calls back when the layout or a deploy config changes, and holds the service map.
+equal to the wanted set, calls back when the layout or a deploy config changes, and holds the service map.
 
 Invariants: a new session makes the service info and then all bindings again, immediately. A binding counts as made
 only after ZooKeeper confirmed it. A node of an older session is replaced in one transaction. A layout callback gets
@@ -130,7 +130,7 @@ class Bindings:
 
         Args:
             path: Node of the layout; it is made if it does not exist.
-            callback: Runs in a thread of its own.
+            callback: Runs in a separate thread.
         """
         layout = _Layout(path, callback, self._watches, self._paths, self._bad_nodes, self._note_layout)
         with self._lock:

@@ -79,7 +79,7 @@ class DeployType(StrEnum):
 class AgentConfig:
     """The configuration of one agent.
 
-    ``read_config`` fills in what the environment decides: shards, replica id and ports. ``check`` applies the rules.
+    ``read_config`` fills in the values of the environment: shards, replica id and ports. ``check`` applies the rules.
     """
 
     bzid: str | None = None
@@ -171,7 +171,7 @@ class AgentConfig:
 
     @property
     def shard_id(self) -> int | None:
-        """Own shard; 0 where there is only one shard, None where the environment does not say."""
+        """Own shard; 0 where there is only one shard, None where the environment does not set it."""
         if self.environment.shard_id is not None:
             return self.environment.shard_id
         return 0 if self.shard_count == 1 else None

@@ -2,7 +2,7 @@
 
 Main type: ``AgentEnvironment``, made by ``read_environment`` from a mapping. No variable is read at import.
 
-Invariants: an unset variable and an empty one mean the same, except MY_HOST_IP, where an empty text says that the
+Invariants: an unset variable and an empty one mean the same, except MY_HOST_IP, where an empty text means that the
 host has no IPv4 address. Secrets never reach ``loggable``.
 """
 
@@ -58,7 +58,7 @@ class AgentEnvironment:
     """Which of the dense processes of one host this one is."""
     pod_name: str | None = None
     host_ip: str | None = None
-    """IPv4 address to register; an empty text says that there is none."""
+    """IPv4 address to register; an empty text means that the host has no IPv4 address."""
     host_ipv6: str | None = None
     pod_ip: str | None = None
     cpu_limit: int = 0

@@ -101,7 +101,7 @@ def _choose_version(base: str, sub_models: list[str], step: int) -> int:
 
 
 def _recorded(folder: str) -> dict[int, int]:
-    """Return version to step of the export state file; empty if there is none."""
+    """Return version to step of the export state file; empty without such a file."""
     text = _text(f"{folder}/{STATE_FILE}") or ""
     names = {path.rstrip("/").rpartition("/")[2]: int(step) for path, step in _EXPORT.findall(text)}
     return {int(name): step for name, step in names.items() if name.isdigit()}

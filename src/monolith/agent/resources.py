@@ -3,7 +3,7 @@
 Main type: ``ResourceReader``, which reads cgroup v1, cgroup v2 and ``/proc``. Roots are arguments, so tests use
 folders.
 
-Invariants: a limit counts only if it is below the figure of the machine. Page cache that can be dropped
+Invariants: a limit counts only if it is below the value of the machine. Page cache that can be dropped
 (``inactive_file``) counts as free. A file that cannot be read means that there is no such limit.
 """
 
@@ -35,7 +35,7 @@ class _MemoryGroup:
 
 
 class ResourceReader:
-    """Reads the figures of the own container.
+    """Reads memory and CPU of the own container.
 
     Args:
         environment: Gives MY_MEM_LIMIT and MY_CPU_LIMIT, which count where no control group has a limit.

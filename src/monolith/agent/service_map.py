@@ -57,7 +57,7 @@ class ServiceMap:
         self._infos: dict[Container, ContainerServiceInfo] = {}
 
     def track(self, models: Iterable[str]) -> None:
-        """Follow exactly these models; what is known of the others is dropped."""
+        """Follow exactly these models; drop the others."""
         wanted = set(models)
         with self._lock:
             gone = [model for model in self._models if model not in wanted]

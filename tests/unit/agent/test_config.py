@@ -118,7 +118,7 @@ def test_a_key_that_begins_with_include_is_a_key(tmp_path: Path) -> None:
         read_config(conf(tmp_path, "includes more.conf\n"), {})
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_valid_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "agent.conf"
     path.write_bytes(b"bzid \xff\n")
     with pytest.raises(ConfigError, match="UTF-8"):

@@ -126,7 +126,7 @@ class MemoryZooKeeper:
     # --- for clients, which hold the lock ---
 
     def attach(self, client: MemoryZooKeeperClient) -> None:
-        """Add a client whose watches must be told of changes."""
+        """Add a client whose watches fire at changes."""
         self._clients.append(client)
 
     def detach(self, client: MemoryZooKeeperClient) -> None:
