@@ -172,7 +172,7 @@ class ZooKeeperDiscovery(Backend):
         """Make this session's node hold the address. A renewal takes no place from another process."""
         path, data = self._path(service), service.address.encode()
         try:
-            self.session.create(path, data)
+            self.session.create(path, data, ephemeral=True)
         except NodeExists:
             pass
         else:
