@@ -55,6 +55,7 @@ __all__ = [
     "SYNC_PUBLISH_TO_SERVABLE_SECONDS",
     "SYNC_SEQUENCE",
     "TABLE_BYTES",
+    "TABLE_CLOCK_SECONDS",
     "TABLE_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
@@ -97,6 +98,12 @@ TABLE_BYTES = Metric(
     name="monolith_table_bytes",
     kind="gauge",
     help="Memory that the table holds, index and free rows included.",
+    labels=("table",),
+)
+TABLE_CLOCK_SECONDS = Metric(
+    name="monolith_table_clock_seconds",
+    kind="gauge",
+    help="Event clock of the table, unix seconds; rows expire by it.",
     labels=("table",),
 )
 TABLE_EVICTED_ROWS_TOTAL = Metric(

@@ -120,6 +120,7 @@ class MetricsPage:
         for metric, number_of in (
             (metrics.TABLE_ROWS, len),
             (metrics.TABLE_BYTES, lambda table: table.memory_bytes),
+            (metrics.TABLE_CLOCK_SECONDS, lambda table: table.max_time_s),
             (metrics.TABLE_EVICTED_ROWS_TOTAL, lambda table: table.stats.rows_evicted),
             (metrics.TABLE_NOT_ADMITTED_IDS_TOTAL, lambda table: table.stats.ids_filtered),
             (metrics.TABLE_NONFINITE_GRADIENTS_TOTAL, lambda table: table.stats.nan_rows_skipped),

@@ -17,6 +17,7 @@ from monolith.core.errors import ConfigError
 from monolith.core.metrics import (
     CHECKPOINT_AGE_SECONDS,
     TABLE_BYTES,
+    TABLE_CLOCK_SECONDS,
     TABLE_EVICTED_ROWS_TOTAL,
     TABLE_NONFINITE_GRADIENTS_TOTAL,
     TABLE_NOT_ADMITTED_IDS_TOTAL,
@@ -217,6 +218,7 @@ class PrometheusHook(Hook):
         for table, size in table_sizes(run.store).items():
             self.registry.export(TABLE_ROWS, size.rows, (table,))
             self.registry.export(TABLE_BYTES, size.bytes, (table,))
+            self.registry.export(TABLE_CLOCK_SECONDS, size.clock_s, (table,))
             self._count(table, size)
 
     def _count(self, table: str, size: TableSize) -> None:
