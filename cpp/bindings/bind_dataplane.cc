@@ -183,7 +183,6 @@ nb::typed<nb::dict, nb::str, nb::any> stats(dataplane::Shard& shard) {
     figures["bytes"] = table.bytes;
     figures["ids_pulled"] = table.ids_pulled;
     figures["ids_pushed"] = table.ids_pushed;
-    figures["clock_s"] = table.clock_s;
     by_name[table.name.c_str()] = figures;
   }
   nb::dict all;

@@ -255,8 +255,7 @@ std::vector<Shard::TableFigures> Shard::table_figures() const {
                        .rows = member->table->size(),
                        .bytes = member->table->memory_bytes(),
                        .ids_pulled = member->ids_pulled.load(std::memory_order_relaxed),
-                       .ids_pushed = member->ids_pushed.load(std::memory_order_relaxed),
-                       .clock_s = member->table->max_time_s()});
+                       .ids_pushed = member->ids_pushed.load(std::memory_order_relaxed)});
   }
   return figures;
 }

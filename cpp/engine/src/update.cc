@@ -111,7 +111,7 @@ void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::ui
     }
     update.finish(time_s);
   });
-  advance_clock(time_s);
+  force_clock(time_s);
 }
 
 void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s) {
@@ -129,7 +129,7 @@ void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std
     }
     update.finish(time_s);
   });
-  advance_clock(time_s);
+  force_clock(time_s);
 }
 
 void Table::check_job(const GradientJob& job, Pool& pool) {

@@ -222,12 +222,12 @@ TEST(Table, OnePushMovesTheClockByAtMostADay) {
   EXPECT_EQ(table.max_time_s(), kNow + kDay);
   const float value = 1;
   const std::int64_t id = 3;
-  table.assign({&id, 1}, &value, kNow + 40 * kDay);
-  EXPECT_EQ(table.max_time_s(), kNow + 2 * kDay);
-  table.assign_add({&id, 1}, &value, kNow);
-  EXPECT_EQ(table.max_time_s(), kNow + 2 * kDay);
-  table.force_clock(kNow + 40 * kDay);
+  table.assign({&id, 1}, &value, kNow);
+  EXPECT_EQ(table.max_time_s(), kNow + kDay);
+  table.assign({&id, 1}, &value, kNow + 40 * kDay);  // the caller's own time, not that of an event
   EXPECT_EQ(table.max_time_s(), kNow + 40 * kDay);
+  table.force_clock(kNow + 50 * kDay);
+  EXPECT_EQ(table.max_time_s(), kNow + 50 * kDay);
 }
 
 TEST(Table, ACopyHasTheClockOfTheTableAndNotOfItsNewestRow) {

@@ -60,6 +60,7 @@ __all__ = [
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
+    "TRAIN_EVENT_TIMES_CLAMPED_TOTAL",
     "TRAIN_EVENT_TIME_SECONDS",
     "TRAIN_HEAD",
     "TRAIN_IDS_TOTAL",
@@ -159,6 +160,11 @@ TRAIN_STEP_SECONDS = Metric(
     name="monolith_train_step_seconds",
     kind="histogram",
     help="From the end of one step to the end of the next.",
+)
+TRAIN_EVENT_TIMES_CLAMPED_TOTAL = Metric(
+    name="monolith_train_event_times_clamped_total",
+    kind="counter",
+    help="Records whose event time was further ahead of the clock than max_event_ahead_s.",
 )
 TRAIN_EVENT_TIME_SECONDS = Metric(
     name="monolith_train_event_time_seconds",

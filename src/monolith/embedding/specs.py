@@ -188,9 +188,7 @@ class TableSpec:
             if not isinstance(piece, SliceSpec):
                 raise ConfigError(f"TableSpec.slices[{position}] is {piece!r}; give a SliceSpec")
         if (columns := sum(piece.dim for piece in slices)) > MAX_COLUMNS:
-            raise ConfigError(
-                f"TableSpec.slices have {columns} columns together; give at most {MAX_COLUMNS} (2^18)"
-            )
+            raise ConfigError(f"TableSpec.slices have {columns} columns together; give at most {MAX_COLUMNS} (2^18)")
         object.__setattr__(self, "slices", tuple(slices))
 
     def _check_slots(self, name: str) -> None:

@@ -309,7 +309,7 @@ class Table:
 
     @property
     def max_time_s(self) -> int:
-        """The event clock that expiry compares with: the newest event time, moved by at most a day per update."""
+        """The event clock that expiry compares with; gradients move it to their time, by at most a day per call."""
         return self._native.max_time_s
 
     @property

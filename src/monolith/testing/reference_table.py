@@ -292,7 +292,7 @@ class ReferenceTable:
         ids = _checked_ids(ids)
         rows = self._checked_rows(ids, rows)
         _check_time(time_s)
-        self._advance_clock(time_s)
+        self._force_clock(time_s)
         counts = Counter(ids.tolist())
         admitted: dict[int, _Row | None] = {}
         for fid, values in zip(ids.tolist(), rows, strict=True):

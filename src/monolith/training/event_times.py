@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 
 import numpy as np
 
@@ -29,13 +28,11 @@ class EventTimes:
     Args:
         max_ahead_s: Seconds by which an event may be ahead of the clock; None = any number.
         clock: The wall clock.
-        on_clamped: Called with the number of clamped records of a batch.
     """
 
-    def __init__(self, max_ahead_s: int | None, clock: Clock, on_clamped: Callable[[int], None] | None = None) -> None:
+    def __init__(self, max_ahead_s: int | None, clock: Clock) -> None:
         self._max_ahead_s = max_ahead_s
         self._clock = clock
-        self._on_clamped = on_clamped
         self._logged_at_s = -_LOG_EVERY_S
         self.clamped = 0
         """Records whose event time was clamped."""
@@ -51,8 +48,6 @@ class EventTimes:
             return batch
         count = int((times > most).sum())
         self.clamped += count
-        if self._on_clamped is not None:
-            self._on_clamped(count)
         self._log(newest, most, count)
         # A plain function of the arrays: it runs a second time for the writable form of the batch.
         return batch.changed(

@@ -78,8 +78,8 @@ class TrainingRun:
         self._is_resumed = is_resumed
         self._has_labels = False
         self._started: list[Hook] = []
-        self.event_times = EventTimes(config.max_event_ahead_s, clock)
-        self._batches = read_marked(dataset, self.event_times.bound)
+        self._event_times = EventTimes(config.max_event_ahead_s, clock)
+        self._batches = read_marked(dataset, self._event_times.bound)
         self._pipeline = Pipeline(
             stepper,
             self._batches,
@@ -131,6 +131,11 @@ class TrainingRun:
     def clock(self) -> Clock:
         """The run's clock."""
         return self._clock
+
+    @property
+    def clamped_event_times(self) -> int:
+        """Records whose event time was further ahead than ``max_event_ahead_s``."""
+        return self._event_times.clamped
 
     @property
     def is_paused(self) -> bool:

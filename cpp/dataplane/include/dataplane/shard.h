@@ -42,7 +42,6 @@ class Shard {
     std::uint64_t bytes = 0;
     std::uint64_t ids_pulled = 0;
     std::uint64_t ids_pushed = 0;
-    std::int64_t clock_s = 0;  // the table's event clock
   };
 
   // `names` are sorted, one per table. Throws ConfigError.

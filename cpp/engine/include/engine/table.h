@@ -144,8 +144,8 @@ class Table {
   // --- figures; concurrent ---
   [[nodiscard]] std::size_t size() const;
   [[nodiscard]] std::size_t memory_bytes() const;
-  // The event clock: rows expire by it. A push moves it forward by at most kMostClockStepS, so that one event with a
-  // wrong time cannot expire the table; only the first push of an empty clock sets it freely.
+  // The event clock: rows expire by it. A push of gradients moves it forward by at most kMostClockStepS, so that one
+  // event with a wrong time cannot expire the table; only the first one sets an empty clock freely.
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_.load(std::memory_order_relaxed); }
   // Moves the clock forward to `time_s`, however far.
   void force_clock(std::int64_t time_s) noexcept;

@@ -23,6 +23,7 @@ from monolith.core.metrics import (
     TABLE_NOT_ADMITTED_IDS_TOTAL,
     TABLE_ROWS,
     TRAIN_EVENT_TIME_SECONDS,
+    TRAIN_EVENT_TIMES_CLAMPED_TOTAL,
     TRAIN_HEAD,
     TRAIN_IDS_TOTAL,
     TRAIN_LOSS,
@@ -165,6 +166,7 @@ class PrometheusHook(Hook):
         self._server: MetricServer | None = None
         self._counted: dict[tuple[str, str], int] = {}
         self._newest_event_s = 0
+        self._clamped = 0
         self._saved_at_s = 0.0
 
     @property
@@ -177,6 +179,7 @@ class PrometheusHook(Hook):
         clock = run.clock
         self._saved_at_s = clock.monotonic_s()
         self._counted = {}
+        self._clamped = 0
         self.registry.compute(CHECKPOINT_AGE_SECONDS, lambda: clock.monotonic_s() - self._saved_at_s)
         self.registry.export(TRAIN_STEP, run.step)
         self._look(run)
@@ -195,6 +198,8 @@ class PrometheusHook(Hook):
         self._newest_event_s = max(self._newest_event_s, int(on_host(result.batch.event_time_s).max(initial=0)))
         if self._newest_event_s:
             export(TRAIN_EVENT_TIME_SECONDS, self._newest_event_s)
+        clamped, self._clamped = self._clamped, run.clamped_event_times
+        export(TRAIN_EVENT_TIMES_CLAMPED_TOTAL, self._clamped - clamped)
         if result.step % self._every_steps == 0:
             self._look(run)
 
