@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 
 from monolith.discovery.zookeeper_election import Election
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.testing.suites.zookeeper_ensembles import Ensemble, MemoryEnsemble, ServerEnsemble
 from monolith.testing.suites.zookeeper_suite import ZooKeeperSuite, root
 

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 
 from monolith.agent.bindings import Bindings, LayoutEntry
 from monolith.agent.layouts import Layouts
@@ -14,6 +13,7 @@ from monolith.agent.records import Container, ContainerServiceInfo, SavedModel, 
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError
 from monolith.discovery.zookeeper_session import ZooKeeperSession
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.testing.suites.zookeeper_ensembles import ServerEnsemble
 
 MODEL = SavedModel("m", "ps_0")

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from typer.testing import CliRunner
 
 from monolith.agent.bindings import Bindings, LayoutEntry
@@ -27,6 +26,7 @@ from monolith.core.durable_files import seal
 from monolith.core.errors import ConfigError, ManifestInvalid, RecordCorrupt
 from monolith.discovery.zookeeper_nodes import delete_tree, put
 from monolith.discovery.zookeeper_session import ZooKeeperSession
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.testing.suites.zookeeper_ensembles import Ensemble, MemoryEnsemble, ServerEnsemble
 
 PATIENCE_S = 60.0

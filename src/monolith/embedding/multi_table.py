@@ -60,14 +60,20 @@ class MultiTable:
     >>> tables.apply_gradients({"user": [1]}, {"user": [[1.0, 2.0]]})
     >>> {name: rows.tolist() for name, rows in tables.lookup({"user": [1], "item": [1]}).items()}
     {'item': [[0.0, 0.0]], 'user': [[-1.0, -2.0]]}
+
+    Args:
+        specs: The tables, with different names.
+        force_expiry: Let saves and evictions drop any share of the rows; see ``Table.evict``.
     """
 
-    def __init__(self, specs: Iterable[TableSpec]) -> None:
+    def __init__(self, specs: Iterable[TableSpec], *, force_expiry: bool = False) -> None:
         ordered = sorted(specs, key=lambda spec: spec.name)
         for one, other in itertools.pairwise(ordered):
             if one.name == other.name:
                 raise ConfigError(f"two tables have the name {one.name!r}; names must differ")
         self._tables = {spec.name: Table(spec) for spec in ordered}
+        for table in self._tables.values():
+            table.force_expiry = force_expiry
         self._table_of_feature = {name: name for name in self._tables}
 
     @classmethod
@@ -185,9 +191,16 @@ class MultiTable:
             return np.full(len(as_ids(table, ids)), -1, np.int8)
         return self[table].reinitialize(ids)
 
-    def evict(self, now_s: int | None = None) -> int:
-        """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given."""
-        return sum(table.evict(now_s) for table in self._tables.values())
+    def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
+        """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given.
+
+        Raises:
+            ExpiryRefused: As ``Table.evict``, for any table; nothing was changed.
+        """
+        if not force:
+            for table in self._tables.values():
+                table.check_expiry(now_s)
+        return sum(table.evict(now_s, force=True) for table in self._tables.values())
 
     @property
     def memory_bytes(self) -> int:

@@ -30,10 +30,13 @@ from monolith.embedding.learning_rates import (
 )
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, Optimizer
 
-__all__ = ["JOB_TABLES", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
+__all__ = ["JOB_TABLES", "MAX_COLUMNS", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
 
 JOB_TABLES = "monolith."
 """How the names of tables begin that are a training job's own, not its model's; the engine has the same."""
+
+MAX_COLUMNS = 1 << 18
+"""Columns of all slices of a table together; the engine has the same bound."""
 
 MAX_SLOTS = 1 << 15
 """Slots of the second id layout: 15 bits."""
@@ -61,6 +64,8 @@ class SliceSpec:
 
     def __post_init__(self) -> None:
         check_whole(self, "dim", at_least=1)
+        if self.dim > MAX_COLUMNS:
+            raise ConfigError(f"SliceSpec.dim is {self.dim}; give at most {MAX_COLUMNS} (2^18) columns")
         for name, family in (("optimizer", Optimizer), ("initializer", Initializer), ("compressor", Compressor)):
             value = getattr(self, name)
             if not isinstance(value, family):
@@ -182,6 +187,8 @@ class TableSpec:
         for position, piece in enumerate(slices):
             if not isinstance(piece, SliceSpec):
                 raise ConfigError(f"TableSpec.slices[{position}] is {piece!r}; give a SliceSpec")
+        if (columns := sum(piece.dim for piece in slices)) > MAX_COLUMNS:
+            raise ConfigError(f"TableSpec.slices have {columns} columns together; give at most {MAX_COLUMNS} (2^18)")
         object.__setattr__(self, "slices", tuple(slices))
 
     def _check_slots(self, name: str) -> None:

@@ -39,6 +39,10 @@ class ServerConfig:
     """Callers that may wait at barriers at the same time."""
     max_message_bytes: int = 256 << 20
     """Largest request or answer, in gRPC and in the data plane."""
+    max_inflight_bytes: int = 1 << 30
+    """Memory that the requests of all connections of one data-plane listener may take together."""
+    force_expiry: bool = False
+    """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
     default_dim: int = 16
     """Columns of a table that a single-table call makes without saying how many."""
     memory_limit_bytes: int | None = None
@@ -64,7 +68,8 @@ class ServerConfig:
             port = getattr(self, name)
             if port is not None and not 0 <= port < 1 << 16:
                 raise ConfigError(f"{name} is {port}; give 0 (any) to 65535")
-        for name in ("threads", "max_connections", "max_barrier_waiters", "default_dim", "max_message_bytes"):
+        positive = "threads", "max_connections", "max_barrier_waiters", "default_dim", "max_message_bytes"
+        for name in (*positive, "max_inflight_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1")
         if self.max_message_bytes >= 1 << 31:

@@ -22,16 +22,25 @@ class DataPlane:
         advertised_host: What clients are told to dial.
         max_frame_bytes: Largest request or answer.
         max_connections: Connections of each listener.
+        max_inflight_bytes: Memory of the requests of each listener.
     """
 
     def __init__(
-        self, host: str, port: int, *, advertised_host: str, max_frame_bytes: int, max_connections: int
+        self,
+        host: str,
+        port: int,
+        *,
+        advertised_host: str,
+        max_frame_bytes: int,
+        max_connections: int,
+        max_inflight_bytes: int,
     ) -> None:
         self._host = host
         self._port = port
         self._advertised_host = advertised_host
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
+        self._max_inflight_bytes = max_inflight_bytes
         # Handed out by Connect only, which asks for the server's own token; another one after every start.
         self._token = secrets.token_bytes(32)
         self._lock = threading.Lock()
@@ -70,6 +79,7 @@ class DataPlane:
             token=self._token,
             max_frame_bytes=self._max_frame_bytes,
             max_connections=self._max_connections,
+            max_inflight_bytes=self._max_inflight_bytes,
         )
 
     def _public(self, address: str) -> str:

@@ -51,7 +51,7 @@ class ParameterServer:
         clock = clock or SystemClock()
         self.config = config
         self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
-        self.tables = ShardTables(config.index, config.shards, self._log)
+        self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.force_expiry)
         """The rows; made when the first client connects."""
         self.health = Health(self.tables, config.memory_limit_bytes, clock)
         self._cut = WaitingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
@@ -67,6 +67,7 @@ class ParameterServer:
             clock=clock,
             default_dim=config.default_dim,
             max_barrier_waiters=config.max_barrier_waiters,
+            max_message_bytes=config.max_message_bytes,
         )
         threads = config.threads + config.max_barrier_waiters
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="ps")
@@ -198,6 +199,7 @@ def _data_plane(config: ServerConfig) -> DataPlane:
         advertised_host=config.advertised_host,
         max_frame_bytes=config.max_message_bytes,
         max_connections=config.max_connections,
+        max_inflight_bytes=config.max_inflight_bytes,
     )
 
 

@@ -9,6 +9,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +22,7 @@ from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
 from monolith.ps.cuts import WaitingCut
 from monolith.ps.health import Health
-from monolith.ps.single_table import SingleTableCalls
+from monolith.ps.single_table import ReplyBudget, SingleTableCalls
 from monolith.ps.tables import FlushedLog, ShardTables
 from monolith.rpc import grpc
 from monolith.telemetry.histogram import CallMetrics
@@ -81,6 +82,7 @@ class PsService:
         clock: Measures deadlines and durations.
         default_dim: Columns of tables that nobody declared.
         max_barrier_waiters: Callers that may wait at barriers.
+        max_message_bytes: Largest answer; one that would be larger is refused before its rows are read.
     """
 
     def __init__(
@@ -95,7 +97,9 @@ class PsService:
         clock: Clock,
         default_dim: int,
         max_barrier_waiters: int,
+        max_message_bytes: int,
     ) -> None:
+        self._max_message_bytes = max_message_bytes
         self._tables = tables
         self._offer = offer
         self._end_data_plane = end_data_plane
@@ -164,7 +168,8 @@ class PsService:
 
     def _lookup(self, request: messages.LookupRequest, context: Any) -> messages.LookupResponse:
         with self._drain.call():
-            return self._single.lookup(request, self._deadline(context, request.timeout_ms))
+            budget = ReplyBudget(self._max_message_bytes)
+            return self._single.lookup(request, self._deadline(context, request.timeout_ms), budget)
 
     def _apply_gradients(
         self, request: messages.ApplyGradientsRequest, context: Any
@@ -173,8 +178,14 @@ class PsService:
             return self._single.apply(request, self._deadline(context, request.timeout_ms))
 
     def _batch_lookup(self, request: messages.BatchLookupRequest, context: Any) -> messages.BatchLookupResponse:
+        budget = ReplyBudget(self._max_message_bytes)  # of all answers together
+
+        def lookup(one: messages.LookupRequest, context: Any) -> messages.LookupResponse:
+            with self._drain.call():
+                return self._single.lookup(one, self._deadline(context, one.timeout_ms), budget)
+
         return messages.BatchLookupResponse(
-            responses=[_or_status(messages.LookupResponse, self._lookup, one, context) for one in request.requests]
+            responses=[_or_status(messages.LookupResponse, lookup, one, context) for one in request.requests]
         )
 
     def _batch_apply_gradients(
@@ -257,7 +268,8 @@ class PsService:
 
     def _fused_pull(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():
-            return self._fused(self._tables.shard_of_start(request.instance).pull, request, context)
+            pull = partial(self._tables.shard_of_start(request.instance).pull, max_reply_bytes=self._max_message_bytes)
+            return self._fused(pull, request, context)
 
     def _fused_push(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():

@@ -20,9 +20,30 @@ from monolith.embedding.table import Table
 from monolith.ps.messages import ApplyGradientsRequest, ApplyGradientsResponse, LookupRequest, LookupResponse
 from monolith.ps.tables import ShardTables
 
-__all__ = ["SingleTableCalls"]
+__all__ = ["ReplyBudget", "SingleTableCalls"]
 
 _FAILED = 1
+
+
+class ReplyBudget:
+    """Bytes that the rows of one answer may take. Used by one call."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._taken = 0
+
+    def take(self, count: int) -> None:
+        """Take bytes before their rows are read.
+
+        Raises:
+            ConfigError: The answer would be larger than gRPC may send.
+        """
+        self._taken += count
+        if self._taken > self._most_bytes:
+            raise ConfigError(
+                f"the rows take {self._taken} bytes, max_message_bytes is {self._most_bytes}; ask for fewer ids at a "
+                "time, or raise it"
+            )
 
 
 class SingleTableCalls:
@@ -34,10 +55,10 @@ class SingleTableCalls:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
-    def lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
+    def lookup(self, request: LookupRequest, deadline: Deadline, budget: ReplyBudget) -> LookupResponse:
         """Return one row per id, and whether it was there before."""
         try:
-            return self._lookup(request, deadline)
+            return self._lookup(request, deadline, budget)
         except MonolithError as error:
             return LookupResponse(status_code=_FAILED, error_message=str(error))
 
@@ -48,8 +69,9 @@ class SingleTableCalls:
         except MonolithError as error:
             return ApplyGradientsResponse(status_code=_FAILED, error_message=str(error))
 
-    def _lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
+    def _lookup(self, request: LookupRequest, deadline: Deadline, budget: ReplyBudget) -> LookupResponse:
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
+        budget.take(len(ids) * table.dim * 4)
         made = 0
         if request.create_if_missing:
             with self._alone(table, deadline):

@@ -54,10 +54,11 @@ class ShardTables:
         log: What keeps changes since the last snapshot; None = they are lost with the process.
     """
 
-    def __init__(self, index: int, shards: int, log: DurableLog | None = None) -> None:
+    def __init__(self, index: int, shards: int, log: DurableLog | None = None, *, force_expiry: bool = False) -> None:
         self.index = index
         self.shards = shards
         self.log = log
+        self._force_expiry = force_expiry
         self._lock = threading.RLock()
         self._model: MultiTable | None = None
         self._shard: _native.PsShard | None = None
@@ -141,7 +142,7 @@ class ShardTables:
         for spec in specs:
             if spec.name in self._touched:
                 check_agreement([self._touched[spec.name].spec], [spec])
-        model = MultiTable(specs)
+        model = MultiTable(specs, force_expiry=self._force_expiry)
         tables = [model[name]._native for name in model]
         self._shard = _native.PsShard(self.index, self.shards, tables, list(model))
         self._model = model
@@ -302,7 +303,10 @@ class ShardTables:
 
     def evict(self, now_s: int | None) -> int:
         """Remove expired rows; return how many."""
-        return sum(table.evict(now_s) for table in self.all)
+        tables = self.all
+        for table in tables:
+            table.check_expiry(now_s)
+        return sum(table.evict(now_s, force=True) for table in tables)
 
     def set_budgets(self, headroom_bytes: int | None) -> None:
         """Let every table grow by at most this much, and never beyond its own budget; None = by any amount."""

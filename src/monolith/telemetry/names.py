@@ -55,10 +55,12 @@ __all__ = [
     "SYNC_PUBLISH_TO_SERVABLE_SECONDS",
     "SYNC_SEQUENCE",
     "TABLE_BYTES",
+    "TABLE_CLOCK_SECONDS",
     "TABLE_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
+    "TRAIN_EVENT_TIMES_CLAMPED_TOTAL",
     "TRAIN_EVENT_TIME_SECONDS",
     "TRAIN_HEAD",
     "TRAIN_IDS_TOTAL",
@@ -106,6 +108,12 @@ TABLE_BYTES = Metric(
     name="monolith_table_bytes",
     kind="gauge",
     help="Memory that the table holds, index and free rows included.",
+    labels=("table",),
+)
+TABLE_CLOCK_SECONDS = Metric(
+    name="monolith_table_clock_seconds",
+    kind="gauge",
+    help="Event clock of the table, unix seconds; rows expire by it.",
     labels=("table",),
 )
 TABLE_EVICTED_ROWS_TOTAL = Metric(
@@ -162,6 +170,11 @@ TRAIN_STEP_SECONDS = Metric(
     kind="histogram",
     help="From the end of one step to the end of the next.",
     bounds_us=_STEP_BOUNDS_US,
+)
+TRAIN_EVENT_TIMES_CLAMPED_TOTAL = Metric(
+    name="monolith_train_event_times_clamped_total",
+    kind="counter",
+    help="Records whose event time was further ahead of the clock than max_event_ahead_s.",
 )
 TRAIN_EVENT_TIME_SECONDS = Metric(
     name="monolith_train_event_time_seconds",

@@ -165,7 +165,7 @@ def test_a_snapshot_taken_during_training_holds_whole_rows_of_one_instant(tmp_pa
         lambda table, ids: table.assign_add(ids, np.ones((len(ids), 4), np.float32), time_s=9),
         lambda table, ids: table.reinitialize(ids),
         lambda table, ids: table.delete(ids),
-        lambda table, ids: table.evict(now_s=2**40),
+        lambda table, ids: table.evict(now_s=2**40, force=True),
     ],
     ids=["gradients", "no dedup", "pooled", "assign", "assign_add", "reinitialize", "delete", "evict"],
 )

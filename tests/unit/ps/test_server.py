@@ -255,6 +255,26 @@ def test_a_message_beyond_the_limit_is_refused(serve: Callable[..., PsServers]) 
         push(store, np.arange(10_000))
 
 
+def test_rows_beyond_the_limit_are_refused_before_they_are_read(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1, max_message_bytes=100_000)
+    wide = TableSpec("wide", [SliceSpec(512, optimizer=Sgd())])
+    with RemoteStore(servers.addresses, [wide], transport="grpc") as store:
+        with pytest.raises(ConfigError, match="the rows take 2048000 bytes, max_message_bytes is 100000"):
+            store.pull({"wide": np.arange(1000)})
+        assert store.pull({"wide": np.arange(40)})["wide"].shape == (40, 512)
+
+
+def test_single_table_lookups_share_the_limit_of_an_answer(serve: Callable[..., PsServers]) -> None:
+    link = ServerLink(serve(1, max_message_bytes=100_000, default_dim=512).addresses[0])
+    one = messages.LookupRequest(table_name="t", fids=[7] * 60)
+    refused = link.call("Lookup", one, 30)
+    assert "the rows take 122880 bytes, max_message_bytes is 100000" in refused.error_message
+    half = messages.LookupRequest(table_name="t", fids=[7] * 30)
+    answers = link.call("BatchLookup", messages.BatchLookupRequest(requests=[half, half]), 30).responses
+    assert [answer.error_message == "" for answer in answers] == [True, False]
+    link.close()
+
+
 def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Callable[..., PsServers]) -> None:
     (server,) = serve(1).servers
     host, _, port = server.address.rpartition(":")

@@ -165,15 +165,18 @@ class DeltaWriter:
 
     def _write(self, take: Callable[[], _T]) -> tuple[int | None, _T]:
         with self._turn:
-            with self._lock:
-                marks = self._marks()
-                has_changed = self._collector.collect()
-                taken = take()
-            _native.failpoint("delta.collected")
-            if not has_changed and marks == self._written_marks:
-                return None, taken
-            self._append(marks)
-            return self._sequence, taken
+            try:
+                with self._lock:
+                    marks = self._marks()
+                    has_changed = self._collector.collect()
+                    taken = take()
+                _native.failpoint("delta.collected")
+                if not has_changed and marks == self._written_marks:
+                    return None, taken
+                self._append(marks)
+                return self._sequence, taken
+            finally:
+                self._collector.abandon()  # whatever failed: a cut that stays would block clear() and restores
 
     def _append(self, marks: bytes) -> None:
         sequence = self._sequence + 1

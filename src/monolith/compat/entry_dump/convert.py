@@ -258,8 +258,8 @@ def _export(table: Table, progress: Progress | None, before: int, total: int) ->
     limits *= _SECONDS_PER_DAY
     newest = table.max_time_s
     done = 0
-    for shard in range(table._native.shards):
-        ids = table._native.shard_ids(shard)
+    for part in range(table._native.parts):
+        ids = table._native.part_ids(part)
         for begin in range(0, len(ids), _PAGE_ROWS):
             rows = _Rows(*table._native.raw_rows(ids[begin : begin + _PAGE_ROWS]))
             done += len(rows.ids)

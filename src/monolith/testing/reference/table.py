@@ -175,7 +175,7 @@ class ReferenceTable:
         if self.spec.nan_gradients == "error" and not np.isfinite(grads).all():
             raise ConfigError(f"table {self.spec.name!r}: a gradient is NaN or Inf; nothing was applied")
         self._scales = [scale_at(p, step, s) for p, s in zip(self.spec.slices, self._scales, strict=True)]
-        self._see_time(time_s)
+        self._advance_clock(time_s)
         for fid, grad, then, count in self._steps_of(ids, grads, latest, sightings, dedup):
             was_present = fid in self._rows
             row = self._row_for(fid, count)
@@ -246,7 +246,7 @@ class ReferenceTable:
         if clear:
             self.clear()
         self._rows.update(state.rows)
-        self._see_time(state.max_time_s)
+        self._force_clock(state.max_time_s)
         self._scales = state.scales
         self._filter = state.admission
 
@@ -292,7 +292,7 @@ class ReferenceTable:
         ids = _checked_ids(ids)
         rows = self._checked_rows(ids, rows)
         _check_time(time_s)
-        self._see_time(time_s)
+        self._force_clock(time_s)
         counts = Counter(ids.tolist())
         admitted: dict[int, _Row | None] = {}
         for fid, values in zip(ids.tolist(), rows, strict=True):
@@ -335,8 +335,12 @@ class ReferenceTable:
             self.stats.touched_dropped += len(self._touched)
             self._touched.clear()
 
-    def _see_time(self, time_s: int) -> None:
+    def _force_clock(self, time_s: int) -> None:
         self._max_time_s = max(self._max_time_s, time_s)
+
+    def _advance_clock(self, time_s: int) -> None:
+        """Move the clock by at most a day; the first time of an empty clock sets it."""
+        self._force_clock(min(time_s, self._max_time_s + _DAY_S) if self._max_time_s else time_s)
 
     # --- arguments ---
 

@@ -13,8 +13,8 @@ from typing import Protocol, Self
 from monolith.core.clock import SystemClock
 from monolith.discovery.zookeeper_client import ZooKeeperClient
 from monolith.discovery.zookeeper_session import ZooKeeperSession
-from monolith.testing.cutting_proxy import CuttingProxy
 from monolith.testing.fakes.memory_zookeeper import MemoryZooKeeper, MemoryZooKeeperClient
+from monolith.testing.processes.cutting_proxy import CuttingProxy
 
 __all__ = ["Ensemble", "MemoryEnsemble", "ServerEnsemble"]
 
