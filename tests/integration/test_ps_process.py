@@ -86,7 +86,7 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_told(start: Callable[...
     status, errors = process.end(signal.SIGTERM)
     assert status == 0
     assert "Traceback" not in errors
-    assert "parameter server listens index=0 shards=1" in errors
+    assert "parameter server listening index=0 shards=1" in errors
 
 
 def test_wrong_arguments_are_one_line(tmp_path: Path) -> None:

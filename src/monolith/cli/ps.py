@@ -61,6 +61,9 @@ def ps(
     delta_interval: Annotated[
         float, typer.Option(min=0.01, help="Seconds between segments of the delta log: what a crash may lose.")
     ] = 1.0,
+    discard_log: Annotated[
+        bool, typer.Option("--discard-log", help="Set the delta log of another number of servers aside and start.")
+    ] = False,
     memory_limit_mb: Annotated[int | None, typer.Option(min=1, help="Memory of all tables; then no new rows.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
@@ -90,6 +93,7 @@ def ps(
         recover_from=recover_from,
         delta_log=delta_log,
         delta_interval_s=delta_interval,
+        discard_log=discard_log,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
         security=security,
         threads=threads,

@@ -1,4 +1,4 @@
-"""The native data plane of a server: its listeners, on a Unix socket and on TCP, and the token they ask for."""
+"""The native data plane of a server: listeners on a Unix socket and on TCP, and their token."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class DataPlane:
 
     Args:
         host: Interface of the TCP listener.
-        port: Its port; 0 lets the system choose.
-        advertised_host: What clients are told to dial.
-        max_frame_bytes: Largest request or answer.
+        port: TCP port; 0 lets the system choose.
+        advertised_host: Host that clients dial.
+        max_frame_bytes: Limit of one request and one response.
         max_connections: Connections of each listener.
     """
 
@@ -32,7 +32,7 @@ class DataPlane:
         self._advertised_host = advertised_host
         self._max_frame_bytes = max_frame_bytes
         self._max_connections = max_connections
-        # Handed out by Connect only, which asks for the server's own token; another one after every start.
+        # Only Connect returns it, which requires the token of the server. New in every instance.
         self._token = secrets.token_bytes(32)
         self._lock = threading.Lock()
         self._folder: Path | None = None
@@ -40,7 +40,7 @@ class DataPlane:
         self._listeners: list[_native.PsListener] = []
 
     def offer(self, shard: _native.PsShard) -> tuple[list[str], bytes]:
-        """Listen for a shard, if not yet; return the addresses and the token."""
+        """Listen for a shard, unless done; return the addresses and the token."""
         with self._lock:
             if self._shard is not shard:
                 self._close()
@@ -48,7 +48,7 @@ class DataPlane:
             return [self._public(one.address) for one in self._listeners], self._token
 
     def _open(self, shard: _native.PsShard) -> None:
-        # A private folder in a short place: the path of a Unix socket has at most 107 bytes.
+        # A private folder with a short path: the path of a Unix socket has at most 107 bytes.
         self._folder = Path(tempfile.mkdtemp(prefix="monolith-ps-"))
         path = str(self._folder / f"{shard.index}.sock")
         try:
@@ -78,7 +78,7 @@ class DataPlane:
         return f"tcp:{self._advertised_host}:{address.rpartition(':')[2]}"
 
     def close(self) -> None:
-        """End all connections and listen no more; calls under way end first."""
+        """Close listeners and connections after the calls that are under way."""
         with self._lock:
             self._close()
 

@@ -1,7 +1,7 @@
-"""Lookup and update of one table per call: the classic calls, whose answer carries a status and a message.
+"""Lookup and update of one table per call, with a status and a message in the response.
 
-Works on messages and tables; knows no transport. A deadline is looked at before every piece of work, and no call waits
-for a table any longer than that.
+Works on messages and tables; independent of transports. Every call checks its deadline before it works, and waits for a
+table no longer than that.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FAILED = 1
 
 
 class SingleTableCalls:
-    """Answers for the tables of one server; a table that nobody declared is made when it is first named."""
+    """Serves single-table calls of one server; creates an undeclared table on first use."""
 
     def __init__(self, tables: ShardTables, default_dim: int) -> None:
         self._tables = tables
@@ -35,7 +35,7 @@ class SingleTableCalls:
         self._locks: dict[str, threading.Lock] = {}
 
     def lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
-        """Return one row per id, and whether it was there before."""
+        """Return one row per id, and whether it existed before."""
         try:
             return self._lookup(request, deadline)
         except MonolithError as error:
@@ -52,7 +52,7 @@ class SingleTableCalls:
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
         made = 0
         if request.create_if_missing:
-            with self._alone(table, deadline):
+            with self._exclusive(table, deadline):
                 found = table.contains(ids)
                 missing = np.unique(ids[~found])
                 if made := len(missing):
@@ -70,7 +70,7 @@ class SingleTableCalls:
         if len(grads) != len(ids) * table.dim:
             raise DimensionMismatch(f"Gradient size mismatch: expected {len(ids) * table.dim}, got {len(grads)}")
         rates = np.full(len(table.spec.slices), request.learning_rate, np.float32)
-        with self._alone(table, deadline):
+        with self._exclusive(table, deadline):
             found = table.contains(ids)
             if found.any():
                 rows = grads.reshape(len(ids), table.dim)[found]
@@ -87,9 +87,9 @@ class SingleTableCalls:
     def _ids(self, fids: object) -> Ids:
         ids = np.array(fids, np.int64)
         owners = shard_of(ids, self._tables.shards)
-        strangers = np.flatnonzero(owners != self._tables.index)
-        if len(strangers):
-            at = strangers[0]
+        foreign = np.flatnonzero(owners != self._tables.index)
+        if len(foreign):
+            at = foreign[0]
             raise ConfigError(
                 f"id {ids[at]} belongs to shard {owners[at]} of {self._tables.shards}, this is shard "
                 f"{self._tables.index}; send it there"
@@ -97,8 +97,8 @@ class SingleTableCalls:
         return ids
 
     @contextmanager
-    def _alone(self, table: Table, deadline: Deadline) -> Iterator[None]:
-        """Keep other calls of this kind from the table, so that what was found stays what is there."""
+    def _exclusive(self, table: Table, deadline: Deadline) -> Iterator[None]:
+        """Exclude other single-table calls from the table between its check and its change."""
         with self._lock:
             lock = self._locks.setdefault(table.spec.name, threading.Lock())
         remaining_s = deadline.remaining_s()
@@ -117,4 +117,4 @@ def _check(deadline: Deadline) -> None:
 
 
 def _late() -> RpcTimeout:
-    return RpcTimeout("Timeout: the deadline passed before the table's turn came; nothing was changed")
+    return RpcTimeout("Timeout: the deadline passed before the table was free; nothing was changed")

@@ -299,6 +299,50 @@ def test_rewinding_takes_back_what_was_learnt_and_what_the_log_brought_back(
         assert [server.tables.rows for server in servers.servers] == [0, 0]
 
 
+# --- foreign logs ---
+
+
+def test_a_log_of_another_number_of_servers_is_refused_without_a_checkpoint(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+    servers.servers[0].stop(0)
+    folder = tmp_path / "log" / "ps_0"
+    wrong = ServerConfig(index=0, shards=2, delta_log=folder)
+    with pytest.raises(ConfigError, match=r"ps_0' is of 1 servers, this server is one of 2.*--discard-log"):
+        ParameterServer(wrong).start()
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        assert rows(store) == learnt(0), "the wrong start has lost nothing"
+
+
+def test_a_foreign_log_is_set_aside_and_works_again_when_it_is_moved_back(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+    servers.servers[0].stop(0)
+    folder = tmp_path / "log" / "ps_0"
+    for count in (2, 1, 2):
+        servers = durable(count, discard_log=True)
+        with RemoteStore(servers.addresses, [TABLE]) as store:
+            learn(store, 5)
+            store.flush_deltas()
+        for server in servers.servers:
+            server.stop(0)
+        aside = sorted(folder.glob("foreign-*"))
+        assert 1 <= len(aside) <= 2, "the newest two are kept"
+        if count == 2 and len(aside) == 1:
+            (first,) = aside
+            assert DeltaReader(first).replay(tables := MultiTable([TABLE])).segments == 1
+            assert rows(tables) == learnt(0)
+
+
 # --- what is wrong with a log ---
 
 
@@ -316,7 +360,7 @@ def test_a_damaged_log_is_an_error_that_says_what_to_do(durable: Callable[..., P
     content[-5] ^= 1
     segment.write_bytes(content)
     config = ServerConfig(recover_from=tmp_path / "s", delta_log=folder)
-    with pytest.raises(DeltaLogBroken, match=r"checksum.*or move '.*ps_0' away to go on from the checkpoint alone"):
+    with pytest.raises(DeltaLogBroken, match=r"checksum.*or move '.*ps_0' away"):
         ParameterServer(config).start()
     segment.unlink()
     server = ParameterServer(config)

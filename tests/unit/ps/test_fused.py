@@ -41,9 +41,9 @@ def test_what_is_pushed_is_what_is_pulled(ids: list[list[int]], half: bool) -> N
 
 
 def test_a_reply_of_another_length_is_refused() -> None:
-    with pytest.raises(ClusterError, match="a reply has 4 bytes, 8 are needed"):
+    with pytest.raises(ClusterError, match="a reply has 4 bytes, expected 8"):
         decode_rows(bytes(4), [(1, 2)], half=False)
-    with pytest.raises(ClusterError, match="a reply has 4 bytes, 2 are needed"):
+    with pytest.raises(ClusterError, match="a reply has 4 bytes, expected 2"):
         decode_rows(bytes(4), [(1, 1)], half=True)
 
 

@@ -199,7 +199,7 @@ def test_arguments_are_checked_before_any_call(client: PsClient) -> None:
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(ShardUnavailable, match=r"Connection failed to 127\.0\.0\.1:1: "):
         PsClient(["http://127.0.0.1:1"], timeout_s=5)
-    with pytest.raises(ConfigError, match="give host:port"):
+    with pytest.raises(ConfigError, match="host:port"):
         PsClient(["nonsense"])
 
 

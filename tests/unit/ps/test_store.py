@@ -115,7 +115,7 @@ def test_servers_are_put_in_order_whatever_order_they_are_given_in(serve: Any) -
 
 def test_the_same_server_twice_is_refused(serve: Any) -> None:
     servers = serve(2)
-    with pytest.raises(ConfigError, match=r"indexes are to be 0 to 1, each once"):
+    with pytest.raises(ConfigError, match=r"indexes .* 0 to 1"):
         RemoteStore([servers.addresses[0]] * 2, [WIDE])
 
 
@@ -130,7 +130,7 @@ def test_wrong_settings_are_refused(serve: Any) -> None:
         RemoteStore([], [WIDE])
     with pytest.raises(ConfigError, match="transport is 'carrier pigeon'"):
         RemoteStore(["127.0.0.1:1"], [WIDE], transport="carrier pigeon")
-    with pytest.raises(ConfigError, match="names must differ"):
+    with pytest.raises(ConfigError, match="distinct names"):
         RemoteStore(["127.0.0.1:1"], [WIDE, WIDE])
 
 
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_answer_is_named_and_the_wait_ends() -> None:
     ("field", "spec"),
     [
         ("dim is 3 at the client, 2 at the server", TableSpec("user", [SliceSpec(3, optimizer=Sgd())])),
-        ("slices is '2 of them'", TableSpec("user", [SliceSpec(1, optimizer=Sgd()), SliceSpec(1, optimizer=Sgd())])),
+        ("slices is '2 items'", TableSpec("user", [SliceSpec(1, optimizer=Sgd()), SliceSpec(1, optimizer=Sgd())])),
         (r"slices\[0\].optimizer.kind is 'adam'", TableSpec("user", [SliceSpec(2, optimizer=Adam())])),
         (
             r"admission.kind",
@@ -266,9 +266,9 @@ def test_a_server_that_comes_back_empty_is_an_error_that_nobody_can_miss(
     store = store_of(servers, transport=transport)
     store.push({"user": np.arange(4)}, {"user": np.ones((4, 2), np.float32)})
     servers.restart(0)
-    with pytest.raises(ClusterError, match=r"server 0 at .* was started anew and has no rows"):
+    with pytest.raises(ClusterError, match=r"server 0 at .* restarted without its rows"):
         store.pull({"user": np.arange(4)})
-    with pytest.raises(ClusterError, match="was started anew"):
+    with pytest.raises(ClusterError, match=r"server 0 .* restarted"):
         store.snapshot("/nowhere")
 
 
@@ -278,7 +278,7 @@ def test_a_restart_is_noticed_over_grpc_even_after_another_client_has_connected(
     store.push({"user": np.array([1])}, {"user": np.ones((1, 2), np.float32)})
     servers.restart(0)
     store_of(servers, transport="grpc")
-    with pytest.raises(ClusterError, match="was started anew and has no rows"):
+    with pytest.raises(ClusterError, match="restarted without its rows"):
         store.pull({"user": np.array([1])})
 
 
