@@ -54,7 +54,7 @@ def test_it_must_be_connected_and_not_closed() -> None:
     ("text", "message"),
     [
         ("", "TF_CONFIG is required for Primus discovery"),
-        ("{", "TF_CONFIG is no JSON"),
+        ("{", "TF_CONFIG is invalid JSON"),
         ("[]", "TF_CONFIG is a list"),
         ('{"task": {}}', "TF_CONFIG cluster is None"),
         ('{"cluster": {"ps": "a:1"}, "task": {"type": "ps", "index": 0}}', "cluster.ps is 'a:1'"),
