@@ -1,4 +1,4 @@
-"""Every discovery that can be written to passes one suite; then what each store alone can suffer."""
+"""Every writable discovery passes one suite; then come the failures of each store."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class TestMemory(DiscoverySuite):
         registry = MemoryRegistry()
         return lambda: MemoryDiscovery(registry)
 
-    def test_a_heartbeat_brings_back_what_the_store_has_lost(self) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_store_lost(self) -> None:
         registry = MemoryRegistry()
         with DiscoveryGuard(MemoryDiscovery(registry)) as one, watching(one) as next_event:
             one.register(service(0))
@@ -59,7 +59,7 @@ class TestFile(DiscoverySuite):
     def peers(self, tmp_path: Path) -> Peers:
         return lambda: FileDiscovery(tmp_path / "job", watch_interval_s=0.02)
 
-    def test_a_heartbeat_brings_back_what_the_store_has_lost(self, peers: Peers, tmp_path: Path) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_store_lost(self, peers: Peers, tmp_path: Path) -> None:
         with DiscoveryGuard(peers()) as one:
             one.register(service(0))
             (tmp_path / "job" / "ps" / "0").unlink()
@@ -110,7 +110,7 @@ class TestZooKeeper(DiscoverySuite):
                 assert next_event().service.address == "127.0.0.1:2222"
             assert one.session.session_id != before
 
-    def test_a_lost_place_is_not_taken_back_from_a_successor(
+    def test_a_lost_place_stays_with_its_successor(
         self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         job = uuid.uuid4().hex
@@ -133,7 +133,7 @@ class TestZooKeeper(DiscoverySuite):
             dead.close()
             assert [found.address for found in new.query("ps")] == ["127.0.0.1:2222"]
 
-    def test_a_node_that_someone_removed_comes_back_with_the_renewal(self, zookeeper: ZooKeeperServer) -> None:
+    def test_a_removed_node_comes_back_with_the_renewal(self, zookeeper: ZooKeeperServer) -> None:
         job = uuid.uuid4().hex
         one = zookeeper_peer(zookeeper, job, renewal_period_s=0.05)
         with DiscoveryGuard(one), watching(one) as next_event:
@@ -142,7 +142,7 @@ class TestZooKeeper(DiscoverySuite):
             one.session.delete(f"/monolith/{job}/ps.0")
             eventually(lambda: len(one.query("ps")) == 1)
 
-    def test_empty_and_strange_nodes_are_no_services(
+    def test_empty_and_invalid_nodes_are_skipped(
         self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         job = uuid.uuid4().hex
@@ -164,8 +164,8 @@ class TestZooKeeper(DiscoverySuite):
             member.register(service(0))
             assert len(member.query("ps")) == 1
 
-    def test_nobody_there_is_said_at_once_and_cleaned_up(self) -> None:
-        with socket.socket() as taken:  # bound, but nobody listens
+    def test_an_unreachable_server_fails_promptly_and_leaves_nothing_open(self) -> None:
+        with socket.socket() as taken:  # bound, without a listener
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             nobody = ZooKeeperDiscovery(address, "job", timeout_s=0.2)
@@ -230,7 +230,7 @@ def test_services_outlive_a_killed_zookeeper_and_come_back_to_an_empty_one(zooke
             eventually(lambda: not one.session.is_away and not other.session.is_away)
             eventually(lambda: other.query("ps") == known)
 
-            # A server that knows nothing refuses the old sessions; new ones are opened, and the service is put back.
+            # A server without state refuses the old sessions; the client opens new ones and registers again.
             before = one.session.session_id
             server.kill()
             server.forget()
@@ -253,7 +253,7 @@ class Hasty(SystemClock):
 
 
 class ConsulSuite(DiscoverySuite):
-    """What both dialects must do."""
+    """Tests of both dialects."""
 
     @pytest.fixture
     def peers(self, consul: ConsulServer) -> Peers:
@@ -268,7 +268,7 @@ class ConsulSuite(DiscoverySuite):
             with pytest.raises(RetriesExhausted, match=r"5 attempts.*Consul query at 127\.0\.0\.1"):
                 one.query("ps")
 
-    def test_a_heartbeat_brings_back_what_the_agent_has_lost(self, peers: Peers, consul: ConsulServer) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_agent_lost(self, peers: Peers, consul: ConsulServer) -> None:
         with DiscoveryGuard(peers()) as one:
             one.register(service(0))
             consul.forget()

@@ -1,4 +1,4 @@
-"""What every work list must do, in memory and in a folder."""
+"""One suite for work lists, in memory and in a folder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_only_the_holder_can_be_done(make: Make) -> None:
     assert shared.requeue("a") == []
 
 
-def test_a_restarted_worker_takes_up_what_nobody_else_has(make: Make) -> None:
+def test_a_restarted_worker_takes_files_that_no_other_worker_has(make: Make) -> None:
     shared = make(FILES)
     for _ in range(2):
         shared.claim("a")
@@ -85,7 +85,7 @@ def test_the_state_is_json_and_brings_everything_back(make: Make, tmp_path: Path
     "state",
     [None, {}, {"waiting": ["a"], "claimed": {"a": "w"}, "done": []}, {"waiting": [1], "claimed": {}, "done": []}],
 )
-def test_a_state_that_is_none_is_refused(make: Make, state: object) -> None:
+def test_an_invalid_state_is_refused(make: Make, state: object) -> None:
     with pytest.raises(DataError, match="not the state of a work list"):
         make(FILES).restore(state)  # type: ignore[arg-type]
 
@@ -117,7 +117,7 @@ def test_threads_share_every_file_out_exactly_once(make: Make) -> None:
     assert len(shared.state()["done"]) == 60
 
 
-def test_a_worker_that_resumes_takes_back_what_it_finished_since(make: Make) -> None:
+def test_a_worker_that_resumes_gets_back_files_finished_since_its_position(make: Make) -> None:
     shared = make(["a", "b", "c", "d", "e"])
     assert [shared.claim("one") for _ in range(4)] == ["a", "b", "c", "d"]
     for file in ("a", "c", "b"):

@@ -53,7 +53,7 @@ class ServiceInfo:
     """One process that other processes can find.
 
     The place of a service is its type and its index. Backends that store only an address per place (file, ZooKeeper,
-    Consul) return the id ``<type>-<index>`` and no metadata, whatever was registered.
+    Consul) return the id ``<type>-<index>`` and no metadata.
     """
 
     service_type: str

@@ -147,7 +147,7 @@ class PsClient:
             Number of distinct ids that were updated, and of ids without a row.
 
         Raises:
-            ClusterError: A server is unreachable, or refused; others may have applied their part.
+            ClusterError: A server is unreachable, or refused; other servers may have applied their part.
         """
         update = _Update(
             GradientEntry(

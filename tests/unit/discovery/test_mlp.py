@@ -82,7 +82,7 @@ def test_a_deregistered_service_is_hidden_until_it_registers() -> None:
         (own(service_type="worker"), "this process is ps 0"),
     ],
 )
-def test_only_what_the_environment_says_can_be_registered(service: ServiceInfo, message: str) -> None:
+def test_only_the_process_of_the_environment_can_be_registered(service: ServiceInfo, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         opened(PS_0).register(service)
 

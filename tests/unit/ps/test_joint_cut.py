@@ -1,4 +1,4 @@
-"""One cut over several servers: never half of a push, and never a server that stands still."""
+"""One cut over several servers: never half of a push, and never a blocked server."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Cluster:
         return self.links[server].call("Cut", messages.CutRequest(instance=self.instances[server], hold=hold), 30)
 
     def counters(self, cuts: dict[int, int], path: Path) -> list[float]:
-        """What is in a cut."""
+        """Return the content of a cut."""
         RemoteCut(self.links, cuts, {"t": COUNTER}, 60).write(path)
         return [float(value) for value in MultiTable.load(path).lookup({"t": PAIR})["t"].ravel()]
 
@@ -150,7 +150,7 @@ def test_a_hold_ends_with_its_release_and_with_another_hold(two: Callable[..., C
     cluster.push(0, 1)
 
 
-def test_when_one_server_is_away_the_others_go_on_at_once(two: Callable[..., Cluster]) -> None:
+def test_when_one_server_is_unreachable_the_others_resume_immediately(two: Callable[..., Cluster]) -> None:
     cluster = two(hold_lease_s=600)
     cluster.servers.servers[1].stop(0)
     with pytest.raises(ShardUnavailable):

@@ -1,4 +1,4 @@
-"""A server's life: what it offers, watches, refuses and leaves behind."""
+"""Life cycle of a server: services, health, refusals, shutdown."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_stopping_leaves_no_thread_socket_or_file() -> None:
     for thread in left:
         thread.join(30)  # workers of a stopped pool end by themselves
     assert not [thread for thread in left if thread.is_alive()]
-    assert len(os.listdir("/proc/self/fd")) <= files + 4  # gRPC keeps a few of its own
+    assert len(os.listdir("/proc/self/fd")) <= files + 4  # gRPC keeps a few open
 
 
 def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
@@ -107,7 +107,7 @@ def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
 
 
 @pytest.mark.parametrize("saved_shards", [None, 3])
-def test_a_server_recovers_its_shard_before_anyone_connects(
+def test_a_server_recovers_its_shard_before_a_client_connects(
     serve: Callable[..., PsServers], tmp_path: Path, saved_shards: int | None
 ) -> None:
     local = MultiTable([ONE])
@@ -119,7 +119,7 @@ def test_a_server_recovers_its_shard_before_anyone_connects(
         assert (store.pull({"t": np.arange(100)})["t"].ravel() == np.arange(100)).all()
 
 
-def test_a_model_that_differs_from_what_was_saved_gets_the_rows_in_its_own_tables(
+def test_a_model_that_differs_from_the_snapshot_gets_the_rows_in_its_own_tables(
     serve: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     local = MultiTable([ONE])
@@ -141,7 +141,7 @@ def test_nothing_sound_to_recover_from_is_an_error(tmp_path: Path) -> None:
 # --- memory, health, metrics ---
 
 
-def test_past_the_memory_limit_new_rows_are_refused_and_old_ones_go_on(serve: Callable[..., PsServers]) -> None:
+def test_past_the_memory_limit_new_rows_are_refused_and_old_rows_are_updated(serve: Callable[..., PsServers]) -> None:
     wide = TableSpec("t", [SliceSpec(16, optimizer=Adagrad())])
     servers = serve(1, memory_limit_bytes=2_000_000)
     (server,) = servers.servers
@@ -192,7 +192,7 @@ def test_metrics_and_health_over_http(serve: Callable[..., PsServers]) -> None:
         assert get(server.metrics_address, "/else")[0] == 404
 
 
-def test_figures_count_fused_calls_too(serve: Callable[..., PsServers]) -> None:
+def test_statistics_count_fused_calls_too(serve: Callable[..., PsServers]) -> None:
     servers = serve(1)
     with RemoteStore(servers.addresses, [ONE], transport="grpc") as store, PsClient(servers.addresses) as client:
         push(store)
@@ -263,7 +263,7 @@ def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Calla
 # --- cuts and draining ---
 
 
-def test_a_cut_that_nobody_saves_is_let_go_when_its_lease_ends() -> None:
+def test_an_unsaved_cut_is_dropped_when_its_lease_ends() -> None:
     clock = FakeClock()
     tables = ShardTables(0, 1)
     tables.connect([ONE], 1)
