@@ -102,6 +102,19 @@ def test_wrong_arguments_are_one_line(tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+def test_a_server_that_loses_its_place_stops(start: Callable[..., Process], tmp_path: Path) -> None:
+    flags = ("--discovery", "file", "--discovery-folder", str(tmp_path), "--heartbeat-s", "0.1")
+    older, newer = start(*flags), start(*flags)
+    _, errors = older.child.communicate(timeout=60)
+    assert older.child.returncode == 1
+    assert "place in discovery lost to another server" in errors
+    assert newer.child.poll() is None
+    discovery = FileDiscovery(tmp_path)
+    discovery.connect()
+    assert [service.address for service in discovery.query("ps")] == [newer.address]
+    discovery.close()
+
+
 def test_servers_are_found_by_discovery_and_leave_it(start: Callable[..., Process], tmp_path: Path) -> None:
     flags = ("--num-ps", "2", "--discovery", "file", "--discovery-folder", str(tmp_path))
     servers = [start("--index", str(index), *flags) for index in range(2)]

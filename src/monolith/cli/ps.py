@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from monolith.core.errors import ClusterError
+from monolith.core.errors import AlreadyRegistered, ClusterError
 
 if TYPE_CHECKING:
     from monolith.discovery import DiscoveryGuard
@@ -122,8 +122,11 @@ def ps(
 def _say_alive(guard: DiscoveryGuard, service_id: str) -> None:
     try:
         guard.heartbeat(service_id)
+    except AlreadyRegistered as error:  # workers must not train on two copies of one shard
+        logger.error("place in discovery lost to another server, stopping id=%s error=%s", service_id, error)
+        raise
     except ClusterError as error:  # the tables are worth more than the registration
-        logger.warning("discovery did not take a sign of life id=%s error=%s", service_id, error)
+        logger.warning("heartbeat failed id=%s error=%s", service_id, error)
 
 
 def _show(server: ParameterServer, as_json: bool) -> None:

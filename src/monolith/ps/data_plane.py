@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import secrets
 import shutil
+import socket
 import tempfile
 import threading
+import time
 from pathlib import Path
 
 from monolith import _native
 
-__all__ = ["DataPlane"]
+__all__ = ["DataPlane", "remove_dead_folders"]
+
+logger = logging.getLogger(__name__)
+
+_PREFIX = "monolith-ps-"
+_YOUNG_S = 60.0
+"""Age below which a folder may belong to a server that is about to listen."""
 
 
 class DataPlane:
@@ -49,7 +59,8 @@ class DataPlane:
 
     def _open(self, shard: _native.PsShard) -> None:
         # A private folder with a short path: the path of a Unix socket has at most 107 bytes.
-        self._folder = Path(tempfile.mkdtemp(prefix="monolith-ps-"))
+        remove_dead_folders(Path(tempfile.gettempdir()))
+        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
         path = str(self._folder / f"{shard.index}.sock")
         try:
             self._listeners.append(self._listener(shard, unix_path=path))
@@ -89,3 +100,33 @@ class DataPlane:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
         self._shard = None
+
+
+def remove_dead_folders(folder: Path) -> int:
+    """Remove socket folders of servers that were killed, of this user; return their number.
+
+    A folder is dead if no process listens on its sockets and it is older than a minute.
+    """
+    removed = 0
+    for path in folder.glob(f"{_PREFIX}*"):
+        try:
+            stat = path.stat(follow_symlinks=False)
+            is_old = time.time() - stat.st_mtime > _YOUNG_S
+            if stat.st_uid == os.getuid() and is_old and not any(_is_listening(one) for one in path.glob("*.sock")):
+                shutil.rmtree(path)
+                removed += 1
+        except OSError as error:  # removed meanwhile, or not a folder
+            logger.debug("socket folder not removed path=%s error=%s", path, error)
+    return removed
+
+
+def _is_listening(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(1.0)
+        try:
+            client.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True  # busy, or not ours to judge
+    return True

@@ -46,7 +46,7 @@ class ServerLink:
     """Calls one server. Thread safe; connects on first use.
 
     Args:
-        address: ``host:port``, with or without ``http://``.
+        address: ``host:port``, with or without ``http://``; ``https://`` needs TLS in ``security``.
         security: TLS and token.
         max_message_bytes: Limit of one request and one response.
     """
@@ -58,6 +58,11 @@ class ServerLink:
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdecimal()):
             raise ConfigError(f"address of a parameter server is {address!r}, expected host:port")
+        if address.startswith("https://") and not (security or Security()).is_encrypted:
+            raise ConfigError(
+                f"address of a parameter server is {address!r}, but TLS is off; give the authority of its certificate "
+                "(ca_file), or write http://"
+            )
         self._channel = grpc.open_channel(self.address, security or Security(), max_message_bytes)
         self._calls = {
             verb: self._channel.unary_unary(

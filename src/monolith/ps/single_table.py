@@ -26,7 +26,7 @@ _FAILED = 1
 
 
 class SingleTableCalls:
-    """Serves single-table calls of one server; creates an undeclared table on first use."""
+    """Serves single-table calls of one server; a lookup that creates rows creates an undeclared table too."""
 
     def __init__(self, tables: ShardTables, default_dim: int) -> None:
         self._tables = tables
@@ -49,6 +49,8 @@ class SingleTableCalls:
             return ApplyGradientsResponse(status_code=_FAILED, error_message=str(error))
 
     def _lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
+        if not request.create_if_missing and self._tables.find(request.table_name) is None:
+            return self._lookup_nothing(request)
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
         made = 0
         if request.create_if_missing:
@@ -64,7 +66,15 @@ class SingleTableCalls:
             rows[~found] = 0
         return LookupResponse(embeddings=rows.ravel(), found=found, num_found=int(found.sum()), num_initialized=made)
 
+    def _lookup_nothing(self, request: LookupRequest) -> LookupResponse:
+        """Return zeros for a table that does not exist; a read creates no table."""
+        count = len(self._ids(request.fids))
+        dim = request.dim_size if request.dim_size > 0 else self._default_dim
+        return LookupResponse(embeddings=np.zeros(count * dim, np.float32), found=np.zeros(count, np.bool_))
+
     def _apply(self, request: ApplyGradientsRequest, deadline: Deadline) -> ApplyGradientsResponse:
+        if self._tables.find(request.table_name) is None:  # no id has a row
+            return ApplyGradientsResponse(num_not_found=len(self._ids(request.fids)))
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
         grads = np.array(request.gradients, np.float32)
         if len(grads) != len(ids) * table.dim:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
-from monolith.core.errors import ConfigError, SchemaMismatch, ShardUnavailable
+from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, ShardUnavailable
 from monolith.embedding.multi_table import MultiTable, RestoreReport
 from monolith.embedding.optimizers import Sgd
 from monolith.embedding.snapshot import SavedTable, TableCut, read_manifest, spec_of
@@ -27,9 +27,12 @@ from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
 from monolith.ps.durable_log import DurableLog
 
-__all__ = ["FlushedLog", "ShardTables"]
+__all__ = ["MAX_TOUCHED_TABLES", "FlushedLog", "ShardTables"]
 
 logger = logging.getLogger(__name__)
+
+MAX_TOUCHED_TABLES = 256
+"""Limit of tables that single-table calls create; each takes memory, and labels in the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,24 +141,32 @@ class ShardTables:
             self.log.recover(self._required(), self.shard, saved)
 
     def _make(self, specs: Sequence[TableSpec]) -> None:
-        for spec in specs:
-            if spec.name in self._touched:
-                check_agreement([self._touched[spec.name].spec], [spec])
         model = MultiTable(specs)
         tables = [model[name]._native for name in model]
         self._shard = _native.PsShard(self.index, self.shards, tables, list(model))
         self._model = model
+        for name in model:
+            if (touched := self._touched.pop(name, None)) is not None:
+                logger.warning("undeclared table replaced by its declaration table=%s rows=%d", name, len(touched))
 
     def _restore_model(self, path: str | PathLike[str]) -> RestoreReport:
         return self._required().restore(path, shard=(self.index, self.shards))
 
     def touch(self, name: str, dim: int, default_dim: int) -> Table:
-        """Return a table for a single-table call; create an undeclared one with zeros and plain SGD."""
+        """Return a table for a call that creates rows; create an undeclared one with zeros and plain SGD.
+
+        Raises:
+            ConfigError: ``name`` is empty.
+            CapacityExceeded: The server has ``MAX_TOUCHED_TABLES`` undeclared tables.
+        """
         with self._lock:
-            table = self._find(name)
+            table = self.find(name)
             if table is None:
-                if not name:
-                    raise ConfigError("table_name is empty; name the table")
+                if len(self._touched) >= MAX_TOUCHED_TABLES:
+                    raise CapacityExceeded(
+                        f"table {name!r} is not declared, and this server has {MAX_TOUCHED_TABLES} undeclared tables, "
+                        "the limit; declare the table in the model, or use fewer names"
+                    )
                 table = Table(TableSpec(name, [SliceSpec(dim if dim > 0 else default_dim, optimizer=Sgd())]))
                 self._touched[name] = table
             return table
@@ -203,12 +214,19 @@ class ShardTables:
         return sum(table.memory_bytes for table in self.all)
 
     def __getitem__(self, name: str) -> Table:
-        table = self._find(name)
+        table = self.find(name)
         if table is None:
             raise ConfigError(f"Table not found: {name}")
         return table
 
-    def _find(self, name: str) -> Table | None:
+    def find(self, name: str) -> Table | None:
+        """Return a table, declared or not; None for an unknown name.
+
+        Raises:
+            ConfigError: ``name`` is empty.
+        """
+        if not name:
+            raise ConfigError("table_name is empty; name the table")
         with self._lock:
             if self._model is not None and name in self._model:
                 return self._model[name]
@@ -245,8 +263,13 @@ class ShardTables:
                 for name in model:
                     model[name].clear()
 
-    def _replacing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.log is None else self.log.replacing(self._required(), self.shard)
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        """Pause pushes in the block, which replaces all rows; then log the new rows."""
+        log = nullcontext() if self.log is None else self.log.replacing(self._required(), self.shard)
+        # Pushes resume before the log is written, which pauses them itself.
+        with log, self.shard.pause_pushes():
+            yield
 
     def cut(self, is_valid: Callable[[], bool] = lambda: True) -> tuple[TableCut, LogPosition | None]:
         """Cut the declared tables between two pushes; return the cut and its position in the log.

@@ -12,7 +12,7 @@ import pytest
 
 from monolith.core.errors import ClusterError, ConfigError, DimensionMismatch, RpcTimeout, ShardUnavailable
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
-from monolith.ps import PsClient, messages
+from monolith.ps import PsClient, messages, tables
 from monolith.ps.client import GradientEntry, LookupEntry
 from monolith.ps.link import ServerLink
 from monolith.testing.ps_servers import PsServers
@@ -53,6 +53,33 @@ def test_a_lookup_counts_the_rows_that_it_creates_once(client: PsClient) -> None
     second = client.lookup_detailed("t", [1, 2], 3)
     assert (second.rows.tolist(), second.found.tolist()) == ([[0, 0, 0]] * 2, [True, True])
     assert (second.num_found, second.num_initialized) == (2, 0)
+
+
+def test_a_read_of_an_unknown_table_creates_no_table(servers: PsServers, client: PsClient) -> None:
+    seen = client.lookup_detailed("stray", [1, 2, 3], 2, create_if_missing=False)
+    assert (seen.rows.tolist(), seen.num_found) == ([[0, 0]] * 3, 0)
+    assert client.apply_gradients("stray", [1, 2], [[1, 1]] * 2, 0.1) == (0, 2)
+    assert [server.tables.all for server in servers.servers] == [[], []]
+
+
+def test_undeclared_tables_are_limited_in_number(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_TOUCHED_TABLES", 2)
+    answers = [
+        link.call("Lookup", messages.LookupRequest(table_name=name, fids=[1], create_if_missing=True), 30)
+        for name in ("a", "b", "c", "a")
+    ]
+    assert [answer.status_code for answer in answers] == [0, 0, 1, 0]
+    assert "'c' is not declared" in answers[2].error_message
+
+
+def test_a_declared_table_replaces_an_undeclared_one(
+    serve: Callable[..., PsServers], client_of: Callable[..., PsClient], store_of: Callable[..., Any]
+) -> None:
+    servers = serve(1)
+    client_of(servers).lookup("user", [1], 16)  # a stray call before the job starts
+    store = store_of(servers)
+    assert store.pull({"user": np.array([1])})["user"].shape == (1, 2)
+    assert [table.dim for table in servers.servers[0].tables.all] == [3, 2]
 
 
 def test_a_lookup_that_makes_no_rows_leaves_the_table_as_it_is(client: PsClient) -> None:

@@ -413,3 +413,34 @@ def test_a_drained_server_refuses_calls_but_can_be_saved_from(
         store.pull({"wide": np.array([1])})
     store.snapshot(tmp_path / "s")
     assert content(MultiTable.load(tmp_path / "s")) == cut_before
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_pushes_wait_while_a_server_replaces_its_rows(
+    serve: Any, store_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_log: bool
+) -> None:
+    servers = serve(1, delta_log=tmp_path / "log" if has_log else None)
+    store = store_of(servers)
+    ids, one = {"user": np.array([1])}, {"user": -np.ones((1, 2), np.float32)}
+    store.push(ids, one)
+    store.snapshot(tmp_path / "s")
+    store.push(ids, one)
+    held = servers.servers[0].tables
+    restore_model, is_restoring, may_end = held._restore_model, threading.Event(), threading.Event()
+
+    def slowly(path: Any) -> Any:
+        is_restoring.set()
+        assert may_end.wait(60)
+        return restore_model(path)
+
+    monkeypatch.setattr(held, "_restore_model", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        restoring = pool.submit(store.restore, tmp_path / "s")
+        assert is_restoring.wait(60)
+        pushing = pool.submit(store.push, ids, one)
+        with pytest.raises(TimeoutError):
+            pushing.result(0.3)
+        may_end.set()
+        restoring.result(60)
+        pushing.result(60)
+    assert store.pull(ids)["user"].tolist() == [[2, 2]], "the push came after the restored row"
