@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from monolith.core.errors import ClusterError
+from monolith.core.errors import AlreadyRegistered, ClusterError
 
 if TYPE_CHECKING:
     from monolith.discovery import DiscoveryGuard
@@ -64,6 +64,9 @@ def ps(
     force_expiry: Annotated[
         bool, typer.Option("--force-expiry", "--force", help="Save and evict although most rows have expired.")
     ] = False,
+    discard_log: Annotated[
+        bool, typer.Option("--discard-log", help="Set the delta log of another number of servers aside and start.")
+    ] = False,
     memory_limit_mb: Annotated[int | None, typer.Option(min=1, help="Memory of all tables; then no new rows.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
@@ -94,6 +97,7 @@ def ps(
         delta_log=delta_log,
         delta_interval_s=delta_interval,
         force_expiry=force_expiry,
+        discard_log=discard_log,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
         security=security,
         threads=threads,
@@ -122,8 +126,11 @@ def ps(
 def _say_alive(guard: DiscoveryGuard, service_id: str) -> None:
     try:
         guard.heartbeat(service_id)
+    except AlreadyRegistered as error:  # workers must not train on two copies of one shard
+        logger.error("place in discovery lost to another server, stopping id=%s error=%s", service_id, error)
+        raise
     except ClusterError as error:  # the tables are worth more than the registration
-        logger.warning("discovery did not take a sign of life id=%s error=%s", service_id, error)
+        logger.warning("heartbeat failed id=%s error=%s", service_id, error)
 
 
 def _show(server: ParameterServer, as_json: bool) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.core.durable_files import seal, sync_folder, unseal, write_synced
 from monolith.core.errors import ConfigError, SnapshotCorrupt
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.table import Table
 
@@ -126,7 +126,7 @@ def load_images(path: str | PathLike[str], *, in_memory: bool = False) -> list[T
     tables = []
     for image in read_images(path):
         tables.append(image.load(in_memory=in_memory))
-        rest()
+        yield_gil()
     return tables
 
 
@@ -156,7 +156,7 @@ def read_images(path: str | PathLike[str]) -> list[SavedImage]:
             f"'{folder / _MANIFEST}' is {body.get('format')!r} of version {body.get('version')}, this release maps "
             f"{_FORMAT!r} of version {_VERSION}; export the model again"
         )
-    rest()
+    yield_gil()
     return [
         SavedImage(
             path=folder / entry["file"],
