@@ -1,7 +1,4 @@
-"""Tastes that turn: which items of the world become liked or disliked, and the impressions that show it.
-
-Knows the clicks; who learns from them it does not ask.
-"""
+"""Turns of taste: the items that become liked or disliked, and the impressions that show it."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ class Turn:
     chance: float
     """Of a click on it, from now on."""
     events: Clicks
-    """Every fourth one shows the item to somebody; the others are of whatever else is shown."""
+    """Impressions: every fourth shows the item, the rest show other items."""
 
     @property
     def item_id(self) -> int:
@@ -46,7 +43,7 @@ class Turn:
 def turns(shown: Clicks, rows: int, seed: int = 0) -> Iterator[Turn]:
     """Iterate over turns without end, each of another item until all have turned; ``rows`` events each.
 
-    What few click becomes liked, and what many click disliked.
+    Items with few clicks become liked, and items with many clicks disliked.
     """
     rng = np.random.default_rng([seed, 5])
     _, places, of_row, counts = np.unique(shown.item_id, return_index=True, return_inverse=True, return_counts=True)

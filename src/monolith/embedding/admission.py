@@ -23,7 +23,7 @@ class AdmissionFilter(Part):
 
 @dataclass(frozen=True, slots=True)
 class NoFilter(AdmissionFilter):
-    """Everything may enter at once."""
+    """Every id gets a row at its first sighting."""
 
     kind: ClassVar[str] = "no_filter"
 

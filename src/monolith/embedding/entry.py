@@ -1,7 +1,4 @@
-"""One row of a table as plain data: what ``Table.entry`` shows and what the original's checkpoint files hold.
-
-Knows neither tables nor files.
-"""
+"""``Entry``: one row of a table as plain data, the result of ``Table.entry`` and the content of EntryDump records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a slice holds when its row is created: a pure function of (seed, table, id), so order never matters."""
+"""Initializers: the values of a new row, a pure function of (seed, table, id), so order never matters."""
 
 from __future__ import annotations
 

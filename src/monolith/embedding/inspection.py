@@ -26,7 +26,7 @@ def load_row(saved: SavedTable, fid: int) -> Table:
 
 
 def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:
-    """Check every byte of a snapshot and return what it holds.
+    """Check every byte of a snapshot and return its content.
 
     Args:
         path: The snapshot's folder.

@@ -1,6 +1,6 @@
 """Many tables as one store: a step's lookups and updates of all tables are one call into the engine.
 
-Tables, learning rates and results are always in sorted-name order, whatever order they were given in.
+Tables, learning rates and results are always in sorted-name order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FusedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore did, by table name."""
+    """Outcome of a restore, by table name."""
 
     restored: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -72,7 +72,7 @@ class MultiTable:
 
     @classmethod
     def merged(cls, specs: Iterable[TableSpec]) -> MultiTable:
-        """Make one table for all features whose specs are equal but for the name; see ``table_of``.
+        """Make one table for all features whose specs are equal except for the name; see ``table_of``.
 
         Ids of features that share a table must not collide: their slots tell them apart.
         """
@@ -291,7 +291,7 @@ class MultiTable:
         return self.cut().write(path, shards)
 
     def cut(self) -> TableCut:
-        """Take all tables as they are now, to be written while training goes on; wait for an earlier cut's end."""
+        """Return a cut of all tables, to be written while training continues; wait for the end of an earlier cut."""
         return TableCut(list(self._tables.values()))
 
     def restore(

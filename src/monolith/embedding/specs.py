@@ -1,6 +1,6 @@
-"""What a user declares about a table: its slices, expiry, admission, budget. Plain values, no engine.
+"""Specs of tables: slices, expiry, admission, budget. Plain values, no engine.
 
-The JSON form and the merging of equal tables are here too, because both must know every field.
+The JSON form and the merging of equal tables are here too, because both cover every field.
 """
 
 from __future__ import annotations
@@ -135,19 +135,19 @@ class TableSpec:
     slot_expire_days: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Days by slot (0 to 32767) of the id."""
     admission: AdmissionFilter = field(default_factory=NoFilter)
-    """Who decides whether an absent id gets a row."""
+    """Filter that decides whether an absent id gets a row."""
     slot_thresholds: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Sightings by slot that an absent id must have behind it; other slots need none."""
     on_miss: Literal["zeros", "initial"] = "zeros"
-    """What a lookup shows for an absent id."""
+    """Result of a lookup of an absent id."""
     max_bytes: int | None = None
     """Hard budget; None = unbounded. A full table refuses new rows with CapacityExceeded."""
     seed: int = 0
     """Seed of first values and of random filters."""
     deterministic: bool = False
-    """Give the same bytes whatever the number of threads."""
+    """Same bytes for every number of threads."""
     nan_gradients: Literal["error", "skip", "pass"] = "skip"
-    """What happens to a gradient with NaN or Inf: refuse the call, leave out (and count) the id, or apply it."""
+    """Handling of a gradient with NaN or Inf: refuse the call, leave out (and count) the id, or apply it."""
     touched_capacity: int | None = None
     """Changed ids remembered at most; one more and all are dropped and counted. None = unbounded."""
     extra_restore_names: tuple[str, ...] = ()
@@ -224,7 +224,7 @@ class TableSpec:
         return np.array([piece.rate(step) for piece in self.slices], dtype=np.float32)
 
     def for_serving(self, full_precision: bool = False) -> TableSpec:
-        """Return the spec without what only training needs: rates, admission.
+        """Return the spec without rates and admission, which only training needs.
 
         Args:
             full_precision: Whether half precision becomes full; coarser forms stay, because training has seen them.
@@ -268,7 +268,7 @@ class TableSpec:
         try:
             encoded = json.loads(text)
         except ValueError as exc:
-            raise ConfigError(f"a table spec is not JSON ({exc}); give what TableSpec.to_json returned") from exc
+            raise ConfigError(f"a table spec is not JSON ({exc}); give the text of TableSpec.to_json") from exc
         if not isinstance(encoded, dict):
             raise ConfigError(f"a table spec is {encoded!r}; give a JSON object")
         where = f"table spec {encoded.get('name', '')!r}"

@@ -1,7 +1,7 @@
 """The torch face of the embedding path: one autograd function for all layouts of a step.
 
 Forward fills every layout in one native call; backward sums all their gradients per unique id in another. Rows are leaf
-tensors, so after ``backward`` a row tensor's ``grad`` is what the store is to be pushed.
+tensors, so after ``backward`` a row tensor's ``grad`` is the gradient to push to the store.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a model declares of its inputs: features, the slices of their rows, layouts, dense inputs and labels.
+"""``Declaration``: a model's inputs, namely features, slices of their rows, layouts, dense inputs and labels.
 
-Everything is known once the declaration is complete, without a batch: the tables' specs, the schema of the data and the
-native layout kernel all follow from it, in training, export and serving alike. No torch here.
+The table specs, the schema of the data and the native layout kernel follow from a complete declaration, without a
+batch. Training, export and serving use the same declaration. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class EmbeddingFeature:
     on_miss: Literal["zeros", "initial"] = "zeros"
     max_bytes: int | None = None
     column: str | None = None
-    """What the records call it; None = the same."""
+    """Name in the records; None = the same."""
 
 
 @dataclass(slots=True)
@@ -248,7 +248,7 @@ class Declaration:
                 )
         self.is_frozen = True
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- derived from it -----------------------------------------------------------------------------------------
 
     @property
     def tables(self) -> list[str]:
@@ -267,8 +267,9 @@ class Declaration:
 
         Args:
             seed: Seed of first values.
-            deterministic: Whether the same bytes must come out whatever the number of threads.
-            admission: Who counts the sightings of ids with an ``occurrence_threshold``; None = a sliding filter.
+            deterministic: Whether results must be the same bytes for every number of threads.
+            admission: Filter that counts the sightings of ids with an ``occurrence_threshold``; None = a sliding
+                filter.
         """
         return [self._table_spec(name, seed, deterministic, admission) for name in self.tables]
 
@@ -300,7 +301,7 @@ class Declaration:
         raise ConfigError(f"table {table!r} has no slice {slice_name!r}; it has {', '.join(self.slices[table])}")
 
     def schema(self, **options: Any) -> Schema:
-        """Return what the data must be read as; ``options`` are further fields of ``Schema``, such as ``extras``."""
+        """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
         sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
 
@@ -401,7 +402,9 @@ def _groups(features: FeatureNames, slice_name: str, dim: int | None) -> list[li
     for each in _keys(features):
         if isinstance(each, tuple) and dim is None:
             if len(each) != 2 or not isinstance(each[1], int):
-                raise ConfigError(f"slice {slice_name!r}: {each!r} is no pair of feature and dim; give dim for groups")
+                raise ConfigError(
+                    f"slice {slice_name!r}: item is {each!r}, expected a pair of feature and dim; give dim for groups"
+                )
             groups.append([each])
         elif dim is None:
             raise ConfigError(f"slice {slice_name!r} of {each!r} has no dim; give dim=, or pairs of feature and dim")

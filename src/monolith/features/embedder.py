@@ -1,6 +1,6 @@
 """The one embedding path: plan a batch, pull its rows, fill the layouts; and back: sum gradients, push them.
 
-Arrays are NumPy; ``autograd`` shows them to torch. Which store holds the rows, nothing here knows.
+Arrays are NumPy; ``autograd`` shows them to torch. Any store may hold the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EmbeddedBatch", "Embedder", "PulledBatch"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EmbeddedBatch(Batch):
-    """A batch with the tensors of its layouts: what ``Model.forward`` gets."""
+    """A batch with the tensors of its layouts, the argument of ``Model.forward``."""
 
     layouts: Mapping[str, Any]
     """Layout name to tensor, or to a list of tensors."""

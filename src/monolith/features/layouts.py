@@ -1,8 +1,7 @@
 """Layouts: how the pooled slices of features become the tensors of a model.
 
 A layout is a list of items, each one or more features whose slices are added up or put side by side, and a rule that
-joins the items. Here it is broken down into the tensors that it fills and the parts that the native kernel copies.
-Knows nothing of tables, batches or torch.
+joins the items. This module breaks it down into the tensors that it fills and the parts that the native kernel copies.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Positions of the item's sequence; 0 when it is none."""
+        """Positions of the item's sequence; 0 = not a sequence."""
         return self.pieces[0].length
 
     def offsets(self) -> list[tuple[Piece, int]]:
@@ -86,7 +85,7 @@ class LayoutTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What one ``embedding_slice`` call gives.
+    """Result of one ``embedding_slice`` call.
 
     ========  ===========  =============
     out       pooled       first n of L

@@ -1,6 +1,6 @@
-"""Ready-made models by name, and how one is made of options, or of what the data holds.
+"""Ready-made models by name, built from options or from the schema of the data.
 
-For callers that have text and no classes: the command line, configuration files.
+The callers are the command line and configuration files, which have text instead of classes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def from_schema(
 
     Args:
         name: The model's name.
-        schema: What the data holds.
+        schema: Schema of the data.
         options: As those of ``build``.
         labels: Features that hold the labels; none = those that the schema names. Several become the heads of a model
             with heads.

@@ -10,6 +10,8 @@ import json
 import re
 from pathlib import Path
 
+from typing_extensions import override
+
 from monolith.core.durable_files import replace_file
 from monolith.training.hooks.base import Hook, Run, StepResult
 from monolith.training.hooks.interval import Interval
@@ -36,10 +38,11 @@ class ActionFileHook(Hook):
         self._interval = Interval(every_s)
         self._save = SaveRequest()
 
+    @override
     def on_start(self, run: Run) -> None:
-        """Look after the first step."""
         self._interval.reset()
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
         """Look when it is time; not while a save is under way, so that answers come one at a time."""
         if self._interval.is_due(run.clock.monotonic_s()) and not self._save.is_under_way:
@@ -49,8 +52,8 @@ class ActionFileHook(Hook):
                 path.unlink()
                 self._act(run, text)
 
+    @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Wait for an answer that is being written."""
         self._save.finish()
 
     def _act(self, run: Run, text: str) -> None:
@@ -66,11 +69,11 @@ class ActionFileHook(Hook):
 
             self._save.start(run, f"asked for by {ACTION_FILE}", tell)
         else:
-            _answer(run, text, False, f"{text!r} is no action; write 'action: TRIGGER_SAVE' or 'action: STOP'")
+            _answer(run, text, False, f"action is {text!r}, expected 'action: TRIGGER_SAVE' or 'action: STOP'")
 
 
 def _read(path: Path) -> str:
-    """What the file says; nothing when it is absent, or its writer has only just created it."""
+    """Return the content of the file; empty if it is absent, or created and not yet written."""
     try:
         return path.read_text(errors="replace").strip()
     except FileNotFoundError:

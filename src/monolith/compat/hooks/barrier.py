@@ -1,13 +1,14 @@
-"""Holding several workers of one process at a step boundary, and letting them go on together.
+"""``Barrier``: pauses several workers of one process at a step boundary, and resumes them together.
 
-A worker is held by its own run's pause, so a held worker still writes checkpoints. Workers of other processes are not
-known here.
+The barrier pauses a worker through its run, so a paused worker still writes checkpoints. It covers one process.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.training.control.gate import BlockStatus
@@ -17,10 +18,10 @@ __all__ = ["Barrier", "BarrierHook"]
 
 
 class Barrier:
-    """A gate across the way of ``workers`` workers, each with a ``BarrierHook`` of its index.
+    """Pauses ``workers`` workers, each with a ``BarrierHook`` of its index.
 
-    Once placed, every worker finishes the step it is at and stands still. Placing and removing are counted: who was
-    held by one placement goes on when it is removed, and is held again by the next only after another step.
+    Once the barrier is placed, every worker finishes its step and pauses. Placements are counted: a worker that one
+    placement paused resumes when it is removed, and the next placement pauses it only after another step.
     """
 
     def __init__(self, workers: int) -> None:
@@ -30,7 +31,7 @@ class Barrier:
         self._changed = threading.Condition()
         self._action: str | None = None
         self._generation = 0
-        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: somebody else paused it before
+        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: it was paused before
 
     @property
     def workers(self) -> int:
@@ -38,10 +39,10 @@ class Barrier:
         return self._workers
 
     def place(self, action: str = "") -> bool:
-        """Hold every worker after the step it is at; False, and nothing changes, when it is placed already.
+        """Pause every worker after its current step; return False, without effect, if the barrier is already placed.
 
         Args:
-            action: What for; the callbacks of the hooks are told.
+            action: The reason; the hooks' callbacks receive it.
         """
         with self._changed:
             if self._action is not None:
@@ -51,7 +52,7 @@ class Barrier:
             return True
 
     def remove(self) -> None:
-        """Let the workers go on; does nothing when the barrier is not placed."""
+        """Resume the workers. No-op if the barrier is not placed."""
         with self._changed:
             self._action = None
             held, self._held = self._held, {}
@@ -67,12 +68,12 @@ class Barrier:
             return self._action is not None
 
     def status(self) -> BlockStatus:
-        """Return who stands still now."""
+        """Return the workers that are paused now."""
         with self._changed:
             return self._status()
 
     def wait_until_blocked(self, timeout_s: float | None = None) -> BlockStatus:
-        """Wait until every worker stands still, the barrier is removed, or the time is over; return who stands then."""
+        """Wait until all workers pause, the barrier is removed, or the timeout passes; return the paused workers."""
         with self._changed:
             self._changed.wait_for(lambda: self._action is None or len(self._held) == self._workers, timeout_s)
             return self._status()
@@ -106,12 +107,12 @@ class Barrier:
 
 
 class BarrierHook(Hook):
-    """Makes one worker obey a barrier.
+    """Connects one worker to a barrier.
 
     Args:
         barrier: Shared by the workers.
-        index: Which of them this is.
-        callbacks: Called with the placement's action when the worker is about to stand still, in its own thread.
+        index: Number of this worker.
+        callbacks: Called with the placement's action before the worker pauses, in the worker's thread.
     """
 
     def __init__(self, barrier: Barrier, index: int = 0, callbacks: Sequence[Callable[[str], None]] = ()) -> None:
@@ -121,8 +122,8 @@ class BarrierHook(Hook):
         self._index = index
         self._callbacks = tuple(callbacks)
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Stand still after this step if the barrier is placed."""
         placement = self._barrier._placement(self._index)
         if placement is None:
             return
@@ -131,6 +132,6 @@ class BarrierHook(Hook):
             callback(action)
         self._barrier._hold(self._index, run, generation)
 
+    @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Leave the barrier to the others."""
         self._barrier._leave(self._index)

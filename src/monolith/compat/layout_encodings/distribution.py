@@ -1,7 +1,7 @@
 """The steps of a distributed lookup as plain functions: split, reorder, deduplicate, gather, and their gradients.
 
-They are what the original's operators compute, on NumPy arrays. The training loop does not call them (its plan is
-native); they are for those who build another exchange of ids, and for checking one. Nothing here knows processes.
+They compute the same as the original's operators, on NumPy arrays. The training loop uses a native plan instead. Use
+them to build or to check another exchange of ids.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class FusedOrder:
 def fused_reorder_by_indices(
     lists: Sequence[ArrayLike], n: int, dims: Sequence[int], *, first_shard: int = 0
 ) -> FusedOrder:
-    """Deduplicate every list, spread it over shards, and say where each id's row will be found.
+    """Deduplicate every list, divide it among shards, and return the offset of each id's row.
 
     Args:
         lists: The ids of each table.
@@ -376,7 +376,7 @@ def pack_tensors(tensors: Mapping[str, ArrayLike]) -> tuple[_Array, _Ids]:
 
 
 def unpack_tensors(shapes: Mapping[str, Sequence[int]], packed: ArrayLike, sizes: ArrayLike) -> dict[str, _Array]:
-    """Undo ``pack_tensors``. In each shape one number may be -1: what is left."""
+    """Undo ``pack_tensors``. In each shape one number may be -1: the rest."""
     flat, lengths = np.asarray(packed), _ids(sizes)
     _check_length("sizes", lengths, len(shapes))
     _check_length("packed", flat, int(lengths.sum()))

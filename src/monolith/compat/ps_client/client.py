@@ -1,6 +1,7 @@
-"""The client of single-table calls, barriers, health and figures: any number of servers as one.
+"""``PsClient``: single-table calls, barriers, health and statistics of any number of servers.
 
-A model trains through ``RemoteStore``; this is for tools, tests, and programs that know tables by name and width only.
+Models train through ``RemoteStore``. This client is for tools, tests, and programs that know only the name and width of
+a table.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class LookupResult:
     """Per id: whether it had a row before the call."""
     num_found: int = 0
     num_initialized: int = 0
-    """Rows that the call made."""
+    """Rows that the call created."""
     status: int = 0
     """0, or 1 for an entry of a batch that failed."""
     message: str = ""
@@ -73,7 +74,7 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
-    """What became of an update, over the different ids."""
+    """Result of an update, counted over distinct ids."""
 
     num_updated: int = 0
     num_not_found: int = 0
@@ -88,7 +89,7 @@ class PsClient:
     Args:
         addresses: gRPC addresses, by the servers' indexes.
         security: TLS and token.
-        timeout_s: For a call.
+        timeout_s: Timeout of a call.
 
     Raises:
         ConfigError: There is no address.
@@ -123,10 +124,10 @@ class PsClient:
     def lookup_detailed(
         self, table: str, fids: ArrayLike, dim_size: int, *, create_if_missing: bool = True
     ) -> LookupResult:
-        """Return rows, and which of them were there; counts are over the caller's list.
+        """Return rows, and which of them existed; counts are over the caller's list.
 
         Raises:
-            ClusterError: A server is away, or refused; the text names it. No row is returned then.
+            ClusterError: A server is unreachable, or refused; the text names it. No row is returned.
         """
         lookup = _Lookup(
             LookupEntry(table=table, fids=fids, dim_size=dim_size, create_if_missing=create_if_missing),
@@ -143,10 +144,10 @@ class PsClient:
         """Update ids that have a row; gradients of equal ids are summed first.
 
         Returns:
-            How many different ids were updated, and how many were not there.
+            The number of distinct ids that were updated, and that had no row.
 
         Raises:
-            ClusterError: A server is away, or refused; others may have applied their part.
+            ClusterError: A server is unreachable, or refused. Other servers may have applied their part.
         """
         update = _Update(
             GradientEntry(
@@ -195,14 +196,14 @@ class PsClient:
                 found[number][server] = response
         return found
 
-    # --- barrier, health, figures ---
+    # --- barrier, health, statistics ---
 
     def barrier(self, barrier_id: str, worker_id: int, num_workers: int, timeout_ms: int) -> int:
-        """Wait at server 0 until all workers have arrived; return how many there are.
+        """Wait at server 0 until all workers have arrived; return their number.
 
         Raises:
-            RpcTimeout: Not all came in time; the caller may try again.
-            ConfigError: The call contradicts those of the others.
+            RpcTimeout: A worker did not arrive in time; the caller may retry.
+            ConfigError: The call contradicts the calls of other workers.
         """
         return self.barrier_on_shard(0, barrier_id, worker_id, num_workers, timeout_ms)
 
@@ -228,31 +229,31 @@ class PsClient:
         raise ClusterError(f"Barrier RPC error: {answer.error_message} (status {answer.status_code})")
 
     def health_check(self, shard: int = 0, component: str = "") -> messages.HealthCheckResponse:
-        """Return how a server is."""
+        """Return the health of a server."""
         answer: messages.HealthCheckResponse = self._link(shard).call(
             "HealthCheck", messages.HealthCheckRequest(component=component), self._timeout_s
         )
         return answer
 
     def health_check_all(self) -> list[messages.HealthCheckResponse]:
-        """Return how all servers are, by index."""
+        """Return the health of all servers, by index."""
         return self._ask_all("HealthCheck", messages.HealthCheckRequest())
 
     def get_stats(self, shard: int = 0, *, include_table_stats: bool = False) -> messages.GetStatsResponse:
-        """Return a server's figures."""
+        """Return the statistics of a server."""
         answer: messages.GetStatsResponse = self._link(shard).call(
             "GetStats", messages.GetStatsRequest(include_table_stats=include_table_stats), self._timeout_s
         )
         return answer
 
     def get_stats_all(self, *, include_table_stats: bool = False) -> list[messages.GetStatsResponse]:
-        """Return the figures of all servers, by index."""
+        """Return the statistics of all servers, by index."""
         return self._ask_all("GetStats", messages.GetStatsRequest(include_table_stats=include_table_stats))
 
     # --- the servers ---
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         for link in self._links:
             link.close()
         self._links = []
@@ -384,7 +385,7 @@ class _Update(_Routed):
 
 
 def _planned(kind: Any, entry: Any, servers: int) -> Any:
-    """Return an entry's plan, or what is wrong with the entry."""
+    """Return an entry's plan, or the error of the entry."""
     try:
         return kind(entry, servers)
     except MonolithError as error:

@@ -30,7 +30,7 @@ __all__ = [
     "merge_widths",
     "noise_for_unknown",
     "split_merged",
-    # what is measured
+    # measures
     "BaseHostCall",
     "MetricWindow",
     "accumulate",

@@ -1,7 +1,7 @@
 """``BaseEmbeddingTask``: training on folders of days, with ids that are counted in vocabulary files.
 
-Puts together what is elsewhere: sizes from ``vocabulary``, splitting from ``qr_hashing``, reading
-from ``monolith.data``. What the model looks like is the subclass's affair.
+Combines the sizes of ``vocabulary``, the splitting of ``qr_hashing`` and the reading of ``monolith.data``. The subclass
+defines the model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+from typing_extensions import override
 
 from monolith import data
 from monolith.compat.tasks.base_task import BaseTask, Mode
@@ -48,12 +49,13 @@ _SIGNATURE = np.int64((1 << fid.V2_SIGNATURE_BITS) - 1)
 class BaseEmbeddingTask(BaseTask):
     """A task whose features are ids of known vocabularies.
 
-    A subclass says what is read (:meth:`schema`) and makes the model (:meth:`create_model_fn`). Features that are split
-    by quotient-remainder hashing (:meth:`split_of`) are two in a batch, ``<name>_0`` and ``<name>_1``, and the model
-    adds their embeddings.
+    A subclass defines the features (:meth:`schema`) and makes the model (:meth:`create_model_fn`). A feature that is
+    split by quotient-remainder hashing (:meth:`split_of`) becomes two in a batch, ``<name>_0`` and ``<name>_1``; the
+    model adds their embeddings.
     """
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
         """Add vocabularies, hashing and, to ``train``, folders of days."""
         p = super().params()
@@ -97,14 +99,15 @@ class BaseEmbeddingTask(BaseTask):
             offset=params.vocab_size_offset,
         )
 
-    # --- what a subclass says -----------------------------------------------------------------------------------------
+    # --- defined by a subclass ----------------------------------------------------------------------------------------
 
     def schema(self) -> Schema:
-        """Return what is read out of each record; every sparse feature needs its slot."""
+        """Return the features to read from each record; every sparse feature needs its slot."""
         raise NotImplementedError("Abstract method.")
 
     # --- input --------------------------------------------------------------------------------------------------------
 
+    @override
     def create_input_fn(self, mode: Mode = "train") -> InputFn:
         """Return ``input_fn(shard=(0, 1), enable_stopping_signals=False)``, which returns the data of a worker.
 
@@ -171,9 +174,9 @@ class BaseEmbeddingTask(BaseTask):
     def prepare_embedding(
         self, rows: Tensor, init_minval_for_oov: float | None = None, init_maxval_for_oov: float | None = None
     ) -> Tensor:
-        """Apply to looked-up rows what the parameters say: noise for unknown ids, and the factor on gradients.
+        """Apply the parameters to looked-up rows: noise for unknown ids, and the factor on gradients.
 
-        Noise needs both bounds; its rows come out anew at every call.
+        Noise needs both bounds; every call draws it again.
         """
         factor: float = self.p.gradient_multiplier
         if factor != 1.0 and rows.requires_grad:

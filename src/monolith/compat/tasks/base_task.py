@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from typing_extensions import override
+
 from monolith.core.params import InstantiableParams, Params
 from monolith.layers.base_layer import BaseLayer
 from monolith.training.task import Mode
@@ -16,10 +18,11 @@ class BaseTask(BaseLayer):
     """One training job. A subclass defines its parameters, its input and its model."""
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
         """Return the parameters of every task, in the groups ``input``, ``eval`` and ``train``."""
         p = super().params()
-        p.define("accelerator", None, "What to compute on: None, 'cpu' or 'cuda'.")
+        p.define("accelerator", None, "Device: None, 'cpu' or 'cuda'.")
         p.define("input", Params(), "How much data there is.")
         p.input.define("eval_examples", None, "Examples of the evaluation data.")
         p.input.define("train_examples", None, "Examples of the training data.")
@@ -40,10 +43,12 @@ class BaseTask(BaseLayer):
         p.train.define("dense_only_save_checkpoints_steps", None, "Steps between checkpoints without tables.")
         return p
 
+    @override
     def create_input_fn(self, mode: Mode) -> Callable[..., Any]:
         """Return a function that returns the data for a mode."""
         raise NotImplementedError("Abstract method.")
 
+    @override
     def create_model_fn(self) -> Callable[..., Any]:
         """Return a function that returns, or is, the model."""
         raise NotImplementedError("Abstract method.")

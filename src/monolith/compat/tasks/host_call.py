@@ -19,7 +19,7 @@ _STEP = "global_step"
 
 
 def accumulate(base: Tensor, delta: Tensor, offset: int) -> Tensor:
-    """Return ``base`` with ``delta`` added from place ``offset`` on; what goes past the end goes on at the front.
+    """Return ``base`` with ``delta`` added from index ``offset``, as in a ring: indices past the end wrap to the front.
 
     Shapes: base (N,), delta (n,) with n ≤ N; result (N,).
 
@@ -66,7 +66,7 @@ class BaseHostCall:
     (7, [1.0, 0.0])
 
     Args:
-        output_dir: Where a subclass writes what it gets.
+        output_dir: Folder in which a subclass writes its results.
         enable_host_call: Whether anything is recorded.
     """
 
@@ -91,7 +91,7 @@ class BaseHostCall:
         self._tensors[name] = tensor.reshape(-1)
 
     def compress_tensors(self, global_step: int) -> list[Tensor]:
-        """Return one tensor (1, n) per dtype, that of the step first, and begin anew."""
+        """Return one tensor (1, n) per dtype, that of the step first, and reset the recorded vectors."""
         named = {_STEP: torch.tensor([global_step], dtype=torch.int64)} | self._tensors
         by_dtype: dict[torch.dtype, list[str]] = {}
         for name, tensor in named.items():
@@ -120,7 +120,7 @@ class BaseHostCall:
         return int(step[0]), values
 
     def generate_host_call_hook(self) -> object | None:
-        """Return what a subclass wants called with the tensors of a step; None for nothing."""
+        """Return the function to call with the tensors of a step; None = no function."""
         return None
 
 

@@ -20,13 +20,13 @@ def files_between(
 ) -> list[str]:
     """Return the files whose date is from ``start_date`` to ``end_date``, both included.
 
-    The date is the 8 digits after ``folder/``. None is no bound.
+    The date is the 8 digits after ``folder/``. None = unbounded.
 
     >>> files_between(["in/20200501/a", "in/20200502/b", "in/20200503/c"], "in", "20200502", "20200502")
     ['in/20200502/b']
 
     Raises:
-        ConfigError: A bound is no date of 8 digits, the first is after the last, or a file has no date there.
+        ConfigError: A bound is not a date of 8 digits, the first is after the last, or a file has no date there.
     """
     first = _date("start_date", FIRST_DATE if start_date is None else start_date)
     last = _date("end_date", LAST_DATE if end_date is None else end_date)

@@ -1,6 +1,6 @@
 """All vector slices of a slot as one row: how wide it is, and how it comes apart.
 
-A bias, the slice of width 1 at the front, keeps a row of its own. Rows of Monolith's tables hold all slices anyway;
+A bias, the slice of width 1 at the front, keeps a separate row. Rows of Monolith's tables hold all slices anyway;
 this is for code that was written for tables with one slice each.
 """
 

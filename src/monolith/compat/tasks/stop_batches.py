@@ -1,7 +1,7 @@
 """The end of a stream as batches: real ones, then stop batches without end.
 
-Workers that must take every step together cannot stop reading alone. One that has no more data goes on with batches
-that teach nothing, and says so, until all have come to the end. How workers agree is not known here.
+Workers that take every step together cannot stop reading alone. A worker without data continues with batches that have
+no effect on the model and are marked as such, until all workers reach the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Generated prices: bars of several tickers that are moved by hidden factors.
 
-The expected return of every next bar is known, so it is known what a prediction can be worth. These are not prices of
-anything.
+The expected return of every next bar is known, and so is the best possible prediction. The prices are fictitious.
 """
 
 from __future__ import annotations

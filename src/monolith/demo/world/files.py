@@ -1,7 +1,4 @@
-"""Impressions of the world as files: records of every kind that holds fids, and Parquet.
-
-Knows ``Clicks`` and the writers; what a row means it does not ask.
-"""
+"""Writes impressions of the world as files: records of every kind that holds fids, and Parquet."""
 
 from __future__ import annotations
 
@@ -55,7 +52,7 @@ def write_records(
 
 
 def example_batch(clicks: Clicks) -> bytes:
-    """Return impressions as one serialized ``ExampleBatch``, which is what a stream holds and a server is asked."""
+    """Return impressions as one serialized ``ExampleBatch``, the message of streams and of requests."""
     records = FrameSource(_with_fids(clicks), _column_types(clicks), batch_rows=len(clicks), name="clicks").read()
     assert records is not None
     return bytes(records[0])

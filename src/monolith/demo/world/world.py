@@ -1,7 +1,7 @@
 """A seeded world of users and items that shows impressions and knows how likely each click was.
 
-Because the true probability of every row is known, so is the best AUC that any model can reach on it, and what a
-calibrated model would predict. Nothing here knows how rows are stored: see ``clicks`` and ``files``.
+The true probability of every row is known. So are the best AUC that any model can reach, and the predictions of a
+calibrated model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Users with tastes, items with appeal, and what comes of showing the one to the other.
+    """Users with tastes, items with appeal, and the clicks on the items that users see.
 
     The chance of a click on item i by user u at time t is the sigmoid of
 
@@ -76,8 +76,8 @@ class World:
     def clicks(self, n: int, start_s: int = START_S) -> Clicks:
         """Return ``n`` impressions from ``start_s`` on, in the order of time.
 
-        A user's history begins with what was clicked before ``start_s`` and grows with the clicks among these rows;
-        two calls do not know of each other's clicks.
+        A user's history begins with the clicks before ``start_s`` and grows with the clicks among these rows. Two calls
+        do not share clicks.
 
         Raises:
             ConfigError: ``n`` is below 1, or ``start_s`` is before the world's first second.
@@ -154,7 +154,7 @@ class World:
         clicked = rng.random(len(users)) < chance
         return users[clicked], items[clicked]
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------
 
     def _drawn_users(self, rng: np.random.Generator, n: int) -> Ints:
         return self._users.activity.searchsorted(rng.random(n), side="right")
@@ -215,7 +215,7 @@ class _Items:
 
 
 def _zipf_cdf(rng: np.random.Generator, count: int, exponent: float) -> Floats:
-    """Summed up shares; who has which rank is drawn. The last one is 1, so that every draw below 1 finds somebody."""
+    """Return cumulated shares with drawn ranks. The last is 1, so that every draw below 1 has a result."""
     shares = rng.permutation((np.arange(count) + 10.0) ** -exponent)
     summed = np.cumsum(shares)
     summed /= summed[-1]

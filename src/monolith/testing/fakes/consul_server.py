@@ -39,10 +39,10 @@ class ConsulServer:
         requests: Method and path of every request so far.
         is_blacklisting: Registrations are accepted and never listed.
         is_stubborn: Withdrawals are accepted and not done.
-        token: What requests must carry, or None.
+        token: Token that requests must carry, or None.
 
     Args:
-        clock: By which checks run out.
+        clock: Clock by which checks expire.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -71,7 +71,7 @@ class ConsulServer:
         return f"127.0.0.1:{self.port}"
 
     def forget(self) -> None:
-        """Lose all services, as an agent without state does that is started anew."""
+        """Forget all services, like an agent without state after a restart."""
         with self._lock:
             self._instances.clear()
 
@@ -228,6 +228,6 @@ def _handler(server: ConsulServer) -> type[BaseHTTPRequestHandler]:
         do_PUT = _serve
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing: tests look at ``requests``."""
+            """Log nothing: tests read ``requests``."""
 
     return Handler

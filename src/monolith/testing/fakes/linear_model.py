@@ -106,12 +106,12 @@ class LinearModel:
         """Return the scores of rows given by feature: ids for ``user`` and ``item``, a number for ``age``."""
         for name in features:
             if name not in ("user", "item", "age"):
-                raise InvalidRequest(f"{name!r} is no feature; there are user, item and age")
+                raise InvalidRequest(f"feature is {name!r}, expected user, item or age")
         rows = len(next(iter(features.values())))
         try:
             records = [example(**{name: values[row] for name, values in features.items()}) for row in range(rows)]
         except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"a feature has a value that is none of its own ({error})") from error
+            raise InvalidRequest(f"a feature has an invalid value ({error})") from error
         return self.predict(records, "example", signature, outputs)
 
     def call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -131,7 +131,7 @@ class LinearModel:
         return {"ids_result": np.array(len(ids), np.int64)}
 
     def warm_up(self) -> int:
-        """Score as many records as the file says."""
+        """Score the number of records that the file holds."""
         for _ in range(self._warm_up_requests):
             self.predict([example(user=1)], "example")
         return self._warm_up_requests

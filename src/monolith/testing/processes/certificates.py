@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: an authority of one's own, made by ``openssl``. They last two days."""
+"""Certificates for tests of TLS, issued by a test authority with ``openssl``. They are valid for two days."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def why_no_certificates() -> str | None:
 
 
 class Certificate(NamedTuple):
-    """What one end of a connection shows; the fields are those of ``Security``."""
+    """Files of one end of a connection; the fields are those of ``Security``."""
 
     cert_file: Path
     key_file: Path
@@ -39,7 +39,7 @@ class Authority:
         """The certificate that its own are checked with."""
 
     def sign(self, name: str, *places: str) -> Certificate:
-        """Return a certificate of its own for these places: ``IP:127.0.0.1``, ``DNS:localhost``."""
+        """Return a new certificate for these places: ``IP:127.0.0.1``, ``DNS:localhost``."""
         (self._folder / f"{name}.ext").write_text(f"subjectAltName={','.join(places)}\n")
         self._openssl("req", "-new", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         self._openssl(

@@ -1,6 +1,6 @@
-"""A TCP proxy that breaks on purpose: what passes through it can be cut off, held up either way, and let go on.
+"""``CuttingProxy``: a TCP proxy that cuts, delays and resumes connections on request.
 
-Bytes are bytes here: it stands in front of a gRPC port as well as in front of a data plane.
+The proxy passes raw bytes, so it works for gRPC ports and for data planes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CuttingProxy:
         self._acceptor = threading.Thread(target=self._accept, name=f"proxy {self.address}", daemon=True)
         self._acceptor.start()
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def cut(self) -> None:
         """Break all connections, as a cable would: both ends see a reset. New ones are refused until ``resume``."""
@@ -57,12 +57,12 @@ class CuttingProxy:
             self._flows = {"requests": not requests, "answers": not answers}
 
     def drop(self) -> None:
-        """Break the connections there are; with what is held up in them. New ones pass."""
+        """Break the current connections and drop their delayed bytes. New connections pass."""
         with self._changed:
             self._drop_all()
 
     def resume(self) -> None:
-        """Be whole again: what was held up arrives, and new connections are taken."""
+        """Repair the proxy: delayed bytes arrive, and new connections are accepted."""
         with self._changed:
             self._is_cut = False
             self._flows = {"requests": True, "answers": True}
@@ -149,7 +149,7 @@ class CuttingProxy:
             return pair.is_open
 
     def _ended(self, pair: _Pair) -> None:
-        """Both directions are through: nobody needs the sockets any more."""
+        """Close the sockets: both directions have ended."""
         with self._changed:
             pair.ended += 1
             if pair.ended == 2:

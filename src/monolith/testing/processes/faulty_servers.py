@@ -1,7 +1,7 @@
-"""Real parameter servers behind proxies, hurt on purpose, while clients write a ``History``; it hears of kills too.
+"""``FaultyServers``: real parameter servers behind proxies, with injected faults, while clients write a ``History``.
 
-The servers say that they are at 127.0.0.2, where the proxies have the ports that the servers have at 127.0.0.1: so both
-transports pass through a proxy, each through its own.
+The servers advertise 127.0.0.2, where the proxies listen on the ports that the servers have at 127.0.0.1. So both
+transports pass through a proxy, each through a separate one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["HARMS", "Harm", "FaultyServers", "tcp_addresses"]
 
 Harm: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
 HARMS: tuple[Harm, ...] = ("kill", "hold", "cut", "hang", "lose answers")
-"""Killed at once; stopped for a while; connections broken, held up, or broken with the answers still in them."""
+"""kill: SIGKILL. hold: paused for a while. Others: connections broken, delayed, or broken with pending answers."""
 
 PROXY_HOST = "127.0.0.2"
 _RETRIES = RetryPolicy(attempts=100_000, initial_backoff_s=0.02, max_backoff_s=0.2, deadline_s=120.0)
@@ -39,13 +39,13 @@ class FaultyServers:
     """``history.shards`` servers. Also a context manager.
 
     Args:
-        history: Is told of kills.
-        folder: Where their rows are saved.
-        timeout_s: For one attempt of a call of their clients.
-        log_interval_s: Seconds between segments of their delta logs; None = they have none, and a kill takes away what
-            was learnt since the last ``save``.
-        log_slack_s: How much later than that a segment may be on the disk.
-        clock: Says when.
+        history: Records the kills.
+        folder: Folder of their saved rows.
+        timeout_s: Timeout of one attempt of a client's call.
+        log_interval_s: Seconds between segments of their delta logs; None = no log, and a kill loses the updates since
+            the last ``save``.
+        log_slack_s: Largest delay of a segment on the disk beyond that interval.
+        clock: Clock of the recorded times.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FaultyServers:
         self._stack.close()
 
     def open_store(self, transport: TransportName) -> RemoteStore:
-        """Return a store over all of them; it goes on when one was killed."""
+        """Return a store over all servers, which survives the kill of a server."""
         return RemoteStore(
             [process.address for process in self.processes],
             [numbers_table(self._history.clients)],
@@ -106,7 +106,7 @@ class FaultyServers:
         )
 
     def save(self) -> None:
-        """Make durable what is acknowledged by now."""
+        """Make all acknowledged updates durable."""
         durable_until = self._clock.monotonic_s()
         with self.open_store("grpc") as store:
             store.snapshot(self._snapshot(self._saved + 1))
@@ -135,7 +135,7 @@ class FaultyServers:
             _each(proxies, CuttingProxy.resume)
 
     def hurt_at_random(self, chance: random.Random, seconds: float, harms: Sequence[Harm] = HARMS) -> tuple[Harm, int]:
-        """Hurt one of them in one way, for up to ``seconds``; return what was done to which."""
+        """Inject one fault into one server, for up to ``seconds``; return the fault and the server."""
         harm, index = chance.choice(list(harms)), chance.randrange(len(self.processes))
         if harm == "kill" and chance.random() < 0.7:
             self.save()
@@ -148,7 +148,7 @@ class FaultyServers:
         return sum(pair[transport == "data_plane"].connections for pair in self._proxies)
 
     def logs(self) -> str:
-        """Return where all servers stand, and what they said; ends them."""
+        """Abort all servers; return their stacks and logs."""
         for process in self.processes:
             process.abort()
         return "\n".join(f"--- server {process.index}\n{process.log}" for process in self.processes)

@@ -1,6 +1,6 @@
-"""A real ZooKeeper on this machine, for tests: Debian's package, started by hand on a free port of the loopback.
+"""A real ZooKeeper on this machine, for tests: Debian's package, started on a free loopback port.
 
-It is a process like any other: it can be stopped, killed, and started again with what it knew or with nothing.
+A test can stop and kill the process, and restart it with or without its data.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ def _free_port() -> int:
 
 
 class ZooKeeperServer:
-    """One server with a folder of its own; also a context manager.
+    """One server with a separate folder; also a context manager.
 
     Args:
         tick_ms: The server's unit of time. Sessions last at least two of them.
-        clock: How the start is waited for.
+        clock: Clock of the wait for the start.
     """
 
     def __init__(self, *, tick_ms: int = 500, clock: Clock | None = None) -> None:
@@ -95,7 +95,7 @@ class ZooKeeperServer:
             self._end()
 
     def kill(self) -> None:
-        """End the server at once; it keeps its data."""
+        """Kill the server; its data stays."""
         if self._process is not None:
             self._process.kill()
             self._end()

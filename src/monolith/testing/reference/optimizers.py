@@ -1,6 +1,6 @@
 """The update rules as a few lines of NumPy each, in float32, one row at a time.
 
-The engine has the same rules for many rows at once; tests hold the two together. Written to be read, not to be fast.
+The engine has the same rules for many rows; tests compare the two. The code favours clarity over speed.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class ReferenceStore:
         )
 
     def restore(self, path: str | PathLike[str]) -> None:
-        """Replace everything by what ``snapshot`` remembered under ``path``."""
+        """Replace all rows by those that ``snapshot`` kept under ``path``."""
         if fspath(path) not in self._snapshots:
             raise CheckpointMissing(f"there is no snapshot at {fspath(path)!r}; call snapshot first")
         for name, state in self._snapshots[fspath(path)].items():

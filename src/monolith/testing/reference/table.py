@@ -1,9 +1,9 @@
-"""A table as a dict: the public fake of ``monolith.embedding.Table``, and what tests compare it with.
+"""``ReferenceTable``: a table as a dict, the public fake of ``monolith.embedding.Table`` and its reference in tests.
 
 Same methods, same results (float32 arithmetic in the same order), no engine. One row at a time in Python, so it suits
-tests with thousands of ids, not millions. Where it is simpler than the engine, and says so: the sliding filter counts
-exactly and forgets nothing, stochastic rounding is left out, and there are no files: ``snapshot_state`` and
-``restore_state`` take the place of ``save`` and ``restore``.
+tests with thousands of ids, not millions. It is simpler than the engine in three ways. The sliding
+filter counts exactly and forgets nothing; there is no stochastic rounding; ``snapshot_state`` and ``restore_state``
+replace ``save`` and ``restore``, without files.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class ReferenceTable:
         bounds = accumulate((piece.dim for piece in spec.slices), initial=0)
         self._columns = [slice(begin, end) for begin, end in pairwise(bounds)]
 
-    # --- figures ---
+    # --- sizes and times ---
 
     @property
     def dim(self) -> int:

@@ -1,4 +1,4 @@
-"""What every discovery that can be written to must do, as a class of tests: one suite for all backends and doubles.
+"""``DiscoverySuite``: the behaviour of every writable discovery, as one class of tests for all backends and fakes.
 
 To test a backend, derive a class ``Test...`` from ``DiscoverySuite`` and give it a fixture ``peers`` that makes
 discoveries of one job, each as another process would have it, not yet connected. Needs pytest.
@@ -21,7 +21,7 @@ from monolith.discovery import Added, Discovery, DiscoveryGuard, Event, Removed,
 __all__ = ["PATIENCE_S", "DiscoverySuite", "Peers", "eventually", "service", "watching"]
 
 PATIENCE_S = 60.0
-"""How long a test waits for what must come; nothing is measured by it."""
+"""Timeout of waits in tests; no measurement depends on it."""
 
 Peers: TypeAlias = Callable[[], Discovery]
 
@@ -32,7 +32,7 @@ def service(index: int, port: int = 2222, *, service_type: str = "ps", host: str
 
 
 def places(services: list[ServiceInfo]) -> list[tuple[int | None, str]]:
-    """What a query told: indexes and addresses, in order."""
+    """Result of a query: indexes and addresses, in order."""
     return [(one.index, one.address) for one in services]
 
 
@@ -59,21 +59,21 @@ def told(event: Event) -> tuple[str, int | None, str]:
 
 
 class DiscoverySuite:
-    """The suite. ``replaces`` says whether a newcomer takes a place without asking."""
+    """The suite. ``replaces``: whether a new registration replaces an earlier one of the same index."""
 
     replaces: ClassVar[bool] = True
 
     def test_it_is_a_discovery(self, peers: Peers) -> None:
         assert isinstance(peers(), Discovery)
 
-    def test_what_one_registers_the_other_finds(self, peers: Peers) -> None:
+    def test_a_service_that_one_process_registers_is_found_by_another(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             one.register(service(0))
             assert places(one.query("ps")) == places(other.query("ps")) == [(0, "127.0.0.1:2222")]
             assert [found.id for found in other.query("ps")] == ["ps-0"]
             assert other.query("worker") == []
 
-    def test_services_come_by_index_whatever_the_order_of_arrival(self, peers: Peers) -> None:
+    def test_services_come_by_index_in_any_order_of_arrival(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             for index in (10, 2, 0, 1):
                 one.register(service(index))
@@ -129,7 +129,7 @@ class DiscoverySuite:
                     new.register(service(0, 4444))
                 assert places(new.query("ps")) == [(0, "127.0.0.1:2222")]
 
-    def test_who_was_replaced_neither_removes_nor_ousts_its_successor(self, peers: Peers) -> None:
+    def test_a_replaced_service_neither_removes_nor_ousts_its_successor(self, peers: Peers) -> None:
         moved = ServiceInfo(service_type="ps", index=0, host="127.0.0.2", port=9, metadata={"allow_update": "true"})
         with DiscoveryGuard(peers()) as old, DiscoveryGuard(peers()) as new:
             old.register(service(0))
@@ -139,7 +139,7 @@ class DiscoverySuite:
             old.deregister("ps-0")
             assert places(new.query("ps")) == [(0, "127.0.0.2:9")]
 
-    def test_a_watch_tells_what_is_there_and_what_changes(self, peers: Peers) -> None:
+    def test_a_watch_reports_present_services_and_changes(self, peers: Peers) -> None:
         moved = ServiceInfo(service_type="ps", index=1, host="127.0.0.2", port=9, metadata={"allow_update": "true"})
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             one.register(service(0))
@@ -235,13 +235,13 @@ class DiscoverySuite:
             with pytest.raises(ClusterError, match="is closed"):
                 call()
 
-    def test_one_that_was_never_connected_says_so_and_can_be_closed(self, peers: Peers) -> None:
+    def test_a_discovery_that_never_connected_raises_and_can_be_closed(self, peers: Peers) -> None:
         idle = peers()
         with pytest.raises(ClusterError, match="is not connected"):
             idle.query("ps")
         idle.close()
 
-    def test_many_may_register_at_once(self, peers: Peers) -> None:
+    def test_many_services_may_register_concurrently(self, peers: Peers) -> None:
         members = 4
         with contextlib.ExitStack() as stack:
             guards = [stack.enter_context(DiscoveryGuard(peers())) for _ in range(members)]

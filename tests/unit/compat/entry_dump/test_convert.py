@@ -219,7 +219,7 @@ def test_restoring_into_tables_keeps_the_rows_they_have(tmp_path: Path) -> None:
 
 
 def test_one_name_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="names of specs"):
         multi_entry_dump_to_tables(tmp_path / "m", [spec_of("a"), spec_of("a")])
 
 

@@ -72,7 +72,7 @@ def test_other_words_are_answered_with_what_there_is(tmp_path: Path, text: str) 
     run.train(2)
     assert run.step == 2
     assert not answer(tmp_path)["ok"]
-    assert f"{text!r} is no action; write 'action: TRIGGER_SAVE'" in answer(tmp_path)["message"]
+    assert f"action is {text!r}, expected 'action: TRIGGER_SAVE'" in answer(tmp_path)["message"]
 
 
 def test_the_folder_is_looked_at_every_minute_and_an_empty_file_is_waited_for(tmp_path: Path) -> None:
