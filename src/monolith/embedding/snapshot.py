@@ -369,7 +369,7 @@ def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
     except ValueError as error:
         raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
-        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported by this release")
+        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported")
     return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]
 
 

@@ -171,7 +171,7 @@ def test_json_brings_back_an_equal_declaration() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "features": [{}]}']
 )
-def test_other_text_is_no_declaration(text: str) -> None:
+def test_other_text_is_refused_as_a_declaration(text: str) -> None:
     with pytest.raises(ConfigError, match="declaration"):
         Declaration.from_json(text)
 

@@ -66,7 +66,7 @@ def test_a_save_that_fails_is_answered_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["stop", "action: DANCE", "action: STOP now"])
-def test_other_words_are_answered_with_what_there_is(tmp_path: Path, text: str) -> None:
+def test_unknown_actions_are_answered_with_the_known_ones(tmp_path: Path, text: str) -> None:
     ask(tmp_path, text)
     run = FakeRun(tmp_path, [ActionFileHook()])
     run.train(2)

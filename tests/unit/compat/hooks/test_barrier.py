@@ -45,7 +45,7 @@ class Workers:
             thread.join()
 
 
-def test_a_worker_finishes_one_step_stands_still_and_goes_on_after_removal(tmp_path: Path) -> None:
+def test_a_worker_finishes_its_step_pauses_and_resumes_after_removal(tmp_path: Path) -> None:
     barrier = Barrier(1)
     actions: list[str] = []
     run = FakeRun(tmp_path, [BarrierHook(barrier, 0, [actions.append])])
@@ -98,7 +98,7 @@ def test_a_placement_right_after_a_removal_lets_each_worker_take_a_step_between(
         barrier.remove()
 
 
-def test_a_placement_that_is_removed_while_callbacks_run_holds_nobody(tmp_path: Path) -> None:
+def test_a_placement_that_is_removed_while_callbacks_run_pauses_no_worker(tmp_path: Path) -> None:
     barrier = Barrier(1)
     run = FakeRun(tmp_path, [BarrierHook(barrier, 0, [lambda action: barrier.remove()])])
     barrier.place()
@@ -117,7 +117,7 @@ def test_a_held_worker_still_saves(tmp_path: Path) -> None:
         barrier.remove()
 
 
-def test_what_another_paused_the_barrier_does_not_resume(tmp_path: Path) -> None:
+def test_a_run_that_another_hook_paused_is_not_resumed_by_the_barrier(tmp_path: Path) -> None:
     barrier = Barrier(1)
 
     class PausedByAnother(Hook):
