@@ -1,6 +1,6 @@
 """``LiveDemo``: the second half of the demonstration, a trainer and a server as processes, and events that move scores.
 
-Measures from the moment that events are handed to the trainer to the first answer of the server that they changed.
+Measures the time from sending events to the trainer until the first changed answer of the server.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Watch: TypeAlias = Callable[[Turn, float], None]
 MODEL = "clicks"
 """Name of the served model."""
 
-_MOST_ROWS = 512  # of the events of a move, which are one step: the first answer that differs shows all of them
+_MOST_ROWS = 512  # events of a move, which are one step: the first changed answer reflects all of them
 _BYSTANDERS = 64
 _PUBLISH_S = 1.0
 _ASK_S = 0.02
@@ -54,15 +54,15 @@ class Move:
     before: float
     """Its score."""
     after: float
-    """Its score in the first answer that differs."""
+    """Its score in the first changed answer."""
     others: float
-    """How far the scores of other items moved, on average."""
+    """Mean change of the scores of other items."""
     seconds: float
-    """From the events to that answer."""
+    """Seconds from the events to that answer."""
 
 
 def curl(address: str, shown: Clicks) -> str:
-    """Return a command that asks a server for the score of the first of some impressions."""
+    """Return a command that requests the score of the first impression from a server."""
     body = json.dumps({"instances": [as_features(shown.rows(0, 1))]})
     return f"curl -s http://{address}/v1/models/{MODEL}:predict -d '{body}'"
 
@@ -101,7 +101,7 @@ class LiveDemo:
         self._rng = np.random.default_rng(0)
         self._running = ExitStack()
         self.requests = 0
-        """Answered so far."""
+        """Number of answers so far."""
 
     @property
     def processes(self) -> tuple[DemoProcess, DemoProcess]:
@@ -110,7 +110,7 @@ class LiveDemo:
 
     @property
     def curl(self) -> str:
-        """A command that asks for one score while the server runs."""
+        """Command that requests one score while the server runs."""
         return curl(self._addresses["rest_address"], self._shown)
 
     def wait(self) -> NoReturn:
@@ -133,7 +133,7 @@ class LiveDemo:
         found = turns(self._shown, self._rows)
         for _ in range(count):
             yield self._move(next(found), watch)
-            # The publishes come once a second: the next events come anywhere between two of them.
+            # The trainer publishes once a second; the next events come at a random time between two publishes.
             self._clock.sleep_s(float(self._rng.uniform(0, _PUBLISH_S)))
 
     def __enter__(self) -> Self:
@@ -157,17 +157,17 @@ class LiveDemo:
         serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
         serve += ["--port", 0, "--rest-port", 0, "--json"]
         self._trainer = started.enter_context(DemoProcess("trainer", train, self._folder))
-        # Its standard input is its lifeline; the trainer's are its events, and it ends with them.
+        # The server ends with its standard input, and the trainer with its events on standard input.
         self._server = started.enter_context(DemoProcess("server", serve, self._folder, {lifeline.VARIABLE: "0"}))
-        self._addresses = self._until("the server to print its addresses", self._said_addresses)
+        self._addresses = self._until("the server to print its addresses", self._addresses_printed)
         self._client = started.enter_context(Client(self._addresses["address"], model=MODEL))
         self._until("the server to load the model", self._is_served)
         self._until("the trainer to publish its first cut", self._is_in_step)
         # First requests are slow: make them now.
         self._teach(self._shown.rows(0, self._rows), example_batch(self._shown.rows(0, 1)))
 
-    def _said_addresses(self) -> dict[str, Any] | None:
-        line, newline, _ = self._server.said.partition("\n")
+    def _addresses_printed(self) -> dict[str, Any] | None:
+        line, newline, _ = self._server.output.partition("\n")
         found: dict[str, Any] | None = json.loads(line) if newline else None
         return found
 

@@ -54,7 +54,7 @@ class DemoProcess:
         return self._popen.pid
 
     @property
-    def said(self) -> str:
+    def output(self) -> str:
         """Output so far."""
         return self._out.read_text(errors="replace")
 
@@ -72,7 +72,7 @@ class DemoProcess:
             raise self._failure() from error
 
     def check(self) -> None:
-        """Do nothing while it runs.
+        """Check that it runs.
 
         Raises:
             ClusterError: It has ended; the text has its last lines.
@@ -81,7 +81,7 @@ class DemoProcess:
             raise self._failure()
 
     def end(self) -> None:
-        """Have it end, and return when it is gone."""
+        """Stop it and wait for its end."""
         if self._popen.poll() is None:
             self._popen.terminate()
         with contextlib.suppress(BrokenPipeError):  # unread input is of no use any more

@@ -123,7 +123,7 @@ class Declaration:
             column=column,
         )
         if shared_with is not None:
-            feature = self._shared(feature, self.feature(shared_with))
+            feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
         return feature
 
@@ -136,7 +136,7 @@ class Declaration:
             return f"fc_slot_{name}", name
         return name, slot_of_name(name) if slot is None else slot
 
-    def _shared(self, feature: EmbeddingFeature, owner: EmbeddingFeature) -> EmbeddingFeature:
+    def _share_rows(self, feature: EmbeddingFeature, owner: EmbeddingFeature) -> EmbeddingFeature:
         if feature.slot not in (None, owner.slot):
             raise ConfigError(
                 f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "

@@ -123,13 +123,13 @@ class Layout:
         """Return the tensors that the layout fills: one per item when ``out`` is None, else one."""
         if self.out is None:
             return [
-                _joined(self.name if len(self.items) == 1 else f"{self.name}_{number}", (item,), "concat")
+                _join(self.name if len(self.items) == 1 else f"{self.name}_{number}", (item,), "concat")
                 for number, item in enumerate(self.items)
             ]
-        return [_joined(self.name, self.items, self.out)]
+        return [_join(self.name, self.items, self.out)]
 
 
-def _joined(name: str, items: Sequence[Item], out: Out) -> LayoutTensor:
+def _join(name: str, items: Sequence[Item], out: Out) -> LayoutTensor:
     length, width, count = items[0].length, items[0].width, len(items)
     total = sum(item.width for item in items)
     parts, column = [], 0

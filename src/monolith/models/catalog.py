@@ -121,11 +121,11 @@ def from_schema(
     known = _keywords(cls)
     named: set[str] = set()
     for role in (each for each in _ROLES if each in given):
-        given[role] = _chosen(f"{cls.__name__}.{role}", given[role], sparse)
+        given[role] = _choose(f"{cls.__name__}.{role}", given[role], sparse)
         named |= {each.name for each in _as_list(given[role])}
     for kind, features in (("sparse", sparse), ("dense", dense)):
         if kind in given:
-            given[kind] = _chosen(f"{cls.__name__}.{kind}", given[kind], features)
+            given[kind] = _choose(f"{cls.__name__}.{kind}", given[kind], features)
         elif kind in known:
             given[kind] = [feature for feature in features.values() if feature.name not in named]
     if "heads" in known and held:
@@ -149,14 +149,14 @@ def _features(schema: Schema, leave_out: set[str]) -> tuple[dict[str, SparseFeat
     )
 
 
-def _chosen(label: str, given: Any, features: Mapping[str, Any]) -> Any:
+def _choose(label: str, given: Any, features: Mapping[str, Any]) -> Any:
     """Put features of the schema in the place of their names."""
     if isinstance(given, str):
         if given not in features:
             raise ConfigError(f"{label} is {given!r}, which the data does not have; {_nearest(given, features)}")
         return features[given]
     if isinstance(given, list | tuple):
-        return [_chosen(label, each, features) for each in given]
+        return [_choose(label, each, features) for each in given]
     return given
 
 

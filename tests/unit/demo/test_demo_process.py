@@ -51,7 +51,7 @@ def test_a_process_is_gone_after_every_end_of_the_block(tmp_path: Path) -> None:
 
     def interrupted() -> None:
         with process:
-            wait_until(lambda: process.said)
+            wait_until(lambda: process.output)
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -64,7 +64,7 @@ def test_a_process_is_gone_after_every_end_of_the_block(tmp_path: Path) -> None:
 def test_a_server_ends_with_the_one_whose_pipe_is_its_lifeline(tmp_path: Path) -> None:
     arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
     with DemoProcess("server", arguments, tmp_path, {lifeline.VARIABLE: "0"}) as process:
-        wait_until(lambda: process.said)
+        wait_until(lambda: process.output)
         process._stdin.close()  # as the system does when this process is killed
         wait_until(lambda: is_over(process))
     assert "model server stopped" in process.log.read_text()

@@ -156,7 +156,7 @@ def test_a_wrong_setting_of_the_world_is_named(settings: dict[str, float], named
 
 
 def test_no_rows_and_a_time_before_the_world_are_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="clicks are 0"):
+    with pytest.raises(ConfigError, match="n is 0"):
         world.clicks(0)
     with pytest.raises(ConfigError, match="begins at 1700000000"):
         world.clicks(1, 5)

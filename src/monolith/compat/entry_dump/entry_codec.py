@@ -94,7 +94,7 @@ def _decode_entry(record: bytes) -> Entry:
                 time_s = _signed(_expect(wire, _VARINT, "last_update_ts_sec", value))
     if row_id is None:
         raise _Malformed("field 'id' is missing; is this an EntryDump file?")
-    return Entry(row_id, _joined(values), tuple(state), time_s)
+    return Entry(row_id, _join(values), tuple(state), time_s)
 
 
 def _decode_state(element: bytes) -> SliceState:
@@ -117,7 +117,7 @@ def _decode_state(element: bytes) -> SliceState:
     return SliceState(kind, {name: np.concatenate(parts) for name, parts in found.items()})
 
 
-def _joined(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _join(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 

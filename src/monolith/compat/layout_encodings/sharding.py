@@ -150,7 +150,7 @@ def sharding_sparse_fids(
         batch_size=size,
     )
     if version == 4:
-        return _joined(result, addresses.block_floats)
+        return _join(result, addresses.block_floats)
     return _with_sizes(result, addresses.block_floats) if version == 5 else result
 
 
@@ -317,7 +317,7 @@ def _shard_major(shards: int, blocks: int) -> list[int]:
     return [table * shards + shard for shard in range(shards) for table in range(tables)]
 
 
-def _joined(fids: ShardedFids, block_floats: Sequence[int]) -> ShardedFids:
+def _join(fids: ShardedFids, block_floats: Sequence[int]) -> ShardedFids:
     order = _shard_major(fids.ps_num, len(fids.fid_list))
     ids = np.array([len(fids.fid_list[block]) for block in order], np.int32)
     return replace(

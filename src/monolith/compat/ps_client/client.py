@@ -163,7 +163,7 @@ class PsClient:
 
     def batch_lookup(self, entries: Sequence[LookupEntry]) -> list[LookupResult]:
         """Look up several tables in one call per server; an entry that fails has status 1, the others succeed."""
-        plans = [_planned(_Lookup, entry, self._required()) for entry in entries]
+        plans = [_plan(_Lookup, entry, self._required()) for entry in entries]
         answers = self._batch("BatchLookup", messages.BatchLookupRequest, plans)
         return [
             LookupResult(status=1, message=plan) if isinstance(plan, str) else plan.entry_result(answers[number])
@@ -172,7 +172,7 @@ class PsClient:
 
     def batch_apply_gradients(self, entries: Sequence[GradientEntry]) -> list[ApplyResult]:
         """Update several tables in one call per server; an entry that fails has status 1, the others succeed."""
-        plans = [_planned(_Update, entry, self._required()) for entry in entries]
+        plans = [_plan(_Update, entry, self._required()) for entry in entries]
         answers = self._batch("BatchApplyGradients", messages.BatchApplyGradientsRequest, plans)
         return [
             ApplyResult(status=1, message=plan) if isinstance(plan, str) else plan.entry_result(answers[number])
@@ -288,8 +288,8 @@ class PsClient:
     def _check_status(self, answers: Mapping[int, Any]) -> None:
         failed = {index: answer for index, answer in answers.items() if answer.status_code}
         if failed:
-            told = "; ".join(f"{self._links[i].address}: {answer.error_message}" for i, answer in failed.items())
-            raise ClusterError(f"RPC error: {told}")
+            reasons = "; ".join(f"{self._links[i].address}: {answer.error_message}" for i, answer in failed.items())
+            raise ClusterError(f"RPC error: {reasons}")
 
 
 def _check_reachable(link: ServerLink, timeout_s: float) -> None:
@@ -384,7 +384,7 @@ class _Update(_Routed):
         return ApplyResult(status=1, message="; ".join(failed)) if failed else self.result(answers)
 
 
-def _planned(kind: Any, entry: Any, servers: int) -> Any:
+def _plan(kind: Any, entry: Any, servers: int) -> Any:
     """Return an entry's plan, or the error of the entry."""
     try:
         return kind(entry, servers)

@@ -160,7 +160,7 @@ class BaseEmbeddingTask(BaseTask):
 
     def post_process(self, batch: Batch) -> Batch:
         """Bring ids into their vocabularies, split large ones, and add the bucket of each user."""
-        return batch.changed(self._processed)
+        return batch.changed(self._process)
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
@@ -188,7 +188,7 @@ class BaseEmbeddingTask(BaseTask):
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    def _processed(self, batch: Batch) -> Batch:
+    def _process(self, batch: Batch) -> Batch:
         slots = {feature.name: feature.slot for feature in self.schema().sparse_features}
         ids: dict[str, Ragged] = {}
         for name, bags in batch.ids.items():

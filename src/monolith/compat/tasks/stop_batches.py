@@ -43,10 +43,10 @@ class StopBatches:
         last: Batch | None = None
         for batch in self._dataset:
             last = batch
-            yield _marked(batch, False)
+            yield _mark(batch, False)
         if last is None:
             raise DataError("the data ended before its first batch, so stop batches have no form; check the files")
-        stop = _marked(_emptied(last), True)
+        stop = _mark(_empty(last), True)
         while True:
             yield stop
 
@@ -68,14 +68,14 @@ def is_stopping(batch: Batch) -> bool:
     return STOPPING in batch.extras and bool(np.asarray(batch.extras[STOPPING]).any())
 
 
-def _marked(batch: Batch, stopping: bool) -> Batch:
+def _mark(batch: Batch, stopping: bool) -> Batch:
     def mark(each: Batch) -> Batch:
         return replace(each, extras={**each.extras, STOPPING: np.full(each.size, stopping)})
 
     return batch.changed(mark)
 
 
-def _emptied(batch: Batch) -> Batch:
+def _empty(batch: Batch) -> Batch:
     return batch.changed(_without_content)
 
 

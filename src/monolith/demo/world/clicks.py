@@ -1,6 +1,6 @@
 """``Clicks``: impressions as columns, with the true chance of every label.
 
-Knows the names and slots of the features; how the rows came about is the business of ``world``.
+This module defines names and slots of the features; ``world`` generates the rows.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Clicks:
     click_probability: npt.NDArray[np.float64]
     """The true chance of ``click``."""
     like_probability: npt.NDArray[np.float64]
-    """The true chance of ``like``, before it is known whether there was a click."""
+    """The true chance of ``like``, before the click is observed."""
 
     def __len__(self) -> int:
         return len(self.user_id)

@@ -1,4 +1,4 @@
-"""A seeded world of users and items that shows impressions and knows how likely each click was.
+"""``World``: a seeded world of users and items that generates impressions with known click probabilities.
 
 The true probability of every row is known. So are the best AUC that any model can reach, and the predictions of a
 calibrated model.
@@ -46,22 +46,22 @@ class World:
     """
 
     users: int = 5_000
-    """How many users; their ids are 1 to this."""
+    """Number of users; their ids are 1 to this."""
     items: int = 1_000
-    """How many items; their ids are 1 to this."""
+    """Number of items; their ids are 1 to this."""
     categories: int = 20
-    """How many categories the items fall into."""
+    """Number of categories of items."""
     history_length: int = 10
-    """Clicks that a row remembers at most."""
+    """Longest history of a row."""
     zipf: float = 1.0
-    """How unequal the popularity of items is: the item of rank r is shown in proportion to 1 / (r + 10)^zipf. The
+    """Inequality of items: the item of rank r appears in proportion to 1 / (r + 10)^zipf. The
     activity of users follows the same law with half the exponent."""
     drift: float = 0.02
-    """How fast tastes and appeal turn into others, in radians a day; 0 = never. A quarter turn changes them wholly."""
+    """Speed of change of tastes and appeal, in radians a day; 0 = constant. A quarter turn replaces them."""
     events_per_s: float = 20.0
-    """Impressions a second."""
+    """Impressions per second."""
     seed: int = 0
-    """Decides everything."""
+    """Seed of all draws."""
 
     def __post_init__(self) -> None:
         for name in ("users", "items", "categories", "history_length"):
@@ -83,7 +83,7 @@ class World:
             ConfigError: ``n`` is below 1, or ``start_s`` is before the world's first second.
         """
         if n < 1:
-            raise ConfigError(f"clicks are {n}; ask for at least 1")
+            raise ConfigError(f"n is {n}, expected at least 1; ask for more clicks")
         if start_s < START_S:
             raise ConfigError(f"start_s is {start_s}; the world begins at {START_S}")
         rng = np.random.default_rng([self.seed, 1, start_s])
@@ -110,7 +110,7 @@ class World:
             like_probability=click_chance * like_chance,
         )
 
-    # --- who there is -------------------------------------------------------------------------------------------------
+    # --- users and items ----------------------------------------------------------------------------------------------
 
     @cached_property
     def _users(self) -> _Users:
@@ -199,7 +199,7 @@ class _Users:
     bias: Floats
     thrift: Floats
     activity: Floats
-    """Summed up shares of the impressions."""
+    """Cumulated shares of the impressions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,7 +211,7 @@ class _Items:
     quality: Floats
     price: Floats
     popularity: Floats
-    """Summed up shares of the impressions."""
+    """Cumulated shares of the impressions."""
 
 
 def _zipf_cdf(rng: np.random.Generator, count: int, exponent: float) -> Floats:

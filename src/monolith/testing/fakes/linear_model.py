@@ -1,4 +1,4 @@
-"""A model that is quickly written and quickly loaded, for tests and demonstrations of the server.
+"""``LinearModel``: a served model that is written and loaded quickly, for tests and examples of the server.
 
 Its score is ``bias + age_weight * age + the sum of the weights of all ids``; a version is a folder with one JSON file.
 """
@@ -55,7 +55,7 @@ _SIGNATURES = {
 
 
 class LinearModel:
-    """See the module. ``before_score`` is called before every score: a test can wait in it, or raise."""
+    """A linear model. Tests may wait or raise in ``before_score``, which runs before every score."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -68,13 +68,13 @@ class LinearModel:
         self.folder = folder
         self.is_closed = False
         self.calls: list[int] = []
-        """How many records each call of ``predict`` has had."""
+        """Number of records of each call of ``predict``."""
         self.before_score: Callable[[], None] | None = None
         self._local = threading.local()
 
     @property
     def signatures(self) -> Mapping[str, _Signature]:
-        """Four of them: with all outputs, with one input and one output, and for ids."""
+        """Signatures with all outputs, with one input and one output, and for ids."""
         return _SIGNATURES
 
     def predict(

@@ -67,7 +67,7 @@ class FollowedTables:
         cut: Cut | None = None,
         touched: Callable[[], Any] | None = None,
     ) -> None:
-        """Go to another cut; see ``monolith.sync.follower.Target``."""
+        """Move to another cut; see ``monolith.sync.follower.Target``."""
         self.tables = tables or self.tables
         if update is not None:
             update(self.tables)

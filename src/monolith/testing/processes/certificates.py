@@ -14,7 +14,7 @@ _DAYS = ("-days", "2")
 
 
 def why_no_certificates() -> str | None:
-    """Return why none can be made here, or None when they can."""
+    """Return why this machine cannot make certificates; None if it can."""
     return None if shutil.which("openssl") else "openssl is not installed; it makes the certificates"
 
 
@@ -26,17 +26,17 @@ class Certificate(NamedTuple):
 
 
 class Authority:
-    """Signs certificates; its files, and theirs, are in one folder.
+    """Signs certificates. One folder holds all files.
 
     Args:
-        folder: An empty one.
+        folder: An empty folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._openssl("req", "-x509", *_KEY, *_DAYS, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
         self.ca_file = folder / "ca.pem"
-        """The certificate that its own are checked with."""
+        """The authority's certificate, which verifies those that it signs."""
 
     def sign(self, name: str, *places: str) -> Certificate:
         """Return a new certificate for these places: ``IP:127.0.0.1``, ``DNS:localhost``."""

@@ -25,10 +25,10 @@ from monolith.testing.processes.cutting_proxy import CuttingProxy
 from monolith.testing.processes.ps_processes import PsProcess
 from monolith.testing.suites.history import History, Kill, numbers_table
 
-__all__ = ["HARMS", "Harm", "FaultyServers", "tcp_addresses"]
+__all__ = ["FAULTS", "Fault", "FaultyServers", "tcp_addresses"]
 
-Harm: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
-HARMS: tuple[Harm, ...] = ("kill", "hold", "cut", "hang", "lose answers")
+Fault: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
+FAULTS: tuple[Fault, ...] = ("kill", "hold", "cut", "hang", "lose answers")
 """kill: SIGKILL. hold: paused for a while. Others: connections broken, delayed, or broken with pending answers."""
 
 PROXY_HOST = "127.0.0.2"
@@ -113,10 +113,10 @@ class FaultyServers:
         self._saved += 1
         self._durable_until = durable_until
 
-    def hurt(self, harm: Harm, index: int, wait: Callable[[], object]) -> None:
-        """Do something bad to one server, ``wait`` meanwhile, and let it recover."""
+    def inject(self, fault: Fault, index: int, wait: Callable[[], object]) -> None:
+        """Inject a fault into one server, call ``wait``, and repair the server."""
         process, proxies = self.processes[index], self._proxies[index]
-        if harm == "kill":
+        if fault == "kill":
             self._kill(process, wait)
             return
         begin: dict[str, Callable[[], None]] = {
@@ -125,26 +125,28 @@ class FaultyServers:
             "hang": lambda: _each(proxies, CuttingProxy.hang),
             "lose answers": lambda: _each(proxies, lambda proxy: proxy.hang(requests=False)),
         }
-        begin[harm]()
+        begin[fault]()
         try:
             wait()
-            if harm == "lose answers":
+            if fault == "lose answers":
                 _each(proxies, CuttingProxy.drop)
         finally:
             process.release()
             _each(proxies, CuttingProxy.resume)
 
-    def hurt_at_random(self, chance: random.Random, seconds: float, harms: Sequence[Harm] = HARMS) -> tuple[Harm, int]:
+    def inject_at_random(
+        self, chance: random.Random, seconds: float, faults: Sequence[Fault] = FAULTS
+    ) -> tuple[Fault, int]:
         """Inject one fault into one server, for up to ``seconds``; return the fault and the server."""
-        harm, index = chance.choice(list(harms)), chance.randrange(len(self.processes))
-        if harm == "kill" and chance.random() < 0.7:
+        fault, index = chance.choice(list(faults)), chance.randrange(len(self.processes))
+        if fault == "kill" and chance.random() < 0.7:
             self.save()
         pause = threading.Event()
-        self.hurt(harm, index, lambda: pause.wait(seconds * chance.random()))
-        return harm, index
+        self.inject(fault, index, lambda: pause.wait(seconds * chance.random()))
+        return fault, index
 
     def connections(self, transport: TransportName) -> int:
-        """Return how many connections of a transport pass through the proxies now."""
+        """Return the number of a transport's connections through the proxies."""
         return sum(pair[transport == "data_plane"].connections for pair in self._proxies)
 
     def logs(self) -> str:
@@ -167,9 +169,9 @@ class FaultyServers:
 
 
 def tcp_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
-    """Like ``data_plane_addresses``, for a test to put in its place: not the Unix sockets, which no proxy can cut."""
+    """Return TCP addresses: replaces ``data_plane_addresses``, whose Unix sockets bypass the proxies."""
     tcp = [tuple(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
-    return data_plane_addresses([replace(one, data_plane=told) for one, told in zip(greetings, tcp, strict=True)])
+    return data_plane_addresses([replace(one, data_plane=places) for one, places in zip(greetings, tcp, strict=True)])
 
 
 def _log_options(folder: Path, index: int, interval_s: float | None) -> list[object]:

@@ -80,7 +80,7 @@ class LocalCluster:
         self._job.stop()
         self._waiter.shutdown()
         if self._is_late and error is None:
-            raise ClusterError(self._told(f"the job was not over in {self._limit_s:g} s"))
+            raise ClusterError(self._with_logs(f"the job was not over in {self._limit_s:g} s"))
 
     def lines(self, name: str) -> list[str]:
         """Return the log of a process so far: ``ps 0``, ``chief``, ``worker 1``."""
@@ -100,7 +100,7 @@ class LocalCluster:
         with self._said:
             self._said.wait_for(lambda: len(heard()) >= times or self._is_late, self._timeout_s)
             if len(heard()) < times:
-                raise ClusterError(self._told(f"{name} has not logged {text!r} in {self._timeout_s:g} s"))
+                raise ClusterError(self._with_logs(f"{name} has not logged {text!r} in {self._timeout_s:g} s"))
             return heard()[times - 1]
 
     def wait(self) -> Ended | None:
@@ -115,14 +115,14 @@ class LocalCluster:
         except FutureTimeout:
             self._abort()
             self._job.stop()
-            raise ClusterError(self._told(f"the job is not over in {self._timeout_s:g} s")) from None
+            raise ClusterError(self._with_logs(f"the job is not over in {self._timeout_s:g} s")) from None
 
     def kill(self, name: str) -> None:
-        """End a process as a power failure would."""
+        """Kill a process (SIGKILL)."""
         self._job.signal(name, signal.SIGKILL)
 
     def end(self, name: str) -> None:
-        """Ask a process to end well; the chief ends the job."""
+        """Stop a process (SIGTERM); the chief ends the job."""
         self._job.signal(name, signal.SIGTERM)
 
     def hold(self, name: str) -> None:
@@ -134,15 +134,15 @@ class LocalCluster:
         self._job.signal(name, signal.SIGCONT)
 
     def starts(self, name: str) -> int:
-        """Return how often a process was started."""
+        """Return the number of starts of a process."""
         return self._job.starts(name)
 
     def is_running(self, name: str) -> bool:
-        """Return whether a process is there."""
+        """Return whether a process runs."""
         return self._job.pid(name) is not None
 
     def pid(self, name: str) -> int | None:
-        """Return the number of a process; None where it does not run."""
+        """Return the id of a process; None if it does not run."""
         return self._job.pid(name)
 
     def _abort(self) -> None:
@@ -154,7 +154,7 @@ class LocalCluster:
             self._job.signal(name, signal.SIGCONT)
             self._job.signal(name, signal.SIGABRT)
 
-    def _told(self, text: str) -> str:
+    def _with_logs(self, text: str) -> str:
         with self._said:
             return "\n".join([f"{text}:", *(f"{who} | {line}" for who, line in self._lines)])
 

@@ -61,7 +61,7 @@ class PsProcess:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process; None where it does not run."""
+        """Process id; None if it does not run."""
         return None if self._popen is None or self._popen.poll() is not None else self._popen.pid
 
     @property
@@ -94,17 +94,17 @@ class PsProcess:
         assert json.loads(line)["address"] == self.address
 
     def kill(self) -> None:
-        """End it as a power failure would, and return when it is gone."""
+        """Kill it (SIGKILL) and wait for its end."""
         self._signal(signal.SIGKILL)
         self._end()
 
     def abort(self) -> None:
-        """End it where it stands; the log has the stacks of its threads."""
+        """Abort it; the log holds the stacks of its threads."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGABRT)
 
     def stop(self) -> int:
-        """Ask it to end, and return its status."""
+        """Stop it (SIGTERM) and return its status."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         return self._end()

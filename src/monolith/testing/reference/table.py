@@ -144,12 +144,12 @@ class ReferenceTable:
 
     def assign(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
         """Set the values of each id; of equal ids the last wins. Optimizer state stays as it is."""
-        for row, values in self._admitted(ids, rows, time_s):
+        for row, values in self._admit(ids, rows, time_s):
             row.values[:] = values
 
     def assign_add(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
         """Add to the values of each id; equal ids add up."""
-        for row, values in self._admitted(ids, rows, time_s):
+        for row, values in self._admit(ids, rows, time_s):
             row.values += values
 
     @np.errstate(all="ignore")  # overflow gives Inf and NaN without a word, as in the engine
@@ -223,7 +223,7 @@ class ReferenceTable:
     def evict(self, now_s: int | None = None) -> int:
         """Remove rows that have expired at ``now_s`` (None: the newest time seen); return how many."""
         now_s = self._max_time_s if now_s is None else now_s
-        expired = [fid for fid, row in self._rows.items() if self._expired(fid, row, now_s)]
+        expired = [fid for fid, row in self._rows.items() if self._is_expired(fid, row, now_s)]
         self.stats.rows_evicted += len(expired)
         return self.delete(expired)
 
@@ -237,7 +237,7 @@ class ReferenceTable:
 
     def snapshot_state(self) -> TableState:
         """Return a copy of the state without the rows that have expired."""
-        rows = {fid: row for fid, row in self._rows.items() if not self._expired(fid, row, self._max_time_s)}
+        rows = {fid: row for fid, row in self._rows.items() if not self._is_expired(fid, row, self._max_time_s)}
         return copy.deepcopy(TableState(rows, self._max_time_s, self._scales, self._filter))
 
     def restore_state(self, state: TableState, *, clear: bool = True) -> None:
@@ -287,7 +287,7 @@ class ReferenceTable:
             stored_grad = gradient_of_stored(piece, values, grad[columns], self._scales[k])
             take_step(piece.optimizer, values, stored_grad, row.states[k], rate=rates[k], step=step, latest=then)
 
-    def _admitted(self, ids: ArrayLike, rows: ArrayLike, time_s: int) -> Iterator[tuple[_Row, Rows]]:
+    def _admit(self, ids: ArrayLike, rows: ArrayLike, time_s: int) -> Iterator[tuple[_Row, Rows]]:
         """Yield the row and the new values of each occurrence that may enter, with the bookkeeping done."""
         ids = _checked_ids(ids)
         rows = self._checked_rows(ids, rows)
@@ -318,7 +318,7 @@ class ReferenceTable:
                 steps[key] = (fid, grads[position].copy(), then, int(counts[position]))
         return list(steps.values())
 
-    def _expired(self, fid: int, row: _Row, now_s: int) -> bool:
+    def _is_expired(self, fid: int, row: _Row, now_s: int) -> bool:
         return now_s - row.time_s >= self.spec.expire_days_of(_slot_v2(fid)) * _DAY_S
 
     def _remove(self, fid: int) -> bool:

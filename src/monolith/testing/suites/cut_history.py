@@ -22,10 +22,10 @@ class NotedCut:
 
     number: int
     run: str
-    """The training it is of, from a start or a return to a checkpoint to the next: a new one may begin further back."""
+    """Training of the cut. A start or a rollback begins a new training, which may begin further back."""
     state: State
     taken_s: float
-    """Before it was published."""
+    """Time before its publishing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +67,12 @@ class Violation:
 
 
 def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Sequence[Applied]) -> list[Violation]:
-    """Return all that is wrong with a history; of every server, the answers are in the order in which it was asked.
+    """Return all contradictions in a history. The answers of a server are in the order of its requests.
 
     Args:
-        cuts: All that were published, and 0.
-        answers: Of any number of servers, each asked by one caller at a time.
-        applied: Of the same servers.
+        cuts: All published cuts, and cut 0.
+        answers: Answers of any number of servers; each server has one caller at a time.
+        applied: Reports of the same servers.
     """
     by_number = {cut.number: cut for cut in cuts}
     found = [*_wrong_cuts(by_number)]
@@ -101,7 +101,7 @@ def _wrong_answers(
     numbers: dict[State, list[int]] = {}
     for number in sorted(cuts):
         numbers.setdefault(cuts[number].state, []).append(number)
-    shown = 0  # the earliest cut that the last answer can be of: any later one would allow less
+    shown = 0  # the earliest possible cut of the last answer, which excludes the least
     reported = 0
     unreported = deque(sorted(applied, key=lambda one: one.received_s))
     for answer in answers:

@@ -27,34 +27,34 @@ Peers: TypeAlias = Callable[[], Discovery]
 
 
 def service(index: int, port: int = 2222, *, service_type: str = "ps", host: str = "127.0.0.1") -> ServiceInfo:
-    """A service in some place; its port is 100 apart from that of other indexes."""
+    """Return a service; ports of two indexes differ by 100."""
     return ServiceInfo(service_type=service_type, index=index, host=host, port=port + 100 * index)
 
 
 def places(services: list[ServiceInfo]) -> list[tuple[int | None, str]]:
-    """Result of a query: indexes and addresses, in order."""
+    """Return indexes and addresses of services, in order."""
     return [(one.index, one.address) for one in services]
 
 
 def eventually(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so; fails when it never is."""
+    """Wait until a condition holds; fail after the timeout."""
     clock = SystemClock()
     deadline = Deadline(clock, PATIENCE_S)
     while not is_so():
-        assert not deadline.is_past, "it never was so"
+        assert not deadline.is_past, "the condition did not hold in time"
         clock.sleep_s(0.02)
 
 
 @contextlib.contextmanager
 def watching(discovery: Discovery, service_type: str = "ps") -> Iterator[Callable[[], Event]]:
-    """Watch for as long as the block runs; the result waits for the next event."""
+    """Watch during the block; the yielded function waits for the next event."""
     events: queue.Queue[Event] = queue.Queue()
     with discovery.watch(service_type, events.put):
         yield lambda: events.get(timeout=PATIENCE_S)
 
 
-def told(event: Event) -> tuple[str, int | None, str]:
-    """An event in short: kind, index, address."""
+def summarize(event: Event) -> tuple[str, int | None, str]:
+    """Return kind, index and address of an event."""
     return type(event).__name__, event.service.index, event.service.address
 
 
@@ -144,23 +144,23 @@ class DiscoverySuite:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             one.register(service(0))
             with watching(other) as next_event:
-                assert told(next_event()) == ("Added", 0, "127.0.0.1:2222")
+                assert summarize(next_event()) == ("Added", 0, "127.0.0.1:2222")
                 one.register(service(1))
-                assert told(next_event()) == ("Added", 1, "127.0.0.1:2322")
+                assert summarize(next_event()) == ("Added", 1, "127.0.0.1:2322")
                 one.register(moved)
                 event = next_event()
                 if isinstance(event, Removed):  # a store that was looked at between removal and replacement
-                    assert told(next_event()) == ("Added", 1, "127.0.0.2:9")
+                    assert summarize(next_event()) == ("Added", 1, "127.0.0.2:9")
                 else:
-                    assert told(event) == ("Updated", 1, "127.0.0.2:9")
+                    assert summarize(event) == ("Updated", 1, "127.0.0.2:9")
                 one.deregister("ps-0")
-                assert told(next_event()) == ("Removed", 0, "127.0.0.1:2222")
+                assert summarize(next_event()) == ("Removed", 0, "127.0.0.1:2222")
 
     def test_a_watch_begun_before_the_first_service_misses_none(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other, watching(other, "worker") as next_event:
             one.register(service(0))
             one.register(service(0, 3333, service_type="worker"))
-            assert told(next_event()) == ("Added", 0, "127.0.0.1:3333")
+            assert summarize(next_event()) == ("Added", 0, "127.0.0.1:3333")
 
     def test_a_closed_watch_is_silent_and_closes_twice(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:

@@ -57,8 +57,8 @@ def usage_of(pid: int) -> Usage | None:
 def growth(samples: Sequence[Usage]) -> list[str]:
     """Describe the growing resources; empty if all are steady, or there are too few samples.
 
-    The middle of the last third is compared with that of the first: a peak is not growth, and neither is a step that
-    was taken before the warm-up ended, which the caller leaves out.
+    The median of the last third is compared with that of the first, so a peak does not count as growth. The caller
+    leaves out samples of the warm-up.
     """
     if len(samples) < _LEAST_SAMPLES:
         return []

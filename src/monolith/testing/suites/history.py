@@ -29,7 +29,7 @@ _MOST_SUBSETS = 12
 
 
 def numbers_table(clients: int) -> TableSpec:
-    """Return the table that such a history is about: called ``numbers``, one column per client."""
+    """Return the table of such a history: ``numbers``, with one column per client."""
     return TableSpec("numbers", [SliceSpec(clients, optimizer=Sgd(1.0))])
 
 
@@ -60,9 +60,9 @@ class Kill:
 
     shard: int
     start: float
-    """Before it was killed."""
+    """Time before the kill."""
     end: float
-    """After it was dead, and before it was started again."""
+    """Time between its end and its restart."""
     durable_until: float
     """Updates acknowledged before this time are durable: the kill less the interval of the log, or the request of the
     last snapshot."""
@@ -87,7 +87,7 @@ class Violation:
 
 @dataclass(slots=True)
 class History:
-    """All that happened. Lists may be appended to from several threads; ``violations`` comes afterwards."""
+    """All calls and kills. Several threads may append to the lists; call ``violations`` afterwards."""
 
     clients: int
     shards: int
@@ -133,7 +133,7 @@ class _Stream:
             if amounts.any():
                 (self._doubtful if call.end is None else self._acknowledged).append(_Step(call, amounts))
         self._value = np.array([final[key][client] for key in self._keys], np.int64)
-        # Steps that kills took away, as the last state tells, to those that may have: it does not tell which.
+        # Steps that kills lost according to the last state, to the candidates: the state does not identify them.
         self._lost: dict[int, list[Kill]] = {}
 
     # --- the last state ---
@@ -166,7 +166,7 @@ class _Stream:
                 runs.append(_Run(first, last, amounts))
             if self._acknowledged[last].end < kill.start:
                 break
-            last -= 1  # it was under way: perhaps it took effect after the kill, and those before it are lost
+            last -= 1  # pending during the kill: it may have taken effect afterwards, with earlier steps lost
         return runs
 
     def _unexplained(self, missing: _Vector) -> Iterator[Violation]:
@@ -175,16 +175,16 @@ class _Stream:
             + self._doubtful,
             len(self._keys),
         )
-        told = False
+        is_explained = False
         for key, lacks, value, may_lack in zip(self._keys, missing, self._value, most, strict=True):
             where = f"key {key}, client {self._client}: the sum is {value}"
             if lacks < 0:
                 yield Violation("doubled", f"{where}, which is {-lacks} more than was ever pushed")
-                told = True
+                is_explained = True
             elif lacks > may_lack:
                 yield Violation("lost", f"{where}, of which {lacks} are missing and at most {may_lack} may be")
-                told = True
-        if not told:
+                is_explained = True
+        if not is_explained:
             sums = dict(zip(self._keys, self._value.tolist(), strict=True))
             yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
 
@@ -224,7 +224,7 @@ class _Stream:
     def _backwards(
         self, lookup: Lookup, key: int, value: int, seen: Sequence[tuple[float, float, int]]
     ) -> Iterator[Violation]:
-        """Numbers only grow, unless the server was killed in between."""
+        """Find lookups below an earlier lookup, without a kill between them."""
         for start, end, earlier in seen:
             between = any(kill.start < lookup.end and kill.end > start for kill in self._kills)
             if end < lookup.start and earlier > value and not between:

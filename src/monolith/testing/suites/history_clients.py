@@ -86,7 +86,7 @@ class HistoryClients:
             thread.join()
 
     def wait_for(self, calls: int, timeout_s: float) -> bool:
-        """Wait until so many further calls have succeeded; return whether they have in time."""
+        """Wait until so many further calls succeed; return False after the timeout."""
         with self._progress:
             wanted = self._done + calls
             return self._progress.wait_for(lambda: self._done >= wanted, timeout_s)
