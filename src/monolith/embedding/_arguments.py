@@ -90,7 +90,7 @@ def as_mode(mode: object) -> tuple[_native.Pooling, int]:
 
 
 def as_counts(table: str, counts: ArrayLike, id_count: int) -> NDArray[np.uint32]:
-    """Return the sightings behind each id."""
+    """Return the number of sightings of each id."""
     array = as_array(counts)
     if array.dtype.kind not in "iu" or array.shape != (id_count,):
         raise ConfigError(

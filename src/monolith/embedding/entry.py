@@ -47,7 +47,7 @@ class Entry:
     """A copy of one row; changing it changes no table."""
 
     id: int
-    """Whose row this is."""
+    """Id of the row."""
     values: NDArray[np.float32]
     """The stored values, all slices. Shapes: (D,)."""
     state: tuple[Mapping[str, NDArray[Any]], ...] = ()

@@ -29,7 +29,7 @@ _MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_images"
 _VERSION = 1
 
-# One version of a model after another has the same tables.
+# Successive versions of a model have the same tables.
 _spec = functools.lru_cache(maxsize=4096)(TableSpec.from_json)
 
 _TAIL = struct.Struct("<II8s")
@@ -37,7 +37,7 @@ _FOOTER = struct.Struct("<IIqI")
 _COUNT = struct.Struct("<I")
 _PART = struct.Struct("<QQII")
 _LINE_BYTES = 64
-"""Of a bucket of the index; sections begin at a multiple of it."""
+"""Size of a bucket of the index; sections begin at a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class SavedImage:
     """One table of a folder of images, as the manifest describes it."""
 
     path: Path
-    """Its file."""
+    """File of the table."""
     spec: TableSpec
     skip_zero_rows: bool
     rows: int
     bytes: int
-    """Of the file."""
+    """Size of the file."""
 
     def load(self, *, in_memory: bool = False) -> Table:
         """Make the table; see ``load_images``."""

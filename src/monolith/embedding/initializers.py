@@ -39,7 +39,7 @@ class Constant(Initializer):
     kind: ClassVar[str] = "constants"
 
     constant: float
-    """That number."""
+    """The number."""
 
     def __post_init__(self) -> None:
         check_number(self, "constant")

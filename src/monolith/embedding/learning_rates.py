@@ -58,7 +58,7 @@ class ConstantRate(_SettingsRate):
     kind: ClassVar[str] = "constant"
 
     value: float
-    """That rate."""
+    """The rate."""
 
     def __post_init__(self) -> None:
         check_number(self, "value", at_least=0.0)
@@ -122,7 +122,7 @@ class CallableRate(LearningRateFunction):
         return float(self.function(step) if _takes_an_argument(self.function) else self.function())
 
     def __str__(self) -> str:
-        """Return the name of the function and its identity: only the very same function is equal."""
+        """Return the name of the function and its identity: a function equals only itself."""
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
         return f"CallableRate(function={name}@{id(self.function):#x})"
 

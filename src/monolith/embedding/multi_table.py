@@ -52,7 +52,7 @@ class RestoreReport:
 
 
 class MultiTable:
-    """Several tables behind one face; an ``EmbeddingStore`` in this process.
+    """Several tables with one interface; an ``EmbeddingStore`` in this process.
 
     >>> from monolith.embedding import Sgd, SliceSpec
     >>> specs = [TableSpec(name, [SliceSpec(2, optimizer=Sgd(learning_rate=1.0))]) for name in ("user", "item")]
@@ -371,12 +371,12 @@ class MultiTable:
         return tables
 
     def save_images(self, path: str | PathLike[str]) -> None:
-        """Write serving tables to a new folder, as files that ``load_images`` need not read."""
+        """Write serving tables to a new folder, as files that ``load_images`` maps."""
         save_images(list(self._tables.values()), path)
 
     @classmethod
     def load_images(cls, path: str | PathLike[str], *, in_memory: bool = False) -> MultiTable:
-        """Make the tables that ``save_images`` wrote, their rows where they lie on disk; see ``images.load_images``."""
+        """Map the tables that ``save_images`` wrote, with rows on disk; see ``images.load_images``."""
         tables = cls(())
         for table in sorted(load_images(path, in_memory=in_memory), key=lambda table: table.spec.name):
             tables._tables[table.spec.name] = table

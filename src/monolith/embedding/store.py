@@ -28,7 +28,7 @@ class Manifest:
     """Content of a snapshot."""
 
     path: Path
-    """Where it lies."""
+    """Folder of the snapshot."""
     rows: Mapping[str, int]
     """Table name to rows written, in sorted-name order; expired rows are not written."""
     max_time_s: Mapping[str, int]
@@ -71,7 +71,7 @@ class EmbeddingStore(Protocol):
         ...
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
-        """Write everything to ``path``, whole or not at all."""
+        """Write all rows to ``path`` atomically."""
         ...
 
     def restore(self, path: str | PathLike[str]) -> object:

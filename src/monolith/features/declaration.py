@@ -67,7 +67,7 @@ class EmbeddingFeature:
 
 @dataclass(slots=True)
 class Declaration:
-    """Inputs of one model. Filled while the model is built; ``freeze`` ends that."""
+    """Inputs of one model. The model fills it in ``__init__``; ``freeze`` ends that."""
 
     features: dict[str, EmbeddingFeature] = field(default_factory=dict)
     slices: dict[str, dict[str, SliceSpec]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Declaration:
     dense: dict[str, DenseFeature] = field(default_factory=dict)
     labels: int = 1
     feature_list: FeatureList | None = None
-    """Where slots of features come from that are declared without one."""
+    """Source of slots for features that are declared without one."""
     is_frozen: bool = False
 
     # --- declaring ----------------------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Declaration:
         if feature.slot not in (None, owner.slot):
             raise ConfigError(
                 f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "
-                f"{owner.slot}; ids of different slots never meet: give the same slot, or none"
+                f"{owner.slot}; expected the same slot; give it, or leave slot out"
             )
         return replace(
             feature,
@@ -277,7 +277,7 @@ class Declaration:
         owner = self.features[name]
         thresholds: dict[int, int] = {}
         if owner.occurrence_threshold:
-            # Ids made without a slot lie in slot 0; no others of it are in this table.
+            # Ids made without a slot lie in slot 0; this table has no other ids of slot 0.
             thresholds = {slot: owner.occurrence_threshold for slot in {0, owner.slot or 0}}
         return TableSpec(
             name,
@@ -415,7 +415,7 @@ def _groups(features: FeatureNames, slice_name: str, dim: int | None) -> list[li
 
 
 def merge_slices(slices: Iterable[SliceSpec]) -> tuple[list[SliceSpec], list[int]]:
-    """Join neighbours that differ only in width: one run of columns for the engine instead of several.
+    """Join neighbours that differ only in width, into one run of columns for the engine.
 
     Optimizers and compressors that treat a slice as a whole keep their slices apart.
 

@@ -101,7 +101,7 @@ class Layout:
     items: tuple[Item, ...]
     out: Out | None
     is_single: bool = False
-    """A single feature was asked for, not a list: the layout is a tensor, not a list of one."""
+    """Whether a single feature was declared: the layout is a tensor, not a list of one."""
 
     def __post_init__(self) -> None:
         if not self.items:

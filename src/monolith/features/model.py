@@ -40,7 +40,7 @@ class Output:
     label: Tensor | None = None
     """Label to predict. A column of ``batch.label`` brings its mask with it."""
     mask: Tensor | None = None
-    """Where True the label is known."""
+    """True where the label is known."""
     weight: Tensor | None = None
     """Weight of each example; None = the batch's."""
     loss: Tensor | None = None

@@ -134,7 +134,7 @@ def from_schema(
 
 
 def _features(schema: Schema, leave_out: set[str]) -> tuple[dict[str, SparseFeature], dict[str, DenseFeature]]:
-    """Return the sparse and the dense features of a schema; whole numbers and text are ids in waiting."""
+    """Return the sparse and the dense features of a schema; whole numbers and text become ids."""
     sparse = {feature.name: feature for feature in schema.sparse_features}
     dense: dict[str, DenseFeature] = {}
     for feature in schema.dense_features:
@@ -150,7 +150,7 @@ def _features(schema: Schema, leave_out: set[str]) -> tuple[dict[str, SparseFeat
 
 
 def _choose(label: str, given: Any, features: Mapping[str, Any]) -> Any:
-    """Put features of the schema in the place of their names."""
+    """Replace names by features of the schema."""
     if isinstance(given, str):
         if given not in features:
             raise ConfigError(f"{label} is {given!r}, which the data does not have; {_nearest(given, features)}")

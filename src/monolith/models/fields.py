@@ -44,9 +44,9 @@ class TableOptions(TypedDict, total=False):
     bias_optimizer: Optimizer
     """Update rule of the biases; Adagrad with rate 0.1 unless given."""
     expire_days: int
-    """Days without an update after which a row may go."""
+    """Days without an update after which a row may be removed."""
     occurrence_threshold: int
-    """Sightings that an id must have behind it to be given a row."""
+    """Sightings of an id before it gets a row."""
 
 
 class Fields:
@@ -87,7 +87,7 @@ class Fields:
             )
         self._dense = [number.name for number in numbers]
         self.width = sum(number.width for number in numbers)
-        """How many numbers an example has."""
+        """Number of dense values of an example."""
         self._vectors = vector_slice(model, self.names, dim, options, out="stack")
 
     def vectors(self, batch: Batch) -> Tensor:

@@ -75,5 +75,5 @@ class HistoryFields:
         return keys, keys.ne(0).any(dim=2).to(keys.dtype)
 
     def flat(self, batch: Batch) -> Tensor:
-        """Return everything but the history side by side: (B, width)."""
+        """Return all fields except the history, side by side: (B, width)."""
         return torch.cat([self.fields.vectors(batch).flatten(1), self.fields.numbers(batch)], dim=1)

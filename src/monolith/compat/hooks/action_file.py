@@ -1,4 +1,4 @@
-"""Commands to a run by a file in its model folder, where no port can be reached.
+"""``ActionFileHook``: controls a run by a file in its model folder, for machines without a reachable port.
 
 ``monolith_action`` holds one line, ``action: TRIGGER_SAVE`` or ``action: STOP``. The run removes it, acts, and answers
 in ``monolith_action_response`` with one JSON object: ``{"action": ..., "ok": ..., "step": ..., "message": ...}``.
@@ -28,7 +28,7 @@ _ACTIONS = {"TRIGGER_SAVE": "TRIGGER_SAVE", "1": "TRIGGER_SAVE", "STOP": "STOP",
 
 
 class ActionFileHook(Hook):
-    """Obeys ``monolith_action``.
+    """Executes the actions of ``monolith_action``.
 
     Args:
         every_s: Seconds of the run's clock from one look to the next.
@@ -44,7 +44,7 @@ class ActionFileHook(Hook):
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Look when it is time; not while a save is under way, so that answers come one at a time."""
+        """Read the file at each interval, except during a save, so that answers come one at a time."""
         if self._interval.is_due(run.clock.monotonic_s()) and not self._save.is_under_way:
             path = run.model_dir / ACTION_FILE
             text = _read(path)

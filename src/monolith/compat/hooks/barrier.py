@@ -35,7 +35,7 @@ class Barrier:
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self._workers
 
     def place(self, action: str = "") -> bool:
@@ -63,7 +63,7 @@ class Barrier:
 
     @property
     def is_placed(self) -> bool:
-        """Whether workers are being held."""
+        """Whether the barrier is placed."""
         with self._changed:
             return self._action is not None
 
@@ -86,21 +86,21 @@ class Barrier:
         )
 
     def _placement(self, index: int) -> tuple[int, str] | None:
-        """The placement that worker ``index`` has yet to obey: its number and its action."""
+        """Return number and action of the placement that worker ``index`` has not reached; None without one."""
         with self._changed:
             if self._action is None or index in self._held:
                 return None
             return self._generation, self._action
 
     def _hold(self, index: int, run: Run, generation: int) -> None:
-        """Hold a worker, unless its placement was removed while its callbacks ran."""
+        """Pause a worker, unless its placement was removed during its callbacks."""
         with self._changed:
             if self._action is not None and self._generation == generation:
                 self._held[index] = run if run.pause() else None
                 self._changed.notify_all()
 
     def _leave(self, index: int) -> None:
-        """A worker that has ended is not held."""
+        """Remove a worker that has ended."""
         with self._changed:
             self._held.pop(index, None)
             self._changed.notify_all()
@@ -117,7 +117,9 @@ class BarrierHook(Hook):
 
     def __init__(self, barrier: Barrier, index: int = 0, callbacks: Sequence[Callable[[str], None]] = ()) -> None:
         if not 0 <= index < barrier.workers:
-            raise ConfigError(f"worker index {index} at a barrier of {barrier.workers} workers; it goes from 0")
+            raise ConfigError(
+                f"worker index is {index}, expected 0 to {barrier.workers - 1}"
+            )
         self._barrier = barrier
         self._index = index
         self._callbacks = tuple(callbacks)

@@ -88,7 +88,7 @@ class BaseEmbeddingTask(BaseTask):
         super().__init__(params)
         if params.vocab_size_per_slot is not None or params.custom_vocab_size_mapping is not None:
             logger.info(
-                "vocabulary sizes are fixed per_slot=%s custom=%s",
+                "vocabulary sizes fixed per_slot=%s custom=%s",
                 params.vocab_size_per_slot,
                 params.custom_vocab_size_mapping,
             )
@@ -218,14 +218,16 @@ class BaseEmbeddingTask(BaseTask):
         return size
 
     def _vocabulary_file(self) -> str:
-        """The file of the end date, when there is exactly one; ``vocab_file_path`` otherwise."""
+        """Return the file of the end date if there is exactly one, else ``vocab_file_path``."""
         prefix, date = self.p.train.vocab_file_folder_prefix, self.p.train.end_date
         if prefix is not None and date is not None:
             found = storage.find_files(f"{prefix}{date}/part*.csv")
             if len(found) == 1:
                 self.p.vocab_file_path = found[0]
             else:
-                logger.warning("not one vocabulary file folder=%s%s found=%s", prefix, date, found)
+                logger.warning(
+                    "vocabulary file of the end date missing or ambiguous folder=%s%s found=%s", prefix, date, found
+                )
         path: str | None = self.p.vocab_file_path
         if path is None:
             raise ConfigError("vocab_file_path is None; set it to a file with lines slot<TAB>count")

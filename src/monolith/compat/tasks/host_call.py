@@ -1,6 +1,6 @@
-"""Values of many steps brought out together: packed by dtype for one transfer, or gathered over a window of steps.
+"""Gathers values of steps: packed by dtype for one transfer, or over a window of steps.
 
-Knows tensors and names. Where the values are written, and which metric is made of them, is the caller's affair.
+The caller writes the values and computes metrics.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class BaseHostCall:
         self._groups: list[list[tuple[str, int]]] = []
 
     def record_summary_tensor(self, name: str, tensor: Tensor) -> None:
-        """Take a scalar or a vector into the next transfer.
+        """Record a scalar or a vector for the next transfer.
 
         Raises:
             ConfigError: The name is taken, or the tensor has more than one axis.
@@ -85,7 +85,7 @@ class BaseHostCall:
         if not self.enable_host_call:
             return
         if name == _STEP or name in self._tensors:
-            raise ConfigError(f"{name!r} is recorded already; give each tensor of a step its own name")
+            raise ConfigError(f"{name!r} is recorded already; give another name")
         if tensor.dim() > 1:
             raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}; record scalars and vectors only")
         self._tensors[name] = tensor.reshape(-1)

@@ -1,6 +1,6 @@
-"""Which files a task reads: folders of days between two dates, and which files a restarted job has finished.
+"""Selects the files of a task: folders of days between two dates, and the files that a restarted job has finished.
 
-Knows names and counts; opens nothing.
+The functions work on names and counts, and open no file.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def files_between(
 def finished_files(
     examples_per_file: Sequence[int], hosts: int, *, steps: int, batch_per_replica: int, replicas_per_host: int = 8
 ) -> list[int]:
-    """Return, per host, how many of its first files were used up by a job that made ``steps`` steps.
+    """Return, per host, how many of its first files a job of ``steps`` steps has read completely.
 
     Files go to hosts in turn, and each host has used ``batch_per_replica * steps * replicas_per_host`` examples. A
     file counts when all of it is within those, and all files of the host before it too.

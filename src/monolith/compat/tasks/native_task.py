@@ -36,7 +36,7 @@ class NativeTask(BaseTask):
 
 
 class MonolithBaseModel(NativeTask):
-    """A task whose parameters are its attributes, and which is described by three methods.
+    """A task with its parameters as attributes, defined by three methods.
 
     ``input_fn(mode)`` returns the data, ``model_fn(features, mode)`` the outputs for a batch, and
     ``serving_input_receiver_fn()`` the inputs of a served model.
@@ -85,7 +85,7 @@ class MonolithBaseModel(NativeTask):
         return lambda features, mode, config=None: self.model_fn(features, mode)
 
     def instantiate(self) -> Self:
-        """Return this task, so that it can stand where parameters are expected."""
+        """Return this task, so that it can replace parameters."""
         return self
 
     @property

@@ -19,7 +19,7 @@ from monolith.data.batch import Ragged
 __all__ = ["STOPPING", "StopBatches", "is_stopping"]
 
 STOPPING = "stopping"
-"""The extra of a batch, (size,) bool: whether it stands for the end."""
+"""The extra of a batch, (size,) bool: whether it is a stop batch."""
 
 
 class StopBatches:
@@ -35,7 +35,7 @@ class StopBatches:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[Batch]:
-        """Read the batches, and then never end.
+        """Yield the batches, then stop batches without end.
 
         Raises:
             DataError: There was no batch to make stop batches like.
@@ -51,20 +51,20 @@ class StopBatches:
             yield stop
 
     def state(self) -> dict[str, Any]:
-        """Return the dataset's place, which is its end while stop batches are read."""
+        """Return the dataset's position, which is its end during stop batches."""
         return self._dataset.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Start at a place that ``state`` gave."""
+        """Start at a position of ``state``."""
         self._dataset.restore(state)
 
     def committed(self, state: Mapping[str, Any]) -> None:
-        """Take note that ``state`` is safe in a checkpoint."""
+        """Pass on that a checkpoint holds ``state``."""
         self._dataset.committed(state)
 
 
 def is_stopping(batch: Batch) -> bool:
-    """Return whether a batch stands for the end of the data."""
+    """Return whether a batch is a stop batch."""
     return STOPPING in batch.extras and bool(np.asarray(batch.extras[STOPPING]).any())
 
 

@@ -11,7 +11,7 @@ __all__ = ["ReferenceFilter"]
 
 
 class ReferenceFilter:
-    """Counts sightings of absent ids; forgets none, so it never errs."""
+    """Counts the sightings of absent ids exactly."""
 
     def __init__(self, admission: AdmissionFilter, seed: int) -> None:
         self._admission = admission

@@ -45,7 +45,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Everything a snapshot of a table keeps."""
+    """State of a table in a snapshot."""
 
     rows: dict[int, _Row]
     max_time_s: int
@@ -152,7 +152,7 @@ class ReferenceTable:
         for row, values in self._admit(ids, rows, time_s):
             row.values += values
 
-    @np.errstate(all="ignore")  # overflow gives Inf and NaN without a word, as in the engine
+    @np.errstate(all="ignore")  # overflow gives Inf and NaN without a warning, as in the engine
     def apply_gradients(
         self,
         ids: ArrayLike,
@@ -271,7 +271,7 @@ class ReferenceTable:
         return _Row(initial_values(self.spec, fid), states, time_s)
 
     def _row_for(self, fid: int, count: int) -> _Row | None:
-        """Return the row of an id, made now if it is absent and may enter; else None."""
+        """Return the row of an id, created if the filter admits it; else None."""
         if fid not in self._rows:
             threshold = self.spec.threshold_of(_slot_v2(fid))
             if not self._filter.admit(fid, count, threshold):
@@ -288,7 +288,7 @@ class ReferenceTable:
             take_step(piece.optimizer, values, stored_grad, row.states[k], rate=rates[k], step=step, latest=then)
 
     def _admit(self, ids: ArrayLike, rows: ArrayLike, time_s: int) -> Iterator[tuple[_Row, Rows]]:
-        """Yield the row and the new values of each occurrence that may enter, with the bookkeeping done."""
+        """Yield the row and the new values of each admitted occurrence, and update the counters."""
         ids = _checked_ids(ids)
         rows = self._checked_rows(ids, rows)
         _check_time(time_s)

@@ -151,5 +151,5 @@ def test_a_worker_that_ended_is_not_blocked(tmp_path: Path) -> None:
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="workers is 0"):
         Barrier(0)
-    with pytest.raises(ConfigError, match="index 2 at a barrier of 2"):
+    with pytest.raises(ConfigError, match="index is 2"):
         BarrierHook(Barrier(2), 2)
