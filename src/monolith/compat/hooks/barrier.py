@@ -117,9 +117,7 @@ class BarrierHook(Hook):
 
     def __init__(self, barrier: Barrier, index: int = 0, callbacks: Sequence[Callable[[str], None]] = ()) -> None:
         if not 0 <= index < barrier.workers:
-            raise ConfigError(
-                f"worker index is {index}, expected 0 to {barrier.workers - 1}"
-            )
+            raise ConfigError(f"worker index is {index}, expected 0 to {barrier.workers - 1}")
         self._barrier = barrier
         self._index = index
         self._callbacks = tuple(callbacks)
