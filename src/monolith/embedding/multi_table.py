@@ -1,6 +1,6 @@
 """Many tables as one store: a step's lookups and updates of all tables are one call into the engine.
 
-Tables, learning rates and results are always in sorted-name order, whatever order they were given in.
+Tables, learning rates and results are always in sorted-name order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FusedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore did, by table name."""
+    """Outcome of a restore, by table name."""
 
     restored: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -52,7 +52,7 @@ class RestoreReport:
 
 
 class MultiTable:
-    """Several tables behind one face; an ``EmbeddingStore`` in this process.
+    """Several tables with one interface; an ``EmbeddingStore`` in this process.
 
     >>> from monolith.embedding import Sgd, SliceSpec
     >>> specs = [TableSpec(name, [SliceSpec(2, optimizer=Sgd(learning_rate=1.0))]) for name in ("user", "item")]
@@ -78,7 +78,7 @@ class MultiTable:
 
     @classmethod
     def merged(cls, specs: Iterable[TableSpec]) -> MultiTable:
-        """Make one table for all features whose specs are equal but for the name; see ``table_of``.
+        """Make one table for all features whose specs are equal except for the name; see ``table_of``.
 
         Ids of features that share a table must not collide: their slots tell them apart.
         """
@@ -304,7 +304,7 @@ class MultiTable:
         return self.cut().write(path, shards)
 
     def cut(self) -> TableCut:
-        """Take all tables as they are now, to be written while training goes on; wait for an earlier cut's end."""
+        """Return a cut of all tables, to be written while training continues; wait for the end of an earlier cut."""
         return TableCut(list(self._tables.values()))
 
     def restore(
@@ -384,12 +384,12 @@ class MultiTable:
         return tables
 
     def save_images(self, path: str | PathLike[str]) -> None:
-        """Write serving tables to a new folder, as files that ``load_images`` need not read."""
+        """Write serving tables to a new folder, as files that ``load_images`` maps."""
         save_images(list(self._tables.values()), path)
 
     @classmethod
     def load_images(cls, path: str | PathLike[str], *, in_memory: bool = False) -> MultiTable:
-        """Make the tables that ``save_images`` wrote, their rows where they lie on disk; see ``images.load_images``."""
+        """Map the tables that ``save_images`` wrote, with rows on disk; see ``images.load_images``."""
         tables = cls(())
         for table in sorted(load_images(path, in_memory=in_memory), key=lambda table: table.spec.name):
             tables._tables[table.spec.name] = table

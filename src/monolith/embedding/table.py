@@ -1,6 +1,6 @@
-"""The embedding table as users meet it: checks arguments, allocates results, forwards to the engine.
+"""``Table``: the embedding table of users, which checks arguments, allocates results and calls the engine.
 
-Knows nothing of files (see ``snapshot``) and nothing of other tables (see ``multi_table``).
+``snapshot`` handles files, and ``multi_table`` several tables.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def set_threads(threads: int) -> None:
 class Table:
     """A collisionless embedding table: one row per 64-bit id.
 
-    Shapes: N ids, B bags, D columns (all slices side by side). All methods may be called from several threads at
-    once; a row is never seen half-written. Results do not depend on the number of threads, but for what an admission
-    filter lets in; with ``deterministic=True`` that does not either.
+    Shapes: N ids, B bags, D columns (all slices side by side). Threads may call all methods concurrently,
+    and a reader never sees half a row. Results do not depend on the number of threads, except for the ids that an
+    admission filter admits. With ``deterministic=True`` those do not either.
 
     >>> from monolith.embedding import Sgd
     >>> table = Table(TableSpec("user", [SliceSpec(2, optimizer=Sgd(learning_rate=0.5))]))
@@ -121,7 +121,7 @@ class Table:
         return Entry(fid, rows[0, : self.dim].copy(), self._state_of(rows[0]), int(times[0]))
 
     def explain(self, fid: int) -> str:
-        """Say in one sentence why an id is present or absent."""
+        """Return one sentence that explains why an id is present or absent."""
         return self._native.explain(int(as_ids(self.spec.name, [fid])[0]))
 
     def items(self, batch_size: int = 65536) -> Iterator[tuple[Ids, Rows]]:
@@ -242,11 +242,11 @@ class Table:
     # --- files and forms ---
 
     def save(self, path: str | PathLike[str], shards: int | None = None) -> None:
-        """Write the table as of now to the folder ``path``, in ``shards`` files; training may go on meanwhile."""
+        """Write the current table to the folder ``path``, in ``shards`` files; training may continue meanwhile."""
         snapshot.save([self], path, shards)
 
     def restore(self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)) -> None:
-        """Load what ``save`` wrote; refused whole when anything is wrong with it.
+        """Load a snapshot of ``save``. A damaged snapshot changes nothing and raises.
 
         Args:
             path: The snapshot's folder.
@@ -292,7 +292,7 @@ class Table:
             return Table(self.spec)
         return self._serving(self.spec, skip_zero_rows=self._native.skips_zero_rows)
 
-    # --- figures ---
+    # --- sizes and times ---
 
     def __len__(self) -> int:
         return self._native.size()
