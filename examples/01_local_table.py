@@ -1,4 +1,4 @@
-"""Learns who clicks what with two embedding tables and NumPy, then shows how rows come, go, are saved and served.
+"""Learns clicks with two embedding tables and NumPy, then admits, expires, saves and serves rows.
 
 Run it with ``make demo`` or ``python examples/01_local_table.py``. It takes a few seconds and needs no PyTorch.
 """
@@ -26,7 +26,7 @@ def ids_of(slot: int, numbers: np.ndarray) -> np.ndarray:
 
 
 def train(tables: mt.MultiTable, start_s: int, steps: int = 300, batch: int = 2048) -> None:
-    """Clicks follow hidden tastes in 3 dimensions; each day brings 100 steps."""
+    """Train on clicks that follow hidden preferences in 3 dimensions; a day has 100 steps."""
     random = np.random.default_rng(0)
     user_taste, item_taste = random.normal(size=(2000, 3)), random.normal(size=(500, 3))
     losses = []

@@ -1,4 +1,4 @@
-"""Writes a day of impressions, asks what the files are, reads them back in batches, and stops and goes on half-way.
+"""Writes a day of impressions, detects the format of the files, reads them in batches, stops half-way and resumes.
 
 Run it with ``python examples/02_read_records.py``. It takes a few seconds and needs no PyTorch.
 """
@@ -59,11 +59,11 @@ def main() -> None:
         again.restore(json.loads(state))
         same = np.array_equal(rest, np.concatenate([batch.uid for batch in again]))
         print(
-            f"went on in a new dataset: {len(rest):,} rows left, {'the same' if same else 'NOT the same'} in each run"
+            f"resumed in a new dataset: {len(rest):,} rows left, {'the same' if same else 'NOT the same'} in each run"
         )
         for step, count in ds.counts().items():
             print(f"  {step:<28} {count:,}")
-    print("Next: docs/guide/data.md, or ask what your own file is: monolith inspect records FILE")
+    print("Next: docs/guide/data.md, or identify your own file: monolith inspect records FILE")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Ranks movies with a DeepFM on CSV ratings in the shape of MovieLens: will this user give four stars or more?
 
 Run it with ``python examples/03_movie_ranking.py``: the ratings are generated. With ``ml-latest-small`` from
-https://grouplens.org/datasets/movielens unpacked, give its folder as the argument.
+https://grouplens.org/datasets/movielens unpacked, pass its folder as the argument.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ GENRES = ["Action", "Comedy", "Drama", "Horror", "Romance", "Sci-Fi", "Thriller"
 
 
 def write_ratings(folder: Path) -> None:
-    """Write ``movies.csv`` and ``ratings.csv``; what somebody would rather click is rated higher."""
+    """Write ``movies.csv`` and ``ratings.csv``; users rate items higher that they would rather click."""
     views = World(users=600, items=300, categories=28, seed=7).clicks(40_000)
     stars = np.clip(np.round(1.5 + 5 * views.click_probability + 0.5 * views.click), 1, 5)
     with (folder / "movies.csv").open("w", newline="") as file:

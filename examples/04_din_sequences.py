@@ -1,4 +1,4 @@
-"""Trains a DIN on sequences: what was clicked before tells what will be clicked, even by a user never seen before.
+"""Trains a DIN on sequences: earlier clicks predict later ones, even of a user without a row.
 
 Run it with ``python examples/04_din_sequences.py``. The clicks come from a generated world whose true probabilities
 are known, so the best AUC that any model can reach is known too.
@@ -31,7 +31,7 @@ def main() -> None:
     def test() -> mt.data.Dataset:
         return later.dataset().batch(4096)
 
-    # Neither model knows who the user is; one of them sees what was clicked before.
+    # Neither model has the user id; only the second has the earlier clicks.
     without = auc_of(mt.models.DeepFM(sparse={"item_id": 2, **FIELDS}, dense=["price"], dim=8), train(), test())
     din = mt.models.DIN(
         sparse=FIELDS,
@@ -47,8 +47,8 @@ def main() -> None:
         f"AUC without the history {without:.4f}, with it {with_history:.4f}; the best possible is {later.best_auc:.4f}"
     )
     tables = ", ".join(f"{spec.name} ({spec.dim} columns)" for spec in din.declaration.table_specs())
-    print(f"tables: {tables}; the history has none of its own, it reads the rows of the items")
-    print("Next: two labels learnt at once, examples/05_mmoe_two_tasks.py")
+    print(f"tables: {tables}; the history shares the rows of the items")
+    print("Next: two labels in one model, examples/05_mmoe_two_tasks.py")
 
 
 if __name__ == "__main__":

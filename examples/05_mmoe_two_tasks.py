@@ -1,4 +1,4 @@
-"""Learns two labels at once with an MMoE: will the item be clicked, and liked? Experts are shared, gates are not.
+"""Learns two labels, click and like, with one MMoE. The heads share experts and have separate gates.
 
 Run it with ``python examples/05_mmoe_two_tasks.py``.
 """
@@ -37,7 +37,7 @@ def main() -> None:
         gates = model.experts.gates(inputs[0]).mean(dim=0)
     for head, shares in zip(model.heads, gates.tolist(), strict=True):
         print(f"{head:<6} listens to the experts in the shares " + ", ".join(f"{share:.2f}" for share in shares))
-    print("Next: five layers and three heads in a model of one's own, examples/06_stock_prediction.py")
+    print("Next: five layers and three heads in a custom model, examples/06_stock_prediction.py")
 
 
 if __name__ == "__main__":

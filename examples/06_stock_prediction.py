@@ -1,8 +1,8 @@
-"""A model of one's own: SENet, DIN, DIEN, DCN and MMoE with three heads, on generated five-minute bars.
+"""Trains a custom model: SENet, DIN, DIEN, DCN and MMoE with three heads, on generated five-minute bars.
 
-The heads say whether the next bar goes up, how large its move is, and whether holding for six bars pays the costs. The
-bars are moved by hidden factors, so what the best forecast is worth is known. Run it with
-``python examples/06_stock_prediction.py``; these are not prices of anything, and this is no advice.
+The heads predict the direction of the next bar, the size of its move, and whether holding for six bars covers costs.
+Hidden factors move the bars, so the value of the best forecast is known. Run it with
+``python examples/06_stock_prediction.py``. The prices are synthetic, and the example is not investment advice.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _entropy(logits: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
 
 
 def columns(data: Bars, begin: int, end: int) -> dict[str, np.ndarray]:
-    """Return what is known at the end of each bar, and what comes after it as the labels."""
+    """Return the features known at the end of each bar, and the labels of the bars after it."""
     close, volume = np.log(data.close), np.log(data.volume)
     returns = np.diff(close, axis=1, prepend=close[:, :1])
     scale = returns[:, :begin].std()
@@ -91,7 +91,7 @@ def main() -> None:
     print(
         f"the tenth it trusts most gains {1e4 * picks.mean():.1f} basis points a bar, all {1e4 * following.mean():.1f}"
     )
-    print("Next: stop a run and go on, examples/07_resume.py")
+    print("Next: stop a run and resume it, examples/07_resume.py")
 
 
 if __name__ == "__main__":

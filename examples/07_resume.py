@@ -1,4 +1,4 @@
-"""Stops a run half-way and goes on from its checkpoint: the same bytes as a run that was never stopped.
+"""Stops a run half-way and resumes from its checkpoint, with the same bytes as an uninterrupted run.
 
 Run it with ``python examples/07_resume.py``.
 """
@@ -22,7 +22,7 @@ def dataset() -> mt.data.Dataset:
 
 
 def estimator(folder: Path) -> mt.Estimator:
-    """A new process would do just this: the folder knows how far the run has come."""
+    """Return an estimator as a new process would build it: the folder holds the state of the run."""
     config = mt.RunConfig(model_dir=folder, save_checkpoints_steps=40, deterministic=True, seed=6)
     return mt.Estimator(
         lambda: mt.models.DeepFM(
@@ -59,7 +59,7 @@ def main() -> None:
         print(f"{len(rows_of(whole)):,} rows of users {'the same' if rows else 'DIFFERENT'}, bit for bit")
         kept = sorted(path.name for path in (Path(name) / "in_two").iterdir())
         print("in the folder:", ", ".join(kept))
-    print("Next: a layer of one's own, examples/08_custom_layer.py; or look inside: monolith inspect checkpoint DIR")
+    print("Next: a custom layer, examples/08_custom_layer.py; or look inside: monolith inspect checkpoint DIR")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A layer and a model of one's own: pairs of features with a learned weight each, checked, trained and compared.
+"""Defines a custom layer and model, pairs of features with a learned weight each, then checks, trains and compares it.
 
 Run it with ``python examples/08_custom_layer.py``.
 """
@@ -68,7 +68,7 @@ def main() -> None:
     pairs = {(a, b): weights[i, j] for i, a in enumerate(names) for j, b in enumerate(names) if i < j}
     for (a, b), weight in sorted(pairs.items(), key=lambda pair: -pair[1]):
         print(f"  {a:<8} with {b:<8} {weight:.2f}")
-    print("Next: the layers that are there, docs/reference/layers.md; or monolith train --task FILE.py:Model --help")
+    print("Next: the available layers, docs/reference/layers.md; or monolith train --task FILE.py:Model --help")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Trains on two parameter servers, and goes on from their checkpoint on three: same model, same rows.
+"""Trains on two parameter servers, and resumes from their checkpoint on three: same model, same rows.
 
 Run it with ``python examples/09_distributed.py``. The servers are in this process to keep it short; ``monolith launch
-local`` gives each a process of its own.
+local`` starts a process for each.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def main() -> None:
         print(f"tables in this process: auc {metrics['ctr/auc']:.4f}")
 
         _, _ = train(folder / "remote", 2, STEPS // 2)
-        print(f"two servers to step {STEPS // 2}; they are gone now, and their checkpoint is not")
+        print(f"two servers to step {STEPS // 2}; the servers are stopped, and their checkpoint stays")
         metrics, there = train(folder / "remote", 3, STEPS)
-        print(f"three servers on from there: auc {metrics['ctr/auc']:.4f}")
+        print(f"three servers from that checkpoint: auc {metrics['ctr/auc']:.4f}")
         same = np.array_equal(here, there)
         print(f"{len(here):,} rows of users {'the same' if same else 'DIFFERENT'} as without servers, bit for bit")
     print("Next: with processes, monolith launch local --num-ps 2 --num-workers 2 -- train --task deepfm --data ...")

@@ -1,7 +1,7 @@
-"""Trains a small model, exports it, serves the export in this process, and asks the server over gRPC and REST.
+"""Trains a small model, exports it, serves the export in this process, and sends requests over gRPC and REST.
 
-Run it with ``python examples/10_export_and_serve.py``. ``monolith serve FOLDER --name clicks`` does the serving part as
-a process of its own; clients ask it in the same way.
+Run it with ``python examples/10_export_and_serve.py``. ``monolith serve FOLDER --name clicks`` serves in a
+separate process; clients use the same calls.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def train() -> mt.Estimator:
 
 
 def features() -> dict[str, list]:
-    """The first rows, as a client has them: plain ids and numbers, by the names of the features."""
+    """Return the first rows as a client sends them: plain ids and numbers, by feature name."""
     return {
         "user_id": CLICKS.user_id[:ROWS].tolist(),
         "item_id": CLICKS.item_id[:ROWS].tolist(),

@@ -1,4 +1,6 @@
-"""Hook of MkDocs: links that leave ``docs/`` lead to the code host, or become text where no host is configured.
+"""Hooks of MkDocs: outward links, and the index of log messages.
+
+Links that leave ``docs/`` lead to the code host, or become text where no host is configured.
 
 Pages link to source files by relative path, which works in a checkout and on a code host. The site holds ``docs/``
 only. ``DOCS_SOURCE_URL`` (for example ``https://host/owner/name/blob/main``) is the address of the repository.
@@ -8,8 +10,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+import runpy
+from pathlib import Path
 from typing import Any
 
+_ROOT = Path(__file__).resolve().parents[1]
+_LOG_MESSAGES = "<!-- log messages -->"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)\s]+)\)")
 _BLOCK = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
 
@@ -37,6 +43,9 @@ def rewrite_links(markdown: str, page: str, source_url: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
-    """Rewrite the links of a page; MkDocs calls this function."""
+    """Rewrite the links of a page and insert the log messages; MkDocs calls this function."""
     del files
+    if _LOG_MESSAGES in markdown:
+        index = runpy.run_path(str(_ROOT / "scripts" / "log_messages.py"))
+        markdown = markdown.replace(_LOG_MESSAGES, index["table"](index["collect"](_ROOT / "src")))
     return rewrite_links(markdown, page.file.src_uri, config.extra.get("source_url") or "")

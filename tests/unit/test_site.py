@@ -25,6 +25,7 @@ def load_script(name: str) -> ModuleType:
 
 site_links = load_script("site_links")
 site_docstrings = load_script("site_docstrings")
+log_messages = load_script("log_messages")
 
 
 @pytest.mark.parametrize(
@@ -53,6 +54,23 @@ def test_a_docstring_becomes_markdown() -> None:
     docstring = "Uses :class:`~mt.Table`.\n\n>>> 1 + 1\n2\n\nA tree::\n\n    leaf"
     expected = "Uses `mt.Table`.\n\n```pycon\n>>> 1 + 1\n2\n```\n\nA tree:\n\n    leaf"
     assert site_docstrings.to_markdown(docstring) == expected
+
+
+def test_log_messages_are_listed_by_level_with_their_module() -> None:
+    source = (
+        "logger.info('started port=%d', 1)\nlogger.exception('call failed')\nlogger.debug('hidden')\n"
+        "logger.warning(text)\nother.info('not a logger')\n"
+    )
+    found = sorted(log_messages.read_messages(source, "monolith.x"))
+    assert log_messages.table(found).splitlines()[2:] == [
+        "| error | `call failed` | `monolith.x` |",
+        "| info | `started port=%d` | `monolith.x` |",
+    ]
+
+
+def test_the_messages_of_the_package_are_found() -> None:
+    modules = {message.module.split(".")[1] for message in log_messages.collect(ROOT / "src")}
+    assert {"training", "serving", "ps", "sync", "discovery"} <= modules
 
 
 def pages_of(nav: object) -> list[str]:
