@@ -88,11 +88,11 @@ def _read(report: Report, path: str, framing: Framing, found: Detection, limit: 
     report.update(read=counts, first=[], damage=None)
     with RecordReader(path, framing=framing, compression=found.compression) as reader, _progress(reader) as moved:
         try:
-            while (lot := reader.read()) is not None:
-                sizes = _sizes(lot)
+            while (chunk := reader.read()) is not None:
+                sizes = _sizes(chunk)
                 first = report["first"]
-                for index in range(min(limit - len(first), len(lot))):
-                    first.append(_record_report(lot, index, counts["records"] + index, report["record"]))
+                for index in range(min(limit - len(first), len(chunk))):
+                    first.append(_record_report(chunk, index, counts["records"] + index, report["record"]))
                 counts["records"] += len(sizes)
                 counts["payload_bytes"] += sum(sizes)
                 counts["smallest"] = min([*sizes, counts["smallest"] if counts["smallest"] is not None else sizes[0]])
@@ -105,17 +105,17 @@ def _read(report: Report, path: str, framing: Framing, found: Detection, limit: 
     return None
 
 
-def _sizes(lot: Records) -> list[int]:
-    return [len(lot[index]) for index in range(len(lot))]
+def _sizes(chunk: Records) -> list[int]:
+    return [len(chunk[index]) for index in range(len(chunk))]
 
 
-def _record_report(lot: Records, index: int, number: int, record: str | None) -> Report:
+def _record_report(chunk: Records, index: int, number: int, record: str | None) -> Report:
     return {
         "record": number,
-        "offset": int(lot.offsets[index]),
-        "bytes": len(lot[index]),
-        "source_key": int(lot.source_keys[index]),
-        "content": describe(lot[index], record),
+        "offset": int(chunk.offsets[index]),
+        "bytes": len(chunk[index]),
+        "source_key": int(chunk.source_keys[index]),
+        "content": describe(chunk[index], record),
     }
 
 
