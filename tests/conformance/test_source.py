@@ -184,7 +184,7 @@ CASES = [
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
     made: Case = request.param
-    for name in ("records.reader.LOT_RECORDS", "sources.stdin.LOT_RECORDS", "sources.queue.LOT_RECORDS"):
+    for name in ("records.reader.CHUNK_RECORDS", "sources.stdin.CHUNK_RECORDS", "sources.queue.CHUNK_RECORDS"):
         monkeypatch.setattr(f"monolith.data.{name}", made.lot_records)
     return made
 

@@ -35,7 +35,7 @@ def test_a_process_that_fails_is_one_error_with_its_last_lines(tmp_path: Path) -
     text = str(failed.value)
     assert "the server ended with status 1" in text
     assert str(tmp_path / "server.log") in text
-    assert "give either the folder of a model's versions or --model-config-file" in text
+    assert "BASE_PATH" in text
 
 
 def test_writing_to_a_process_that_has_ended_raises_its_reason(tmp_path: Path) -> None:
