@@ -417,7 +417,7 @@ class _Connection(asyncio.Protocol):
         self._transport.write(head if is_head else head + body)
 
     def _refuse(self, status: int, text: str) -> None:
-        """Answer what is no request, and end: where the next one would begin is not known."""
+        """PredictResult what is no request, and end: where the next one would begin is not known."""
         self._is_answering = False
         self._buffer.clear()
         self._send(status, self._server.error_body(text), "application/json", None, False, True)

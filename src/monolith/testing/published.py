@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from monolith.artifacts.delta_log import Cut
 from monolith.core.clock import Clock, SystemClock
 from monolith.embedding import MultiTable, TableSpec
-from monolith.sync import LocalRows, Publisher
+from monolith.sync import LocalRowLog, Publisher
 
 __all__ = ["FollowedTables", "PublishedTables"]
 
@@ -34,7 +34,7 @@ class PublishedTables:
         self.root = root
         self.tables = MultiTable(specs)
         self.weights: dict[str, NDArray[Any]] = {name: np.array(value, np.float32) for name, value in weights.items()}
-        self.rows = LocalRows(root, self.tables, clock=clock)
+        self.rows = LocalRowLog(root, self.tables, clock=clock)
         self.publisher = Publisher(root, self.rows, lambda: {n: w.copy() for n, w in self.weights.items()}, clock=clock)
 
     def publish_now(self) -> Cut:

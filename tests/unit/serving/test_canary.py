@@ -22,10 +22,10 @@ from monolith.embedding import MultiTable
 from monolith.ps.metrics import render
 from monolith.serving import Servable
 from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
-from monolith.serving.canary_measures import measured
+from monolith.serving.canary_measures import measure
 from monolith.serving.canary_sample import RecordSample
 from monolith.serving.following import Following
-from monolith.sync import Follower, LocalRows, Publisher
+from monolith.sync import Follower, LocalRowLog, Publisher
 from monolith.testing.clock import FakeClock
 from monolith.testing.linear_model import example_batch
 
@@ -41,7 +41,7 @@ class Trainer:
         self.tables["user"].assign([fid_of(1, 7), fid_of(1, 8)], [[1], [2]])
         self.tables["item"].assign([fid_of(2, 7), fid_of(2, 9)], [[3], [4]])
         self.weight = WEIGHT
-        rows = LocalRows(root, self.tables, clock=FakeClock())
+        rows = LocalRowLog(root, self.tables, clock=FakeClock())
         self.publisher = Publisher(root, rows, lambda: {"w": self.weight.copy()}, clock=FakeClock())
         self.publisher.publish()
 
@@ -94,19 +94,19 @@ def test_a_model_beside_scores_as_the_move_will_make_it_score(folder: Path, trai
     servable, seen = Servable.load(folder), []
 
     class Compared:
-        """Moves the version, and compares what was foreseen with what came."""
+        """Moves the version, and compares its scores with the preview."""
 
         tables, shard, has_weights = servable.tables, servable.shard, True
 
         def apply(self, update: Any = None, *, weights: Any = None, tables: Any = None, **more: Any) -> None:
             batch = servable.read(ASKED, "example")
             before = servable.predict_batch(batch)["score"].tolist()
-            beside = servable.foreseen([batch], update, weights=weights, tables=tables)
-            foreseen = beside.predict_batch(batch)["score"].tolist()
+            beside = servable.preview([batch], update, weights=weights, tables=tables)
+            preview = beside.predict_batch(batch)["score"].tolist()
             assert servable.predict_batch(batch)["score"].tolist() == before
             servable.apply(update, weights=weights, tables=tables, **more)
-            assert servable.predict_batch(batch)["score"].tolist() == foreseen
-            seen.append(foreseen != before)
+            assert servable.predict_batch(batch)["score"].tolist() == preview
+            seen.append(preview != before)
 
     follower = Follower(tmp_path / "published", Compared(), clock=FakeClock())
     follower.step()
@@ -170,7 +170,7 @@ def test_a_state_that_is_begun_anew_is_tried_too(world: World, trainer: Trainer,
     good = world.scores()
     trainer.publisher.close()
     trainer.weight = -WEIGHT
-    again = LocalRows(tmp_path / "published", trainer.tables, clock=FakeClock())
+    again = LocalRowLog(tmp_path / "published", trainer.tables, clock=FakeClock())
     trainer.publisher = Publisher(
         tmp_path / "published", again, lambda: {"w": trainer.weight.copy()}, clock=FakeClock()
     )
@@ -319,7 +319,7 @@ def test_the_measures_are_of_the_worst_output_and_of_finite_scores() -> None:
     new = {"a": np.array([0.2, 0.1, 0.3]), "b": np.array([0.9, 0.5, np.inf]), "vector": np.ones((3, 2)), "c": [1]}
     label = np.array([[1, 0], [0, 1], [0, 0]], np.float32)
     there = np.array([[True, False], [True, True], [True, False]])
-    found = measured(old, {name: np.asarray(value) for name, value in new.items()}, label, there)
+    found = measure(old, {name: np.asarray(value) for name, value in new.items()}, label, there)
     assert found.outputs == {
         "nan_rate": "b",
         "score_shift": "vector",

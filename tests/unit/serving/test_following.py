@@ -11,8 +11,8 @@ import pytest
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps.metrics import render
-from monolith.serving.following import Following, StreamSource, parse_sources
-from monolith.sync.stream_server import StreamServer
+from monolith.serving.following import Following, FeedSource, parse_sources
+from monolith.sync.feed_server import FeedServer
 from monolith.testing.clock import FakeClock
 from monolith.testing.published import FollowedTables, PublishedTables
 
@@ -27,7 +27,7 @@ class Version(FollowedTables):
         self.name, self.version = folder.parent.name, int(folder.name)
         self._closers: list[Callable[[], None]] = []
 
-    def follow(self) -> None:
+    def mark_following(self) -> None:
         pass
 
     def before_close(self, act: Callable[[], None]) -> None:
@@ -119,8 +119,8 @@ def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) 
     clock = FakeClock(now_s=1000.0)
     trainer = Trainer(tmp_path / "published", clock)
     trainer.publish(2.0)
-    with StreamServer(tmp_path / "published", poll_s=0.001) as server:
-        source = StreamSource(server.address)
+    with FeedServer(tmp_path / "published", poll_s=0.001) as server:
+        source = FeedSource(server.address)
         following = Following(Version, {"": source}, clock=clock, poll_s=0.001)  # type: ignore[arg-type]
         versions: list[Any] = [following(Path(name)) for name in ("one/1", "two/1")]
         assert [version.shown() for version in versions] == [[2.0, 2.0]] * 2
@@ -142,7 +142,7 @@ def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) 
 def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
     assert parse_sources([]) == {}
     assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
-    assert parse_sources(["a=host:80", "x/host:80"]) == {"a": StreamSource("host:80"), "": Path("x/host:80")}
+    assert parse_sources(["a=host:80", "x/host:80"]) == {"a": FeedSource("host:80"), "": Path("x/host:80")}
     for wrong, why in (
         ([""], "give FOLDER, or MODEL=FOLDER"),
         (["a="], "give FOLDER, or MODEL=FOLDER"),

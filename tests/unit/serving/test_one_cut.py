@@ -136,7 +136,7 @@ class Fleet:
 
 
 def scores_during(trainer: Trainer, entry: Servable, cuts: int, between: Callable[[int], None]) -> list[float]:
-    """Ask all the while that cuts are published."""
+    """RemoteCall all the while that cuts are published."""
     is_over = threading.Event()
 
     def ask() -> list[float]:
@@ -217,7 +217,7 @@ def test_parts_that_follow_nothing_answer_whatever_is_asked(exports: Path) -> No
     for wrong in (np.array([1.5, 2]), np.array([1]), np.array("x")):
         with pytest.raises(InvalidRequest, match="input 'cut' has shape"):
             part.call("raw_lookup", {**given, "cut": wrong})
-    part.follow()
+    part.mark_following()
     assert part.call("raw_lookup", {**given, "cut": np.array([0, 0])})["cuts"].tolist() == [[0, 0]]
     assert part.call("raw_lookup", {**given, "cut": np.array([7, 8])}).keys() == {"cuts"}
     assert part.call("raw_lookup", given).keys() == {"flat_emb"}

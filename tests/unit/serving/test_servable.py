@@ -42,7 +42,7 @@ from monolith.export.onnx_program import OnnxProgram
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
 from monolith.features import Declaration
 from monolith.serving import Servable
-from monolith.serving.servable_gate import Gate
+from monolith.core.rwlock import ReadWriteLock
 
 WEIGHT = np.array([[1.0], [10.0]], np.float32)
 
@@ -366,7 +366,7 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
 
 
 def test_a_gate_lets_readers_in_together_and_a_writer_alone() -> None:
-    gate = Gate()
+    gate = ReadWriteLock()
     both = threading.Barrier(2, timeout=60)
 
     def read() -> None:

@@ -35,7 +35,7 @@ def test_a_reader_gets_what_it_does_not_have_whatever_it_missed(tmp_path: Path) 
     writer.write({"w": ones(), "b": ones(), "c": np.array(5)})
     weights, stamps = reader.changes(1)
     assert sorted(weights) == ["b", "c", "w"]
-    reader.took(stamps)
+    reader.mark_applied(stamps)
     assert reader.changes(1)[0] == {}
     writer.write({"w": ones(value=2.0), "b": ones(), "c": np.array(5)})
     writer.write({"w": ones(value=2.0), "b": ones(value=3.0), "c": np.array(5)})

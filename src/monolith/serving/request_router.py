@@ -1,0 +1,159 @@
+"""Route predict requests of gRPC and REST: find the version, queue the work, count the result.
+
+``RequestRouter.submit`` returns immediately and calls back; ``call`` waits for the result. Thread safe.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from monolith.artifacts.export_manifest import SERVING_DEFAULT
+from monolith.core.clock import Clock
+from monolith.core.errors import RpcTimeout
+from monolith.serving.batching import BatchQueue, Job
+from monolith.serving.figures import Figures
+from monolith.serving.hosted_models import HostedModels
+from monolith.serving.hosted_version import HostedVersion
+from monolith.serving.loaded_model import DegradedOutputs, Outputs
+from monolith.serving.predict import make_work
+from monolith.serving.status import Code, code_of
+
+__all__ = ["PredictRequest", "PredictResult", "RequestRouter"]
+
+
+@dataclass(frozen=True, slots=True)
+class PredictRequest:
+    """A predict request, independent of the transport."""
+
+    model: str
+    inputs: Mapping[str, Any]
+    version: int | None = None
+    label: str = ""
+    signature: str = ""
+    wanted: Sequence[str] = ()
+
+
+class PredictResult:
+    """Result of a predict request: outputs or an error."""
+
+    __slots__ = ("error", "hosted", "missing", "outputs", "signature")
+
+    def __init__(
+        self, hosted: HostedVersion | None, signature: str, outputs: Outputs, error: BaseException | None
+    ) -> None:
+        self.hosted = hosted
+        """Version that answered; it may be unloaded since."""
+        self.signature = signature or SERVING_DEFAULT
+        self.outputs = outputs
+        self.missing = ",".join(outputs.missing) if isinstance(outputs, DegradedOutputs) else ""
+        """Names of the parts whose rows are missing, separated by commas."""
+        self.error = error
+
+
+class RequestRouter:
+    """Answers predict requests.
+
+    Args:
+        models: Served models.
+        queue: Queue of the model threads.
+        figures: Metrics of the requests.
+        clock: Clock of latencies and deadlines.
+    """
+
+    def __init__(self, models: HostedModels, queue: BatchQueue, figures: Figures, clock: Clock) -> None:
+        self.models = models
+        self._queue = queue
+        self._figures = figures
+        self._clock = clock
+
+    def submit(
+        self,
+        request: PredictRequest,
+        api: str,
+        on_result: Callable[[PredictResult], None],
+        *,
+        timeout_s: float,
+        is_wanted: Callable[[], bool] | None = None,
+    ) -> None:
+        """Queue a request.
+
+        Args:
+            request: The request.
+            api: ``grpc`` or ``rest``, for metrics.
+            on_result: Called once with the result, in this thread or a model thread.
+            timeout_s: Timeout of the request.
+            is_wanted: Returns whether the client is still connected.
+        """
+        started_s = self._clock.monotonic_s()
+        hosted: HostedVersion | None = None
+        try:
+            hosted = self.models.acquire(request.model, request.version, request.label)
+            work = make_work(hosted, request.signature, request.inputs, request.wanted)
+        except BaseException as error:
+            self._end(request, api, on_result, hosted, {}, error, started_s)
+            if not isinstance(error, Exception):
+                raise
+            return
+
+        def done(job: Job) -> None:
+            self._end(request, api, on_result, hosted, job.answer or {}, job.error, started_s)
+
+        try:
+            self._queue.submit(Job(work, done, started_s + timeout_s, is_wanted))
+        except Exception as error:
+            self._end(request, api, on_result, hosted, {}, error, started_s)
+
+    def call(
+        self, request: PredictRequest, api: str, *, timeout_s: float, is_wanted: Callable[[], bool] | None = None
+    ) -> PredictResult:
+        """Wait for the result of a request and return it; see ``submit``."""
+        results: list[PredictResult] = []
+        waiting = threading.Lock()
+        waiting.acquire()
+
+        def on_result(result: PredictResult) -> None:
+            results.append(result)
+            waiting.release()
+
+        self.submit(request, api, on_result, timeout_s=timeout_s, is_wanted=is_wanted)
+        if not waiting.acquire(timeout=timeout_s + 0.05):
+            error = RpcTimeout(f"no result within {timeout_s:.3f} s; use a longer deadline or fewer rows")
+            return PredictResult(None, request.signature, {}, error)
+        return results[0]
+
+    def _end(
+        self,
+        request: PredictRequest,
+        api: str,
+        on_result: Callable[[PredictResult], None],
+        hosted: HostedVersion | None,
+        outputs: Outputs,
+        error: BaseException | None,
+        started_s: float,
+    ) -> None:
+        code = Code.OK if error is None else code_of(error)
+        _drop_tracebacks(error)
+        # An unknown model name is not used as a label: clients could create labels without bound.
+        name = request.model if hosted is not None else ""
+        self._figures.request(name, api, code, self._clock.monotonic_s() - started_s)
+        if isinstance(outputs, DegradedOutputs):
+            self._figures.degraded(name)
+        try:
+            on_result(PredictResult(hosted, request.signature, outputs, error))
+        finally:
+            if hosted is not None:
+                hosted.leave()
+
+
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and its causes.
+
+    The frames refer to the request, and through the result to the error: a cycle that would keep megabytes until the
+    next full garbage collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
