@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from monolith.artifacts.delta_log import Cut
 from monolith.core.clock import Clock, SystemClock
 from monolith.embedding import MultiTable, TableSpec
 from monolith.sync import LocalRowLog, Publisher
+from monolith.sync.row_updates import Move
 
 __all__ = ["FollowedTables", "PublishedTables"]
 
@@ -60,15 +61,14 @@ class FollowedTables:
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
         cut: Cut | None = None,
-        touched: Callable[[], Any] | None = None,
     ) -> None:
         """Go to another cut; see ``monolith.sync.follower.Target``."""
         self.tables = tables or self.tables
-        if update is not None:
-            update(self.tables)
+        if move is not None:
+            move.apply(self.tables)
         self.weights |= dict(weights or {})

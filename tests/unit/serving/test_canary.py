@@ -230,14 +230,14 @@ def test_a_state_that_is_bad_but_better_than_what_is_shown_passes(
 
 
 def test_records_that_cannot_be_used_are_refused(folder: Path, trainer: Trainer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"canary_records is '.*absent.pb', which cannot be read"):
+    with pytest.raises(ConfigError, match=r"canary_records is '.*absent.pb', expected records"):
         Canary(CanarySettings(records=tmp_path / "absent.pb"))
     RecordWriter(tmp_path / "none.pb").close()
-    with pytest.raises(ConfigError, match="which has no example_batch"):
+    with pytest.raises(ConfigError, match="expected example_batch records"):
         Canary(CanarySettings(records=tmp_path / "none.pb"))
     with RecordWriter(tmp_path / "other.pb") as writer:
         writer.write(b"\xff\xff\xff")
-    with pytest.raises(ConfigError, match=r"other\.pb', which does not fit model 'prices'"):
+    with pytest.raises(ConfigError, match=r"other\.pb', expected records for 'prices'"):
         World(folder, tmp_path / "published", records=tmp_path / "other.pb", record_kind="example")
 
 
@@ -245,13 +245,13 @@ def test_records_that_cannot_be_used_are_refused(folder: Path, trainer: Trainer,
     ("settings", "text"),
     [
         ({"max_rows": 0}, "max_rows is 0"),
-        ({"min_rows": 9, "max_rows": 8}, "min_rows is 9 and max_rows 8"),
+        ({"min_rows": 9, "max_rows": 8}, "min_rows is 9, expected at most max_rows"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         CanarySettings(**settings)
-    with pytest.raises(ConfigError, match="limit of score_shift is -1"):
+    with pytest.raises(ConfigError, match="limit score_shift is -1"):
         CanaryLimits(score_shift=-1)
 
 

@@ -11,7 +11,7 @@ import pytest
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps.metrics import render
-from monolith.serving.following import Following, FeedSource, parse_sources
+from monolith.serving.following import FeedSource, Following, parse_sources
 from monolith.sync.feed_server import FeedServer
 from monolith.testing.clock import FakeClock
 from monolith.testing.published import FollowedTables, PublishedTables
@@ -97,7 +97,7 @@ def test_a_version_whose_cuts_cannot_be_taken_stays_as_it_was_exported_and_says_
     assert number(following, "monolith_sync_cuts_behind{") == 1
     assert number(following, "monolith_sync_lag_seconds{") == 4.0
     version.close()
-    assert caplog.text.count("cannot be taken; trying again model=clicks/7") == 1
+    assert caplog.text.count("cut not applied, retrying model=clicks/7") == 1
 
 
 def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
@@ -144,10 +144,10 @@ def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
     assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
     assert parse_sources(["a=host:80", "x/host:80"]) == {"a": FeedSource("host:80"), "": Path("x/host:80")}
     for wrong, why in (
-        ([""], "give FOLDER, or MODEL=FOLDER"),
-        (["a="], "give FOLDER, or MODEL=FOLDER"),
-        (["x", "y"], "given twice for every model"),
-        (["a=x", "a=y"], "given twice for a"),
+        ([""], "expected FOLDER, MODEL=FOLDER"),
+        (["a="], "expected FOLDER, MODEL=FOLDER"),
+        (["x", "y"], "set twice for every model"),
+        (["a=x", "a=y"], "set twice for a"),
     ):
         with pytest.raises(ConfigError, match=why):
             parse_sources(wrong)

@@ -202,7 +202,7 @@ def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
         assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (1, 1, 1)
     trainer.publish()
     fleet.wait_for(KEPT + 2)
-    with pytest.raises(ShardUnavailable, match=r"ps_1 shows cut 1, not"):
+    with pytest.raises(ShardUnavailable, match=r"ps_1 holds cuts 1, expected"):
         entry.predict_features(SHOWN)
     found = degraded.predict_features(SHOWN)
     assert isinstance(found, DegradedOutputs)

@@ -33,6 +33,7 @@ from monolith.core.errors import (
     ManifestInvalid,
     ModelNotReady,
 )
+from monolith.core.rwlock import ReadWriteLock
 from monolith.data import Batch
 from monolith.data.records import messages
 from monolith.data.records.tfrecord import TfRecordWriter
@@ -42,7 +43,6 @@ from monolith.export.onnx_program import OnnxProgram
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
 from monolith.features import Declaration
 from monolith.serving import Servable
-from monolith.core.rwlock import ReadWriteLock
 
 WEIGHT = np.array([[1.0], [10.0]], np.float32)
 
@@ -217,10 +217,10 @@ def test_features_may_be_given_by_name(servable: Servable) -> None:
     ("features", "reason"),
     [
         ([{"usr": 7}], "did you mean 'user'"),
-        ([{"user": None}], "whole numbers|finite"),
+        ([{"user": None}], "64-bit integers|finite"),
         ([{"user": {"ids": [7]}}], "fids"),
-        ([{"user": {"fids": ["7"]}}], "whole numbers"),
-        ([{"user": {"fids": [2**64]}}], "64 bits"),
+        ([{"user": {"fids": ["7"]}}], "64-bit integers"),
+        ([{"user": {"fids": [2**64]}}], "64-bit integers"),
         ([{"price": "cheap"}], "finite numbers"),
         ([{"price": float("nan")}], "finite numbers"),
         ([{"price": True}], "finite numbers"),
@@ -297,16 +297,16 @@ def test_the_signatures_of_tables_take_and_give_flat_tensors(folder: Path) -> No
 @pytest.mark.parametrize(
     ("signature", "inputs", "reason"),
     [
-        ("raw_lookup", {"id": [1]}, "needs the input 'id_split'"),
-        ("raw_lookup", {"id": [1.5], "id_split": [0, 1, 1]}, "must be int64"),
-        ("raw_lookup", {"id": [1], "id_split": [0, 1]}, r"must be \[3\]"),
-        ("raw_lookup", {"id": [1], "id_split": [0, 2, 1]}, "must rise"),
+        ("raw_lookup", {"id": [1]}, "lacks the input 'id_split'"),
+        ("raw_lookup", {"id": [1.5], "id_split": [0, 1, 1]}, "expected int64"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 1]}, r"expected \[3\]"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 2, 1]}, "ascending numbers"),
         ("raw_lookup", {"id": [[1]], "id_split": [0, 1, 1]}, "shape"),
-        ("lookup", {"shop": [1]}, "no input 'shop'"),
-        ("user/raw_assign", {"id": [1], "id_split": [0, 1], "flat_value": [1.0, 2.0]}, "need 1"),
-        ("hashtable_assign", {"user_id": [1]}, "only one"),
+        ("lookup", {"shop": [1]}, "is 'shop', expected one of"),
+        ("user/raw_assign", {"id": [1], "id_split": [0, 1], "flat_value": [1.0, 2.0]}, "expected 1"),
+        ("hashtable_assign", {"user_id": [1]}, "expected both or neither"),
         ("hashtable_assign", {"user_id": [1], "user_value": [[1.0], [2.0]]}, "2 rows"),
-        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0, 2.0]]}, r"must be \[-1, 1\]"),
+        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0, 2.0]]}, r"expected \[-1, 1\]"),
     ],
 )
 def test_tensors_that_do_not_fit_change_nothing(
@@ -435,13 +435,13 @@ def test_a_servable_closed_under_load_answers_or_refuses(folder: Path) -> None:
 
 
 def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no export"):
+    with pytest.raises(ArtifactError, match="expected an export"):
         Servable.load(tmp_path)
     export = make_export(tmp_path / "1")
     for name in (PROGRAM, WEIGHTS, next(path for path in (export / TABLES).glob("*.table")).relative_to(export)):
         content = (export / name).read_bytes()
         (export / name).write_bytes(content[:-1])
-        with pytest.raises(ManifestInvalid, match="bytes, the manifest says"):
+        with pytest.raises(ManifestInvalid, match="bytes, expected"):
             Servable.load(export)
         (export / name).write_bytes(content[:-20] + bytes(20))
         with pytest.raises(ManifestInvalid):
@@ -473,7 +473,7 @@ def test_an_entry_asks_others_for_rows_and_for_the_dense_part(folder: Path, tmp_
         Servable.load(entry)
     asking = Servable.load(entry, rows=rows)
     assert asking.predict(record, "example")["score"].tolist() == [41.5]
-    with pytest.raises(InvalidRequest, match="holds no tables"):
+    with pytest.raises(InvalidRequest, match="has no tables"):
         asking.lookup("user", [1])
     with pytest.raises(ConfigError, match="no tables"):
         asking.apply(lambda tables: None)
@@ -511,5 +511,5 @@ def test_a_dense_sub_model_computes_for_an_entry(folder: Path, tmp_path: Path) -
     (name,) = signatures
     with pytest.raises(InvalidRequest, match="is missing"):
         dense.call(name, {})
-    with pytest.raises(InvalidRequest, match="does not take records"):
+    with pytest.raises(InvalidRequest, match="takes no records"):
         dense.predict(record, "example", name)

@@ -120,7 +120,7 @@ def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearSer
     with served.client(transport) as client:
         with pytest.raises(InvalidRequest, match="record at byte 0"):
             client.score(b"\xff\xff")
-        with pytest.raises(InvalidRequest, match="no signature 'x'"):
+        with pytest.raises(InvalidRequest, match="is 'x', expected one of"):
             client.score(example(), signature="x")
 
         def fail() -> None:
@@ -129,7 +129,7 @@ def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearSer
         served.loaded[0].before_score = fail
         with pytest.raises(ServingError, match="the model broke"):
             client.score(example())
-    with pytest.raises(ConfigError, match="no model is named"), Client("127.0.0.1:1") as nobody:
+    with pytest.raises(ConfigError, match="model is empty"), Client("127.0.0.1:1") as nobody:
         nobody.status()
     with pytest.raises(ConfigError, match="ftp"):
         Client("ftp://x")
@@ -288,11 +288,11 @@ def test_the_models_can_be_changed_over_grpc(serve: Callable[..., LinearServer],
         client.reload(config.format("empty", tmp_path / "empty"))  # nothing there yet is no error
         client.reload("model_config_list {}")
         assert served.server.models.names() == []
-        with pytest.raises(InvalidRequest, match="no base_path"):
+        with pytest.raises(InvalidRequest, match="base_path of model"):
             client.reload('model_config_list { config { name: "x" } }')
         with pytest.raises(InvalidRequest, match="config is empty"):
             client.reload("")
-    with served.client("rest") as client, pytest.raises(ConfigError, match="over REST"):
+    with served.client("rest") as client, pytest.raises(ConfigError, match="REST has no reload"):
         client.reload("model_config_list {}")
 
 
@@ -313,7 +313,7 @@ def test_the_config_file_is_read_again_and_a_broken_one_changes_nothing(
     file.write_text(config.format("b", tmp_path / "b"))
     while served.server.models.names() != ["b"]:
         threading.Event().wait(0.005)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="expected a readable file"):
         serve(model_config_file=tmp_path / "absent.conf")
 
 
@@ -487,14 +487,14 @@ def test_both_apis_speak_tls_and_ask_for_a_certificate_where_they_should(
     ("settings", "said"),
     [
         ({"port": 70000}, "port is 70000"),
-        ({"port": None, "rest_port": None}, "both None"),
+        ({"port": None, "rest_port": None}, "at least one port"),
         ({"max_calls": 0}, "max_calls is 0"),
         ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
         ({"request_timeout_s": 0}, "request_timeout_s is 0"),
         ({"drain_s": -1}, "drain_s is -1"),
-        ({"metrics_path": "x"}, "begin with /"),
+        ({"metrics_path": "x"}, "begins with /"),
         ({"models": [ModelConfig(name="a", base_path=Path("/x"))], "model_config_file": Path("y")}, "one of them"),
-        ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "another name"),
+        ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "unique names"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
