@@ -91,7 +91,7 @@ def _array(content: bytes, start: int, entry: Mapping[str, Any]) -> NDArray[Any]
     return np.frombuffer(content, kind, count=math.prod(shape), offset=start + begin).reshape(shape)
 
 
-# --- quantization -------------------------------------------------------------------------------------------------------
+# --- quantization ---------------------------------------------------------------------------------------------------
 
 
 def is_quantizable(array: NDArray[Any]) -> bool:

@@ -38,6 +38,10 @@ class ServingConfig:
     """Bounds of batches and of the queue."""
     max_message_bytes: int = 64 << 20
     """Largest gRPC message, and largest REST body."""
+    rest_max_pending_bytes: int = 256 << 20
+    """Bytes of all REST bodies that wait for a response; further requests get 503."""
+    rest_max_values: int = 1 << 20
+    """Largest number of JSON values in a REST body."""
     max_calls: int = 1024
     """Concurrent gRPC calls, and REST connections; further ones are refused."""
     grpc_threads: int = 64
@@ -74,7 +78,14 @@ class ServingConfig:
                 raise ConfigError(f"{name} is {port!r}, expected 0 (any) to 65535")
         if self.port is None and self.rest_port is None:
             raise ConfigError("port and rest_port are None, expected at least one port")
-        for name in ("max_message_bytes", "max_calls", "grpc_threads", "load_threads"):
+        for name in (
+            "max_message_bytes",
+            "rest_max_pending_bytes",
+            "rest_max_values",
+            "max_calls",
+            "grpc_threads",
+            "load_threads",
+        ):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)!r}, expected at least 1")
         if self.max_message_bytes >= 1 << 31:

@@ -1,6 +1,7 @@
 """TensorFlow Serving's REST paths, and the paths of health, metrics and OpenAPI.
 
-``Rest`` is the handler of :mod:`monolith.serving.http_server`. :mod:`monolith.serving.rest_json` parses the JSON.
+``Rest`` is the handler of :mod:`monolith.serving.http_server`. :mod:`monolith.serving.rest_json` parses the JSON: small
+bodies in the server's thread, large or compressed ones in a small pool, so that other clients do not wait.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import hmac
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 from monolith.core.errors import InvalidRequest
-from monolith.serving.http_server import Reply, Request
+from monolith.serving.http_server import HttpError, Reply, Request
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
@@ -31,6 +33,9 @@ _MODEL = re.compile(
     r"(?::(?P<verb>predict|classify|regress)|(?P<metadata>/metadata))?"
 )
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_HEALTH = ("/healthz", "/readyz")
+_INLINE_BYTES = 64 << 10
+_PARSE_THREADS = 2
 
 
 def error_body(text: str) -> bytes:
@@ -48,6 +53,7 @@ class Rest:
         is_ready: Whether the server is ready.
         token: Bearer token that callers must send; empty disables the check. Health needs no token.
         timeout_s: Timeout of a request.
+        max_values: Largest number of JSON values in a body.
     """
 
     def __init__(
@@ -58,6 +64,7 @@ class Rest:
         is_ready: Callable[[], bool],
         token: str,
         timeout_s: float,
+        max_values: int = 1 << 20,
     ) -> None:
         self._router = router
         self._metrics = metrics
@@ -65,18 +72,32 @@ class Rest:
         self._is_ready = is_ready
         self._expected = f"Bearer {token}".encode() if token else b""
         self._timeout_s = timeout_s
+        self._max_values = max_values
+        self._description = b""
+        self._pool = ThreadPoolExecutor(_PARSE_THREADS, thread_name_prefix="rest-parse")
+
+    def close(self) -> None:
+        """Stop the threads; requests that wait for them get no reply."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def admit(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Check the token, before the body is read.
+
+        Raises:
+            HttpError: The token is missing or wrong.
+        """
+        if not self._expected or path in _HEALTH:
+            return
+        token = headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(token, self._expected):
+            text = "bearer token is missing or wrong, expected the server's token"
+            raise HttpError(401, text, {"WWW-Authenticate": "Bearer"})
 
     def __call__(self, request: Request, reply: Reply) -> None:
         """Handle one request. The reply may follow later, from another thread."""
-        if request.path in ("/healthz", "/readyz"):
+        if request.path in _HEALTH:
             self._health(request, reply)
             return
-        if self._expected:
-            given = request.headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, self._expected):
-                text = "bearer token is missing or wrong, expected the server's token"
-                reply(401, error_body(text), headers={"WWW-Authenticate": "Bearer"})
-                return
         found = _MODEL.fullmatch(request.path)
         if found is not None:
             self._model(request, reply, found)
@@ -84,9 +105,10 @@ class Rest:
             if request.method not in ("GET", "HEAD"):
                 _refuse_method(reply, request.method, "GET")
             elif request.path == "/openapi.json":
-                reply(200, json.dumps(description()).encode())
+                self._description = self._description or json.dumps(description()).encode()
+                reply(200, self._description)
             else:
-                reply(200, self._metrics().encode(), _TEXT)
+                self._pool.submit(self._guard, reply, lambda: reply(200, self._metrics().encode(), _TEXT))
         else:
             text = f"path is {request.path}, expected /v1/models/NAME or a path of /openapi.json"
             reply(404, error_body(text))
@@ -109,7 +131,10 @@ class Rest:
             return
         try:
             if found["verb"] == "predict":
-                self._predict(request, reply, name, version, label)
+                if len(request.body) <= _INLINE_BYTES and not request.is_compressed:
+                    self._predict(request, reply, name, version, label)
+                else:
+                    self._pool.submit(self._guard, reply, lambda: self._predict(request, reply, name, version, label))
             elif found["verb"]:
                 text = f"{found['verb']} is not supported; use predict"
                 reply(http_status(Code.UNIMPLEMENTED), error_body(text))
@@ -122,8 +147,19 @@ class Rest:
         except Exception as error:
             _fail(reply, error)
 
+    def _guard(self, reply: Reply, act: Callable[[], None]) -> None:
+        """Run ``act``; turn its exceptions into error responses."""
+        try:
+            act()
+        except HttpError as error:
+            reply(error.status, error_body(str(error)), headers=error.headers)
+        except Exception as error:
+            _fail(reply, error)
+
     def _predict(self, request: Request, reply: Reply, name: str, version: int | None, label: str) -> None:
-        body = parse_body(request.body)
+        if not request.is_wanted():  # the client left while the request waited for a thread
+            return
+        body = parse_body(request.read_body(), self._max_values)
 
         def on_result(result: PredictResult) -> None:
             if result.error is not None:

@@ -44,12 +44,17 @@ class ParsedBody:
         self.is_by_row = is_by_row
 
 
-def parse_body(body: bytes) -> ParsedBody:
+def parse_body(body: bytes, max_values: int = 1 << 20) -> ParsedBody:
     """Parse the body of a predict request.
 
+    Args:
+        body: JSON text.
+        max_values: Largest number of values. Parsing takes time and memory per value, at most a few bytes of text each.
+
     Raises:
-        InvalidRequest: The body is invalid.
+        InvalidRequest: The body is invalid, or has too many values.
     """
+    _check_values(body, max_values)
     found, records = _loaded(body)
     if not isinstance(found, dict):
         raise InvalidRequest('the body is invalid, expected a JSON object {"instances": [...]} or {"inputs": {...}}')
@@ -68,6 +73,15 @@ def parse_body(body: bytes) -> ParsedBody:
         return ParsedBody(signature, _by_column(found["inputs"], records), False)
     except RecursionError as exc:
         raise InvalidRequest("the body is nested too deeply; flatten it") from exc
+
+
+def _check_values(body: bytes, max_values: int) -> None:
+    # Every value but the first follows one of these signs; signs within strings only raise the count.
+    count = 1 + sum(body.count(sign) for sign in (b",", b"[", b"{"))
+    if count > max_values:
+        raise InvalidRequest(
+            f"the body has about {count} values, expected at most {max_values}; send fewer rows, or use gRPC"
+        )
 
 
 def _loaded(body: bytes) -> tuple[Any, Sequence[bytes]]:

@@ -73,6 +73,7 @@ class ModelServer:
         self._grpc: object | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._http: HttpServer | None = None
+        self._rest: Rest | None = None
         self._config_text: str | None = None
         self.address = ""
         """gRPC address, ``host:port``; empty before ``start`` and without gRPC."""
@@ -130,6 +131,8 @@ class ModelServer:
         stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
         if self._http is not None:
             self._http.close(drain_s)
+        if self._rest is not None:
+            self._rest.close()
         if stopped is not None:
             stopped.wait()
         if self._workers is not None:
@@ -179,15 +182,18 @@ class ModelServer:
             lambda: self.is_ready,
             config.security.token,
             config.request_timeout_s,
+            config.rest_max_values,
         )
         limits = HttpLimits(
             max_body=config.max_message_bytes,
+            max_pending=config.rest_max_pending_bytes,
             max_connections=config.max_calls,
             idle_s=config.idle_timeout_s,
             read_s=config.read_timeout_s,
             answer_s=config.request_timeout_s,
         )
-        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security))
+        self._rest = rest
+        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
         self.rest_address = _join(config.host, self._http.port)
 
     def _every(self, pause_s: float, act: object, name: str) -> None:

@@ -234,23 +234,23 @@ def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
     history, ids = RowHistory(), np.array([5, 1, 9, 1])
     at_cut: dict[CutKey, list[float]] = {}
     random = np.random.default_rng(1)
-    history.moved((0, 0))
+    history.record_move((0, 0))
     for number in range(8):
         at_cut[number, 0] = tables["t"].lookup(ids).ravel().tolist()
         touched = np.unique(random.integers(0, 10, 4))
         undo = {"t": (touched, tables["t"].lookup(touched))}
         if number == 5:
             before, tables = tables, tables.emptied()
-            history.moved((number + 1, 0), before)
+            history.record_move((number + 1, 0), before)
         else:
             tables["t"].assign(touched[1:], random.random((len(touched) - 1, 1), np.float32))
             tables["t"].delete(touched[:1])
-            history.moved((number + 1, 0), undo)
+            history.record_move((number + 1, 0), undo)
         at_cut[number + 1, 0] = tables["t"].lookup(ids).ravel().tolist()
         assert history.keys == keys(*range(number + 1, max(-1, number - KEPT), -1))
         for key in history.keys:
             assert history.lookup(key, tables, "t", ids).ravel().tolist() == at_cut[key]
-    history.moved((9, 0))
+    history.record_move((9, 0))
     assert history.keys == keys(9)
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ from monolith.export.onnx_program import OnnxProgram
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
 from monolith.features import Declaration
 from monolith.serving import Servable
+from monolith.sync.row_updates import Move
 
 WEIGHT = np.array([[1.0], [10.0]], np.float32)
 
@@ -321,11 +322,22 @@ def test_tensors_that_do_not_fit_change_nothing(
 # --- cuts ---
 
 
+class Change(Move):
+    """A move that runs a function on the tables."""
+
+    def __init__(self, act: Callable[[MultiTable], None]) -> None:
+        super().__init__([], (0, 1))
+        self._act = act
+
+    def apply(self, tables: MultiTable) -> None:
+        self._act(tables)
+
+
 def test_dense_weights_and_rows_change_in_one_step(folder: Path) -> None:
     servable = Servable.load(folder)
     record = example([7], [], 0.0).SerializeToString()
     servable.apply(
-        lambda tables: tables["user"].assign([fid_of(1, 7)], [[2]]),
+        Change(lambda tables: tables["user"].assign([fid_of(1, 7)], [[2]])),
         weights={"w": np.array([[3.0], [0.0]], np.float32), "not.in.the.program": np.ones(3, np.float32)},
     )
     assert servable.predict([record], "example")["score"].tolist() == [6.0]
@@ -351,7 +363,7 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
                 tables[name].assign(keys, [[float(number)]])
 
         weights = np.array([[1.0], [10.0 + number]], np.float32)
-        servable.apply(change, weights={"w": weights})
+        servable.apply(Change(change), weights={"w": weights})
 
     cut(0)
     threads = [threading.Thread(target=ask) for _ in range(3)]
@@ -476,7 +488,7 @@ def test_an_entry_asks_others_for_rows_and_for_the_dense_part(folder: Path, tmp_
     with pytest.raises(InvalidRequest, match="has no tables"):
         asking.lookup("user", [1])
     with pytest.raises(ConfigError, match="no tables"):
-        asking.apply(lambda tables: None)
+        asking.apply(Change(lambda tables: None))
     bare = make_export(tmp_path / "bare", sub_model="entry", shard=(0, 1), has_tables=False, dense=None)
     with pytest.raises(ConfigError, match="dense="):
         Servable.load(bare, rows=rows)

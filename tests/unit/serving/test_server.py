@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import gzip
 import json
 import subprocess
 import sys
@@ -30,8 +32,18 @@ from monolith.core.errors import (
 )
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
-from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
+from monolith.serving import (
+    BatchSettings,
+    Client,
+    ModelConfig,
+    ModelServer,
+    ServingConfig,
+    VersionPolicy,
+    messages,
+    rest,
+)
 from monolith.serving.openapi import description
+from monolith.serving.rest_json import parse_body
 from monolith.testing.certificates import Authority
 from monolith.testing.linear_model import LinearModel, example, example_batch, instance, write_version
 from monolith.testing.linear_server import LinearServer
@@ -515,3 +527,58 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(serve: Callable[
 def test_a_server_and_a_client_start_without_torch() -> None:
     code = "import sys, monolith.serving.server, monolith.serving.client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_large_body_is_parsed_while_other_clients_are_answered(
+    serve: Callable[..., LinearServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(port=None)
+    parsing, released = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    def parse(body: bytes, max_values: int) -> Any:
+        threads.append(threading.current_thread().name)
+        parsing.set()
+        assert released.wait(60)
+        return parse_body(body, max_values)
+
+    monkeypatch.setattr(rest, "parse_body", parse)
+    body = json.dumps({"instances": [{"b64": base64.b64encode(example()).decode()}] * 3000}).encode()
+    for packed in (False, True):
+        parsing.clear()
+        released.clear()
+        answers: list[int] = []
+
+        def post(packed: bool = packed, answers: list[int] = answers) -> None:
+            headers = {"Content-Encoding": "gzip"} if packed else {}
+            request = urllib.request.Request(
+                f"http://{served.server.rest_address}/v1/models/m:predict",
+                gzip.compress(body) if packed else body,
+                headers,
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answers.append(answer.status)
+
+        client = threading.Thread(target=post)
+        client.start()
+        assert parsing.wait(60)
+        assert get(served, "/healthz")
+        released.set()
+        client.join(60)
+        assert answers == [200]
+    assert all(name.startswith("rest-parse") for name in threads)
+
+
+def test_a_small_gzip_body_of_millions_of_values_is_refused(serve: Callable[..., LinearServer]) -> None:
+    served = serve(port=None)
+    body = b'{"instances": [' + b"{}," * 5_000_000 + b"{}]}"
+    packed = gzip.compress(body)
+    for sent, coding, status in ((packed, "gzip", 413), (body, "identity", 400)):
+        request = urllib.request.Request(
+            f"http://{served.server.rest_address}/v1/models/m:predict", sent, {"Content-Encoding": coding}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        assert refused.value.code == status
+        assert "unpacked" in (text := refused.value.read().decode()) or "5000003 values" in text
+        refused.value.close()
