@@ -21,7 +21,7 @@ from monolith.core.errors import ArtifactError
 from monolith.sync.base_snapshot import BASE, BaseSnapshot, encode_base, read_base
 from monolith.sync.dense_versions import version_files
 from monolith.sync.feed_messages import PIECE_BYTES, FollowResponse
-from monolith.sync.row_updates import RowUpdate, open_segments, plan_update
+from monolith.sync.row_updates import RowUpdate, iterate_segments, plan_update
 
 __all__ = ["CutPieces", "log_name"]
 
@@ -55,20 +55,19 @@ class CutPieces:
         sent = {segment.path for segment in update.segments}
         # The subscriber reads its position from the cut's newest segments, even if the base contains their rows.
         anchors = [segment for segment in update.newest if update.is_full_rebuild and segment.path not in sent]
-        with open_segments([*update.segments, *anchors]) as segments:  # verified: damaged bytes are never sent
-            if update.is_full_rebuild:
-                yield FollowResponse(is_anew=True)
-                if update.base is not None:
-                    yield from _base(update.base)
-                self._begin = {} if update.base is None else update.base.positions
-                self._dense = set()
-            count = len(cut.sequences)
-            for segment in segments:
-                shard, _ = segment.shard
-                name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
-                with segment.path.open("rb") as file:
-                    yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
-            yield from self._weights(cut)
+        if update.is_full_rebuild:
+            yield FollowResponse(is_anew=True)
+            if update.base is not None:
+                yield from _base(update.base)
+            self._begin = {} if update.base is None else update.base.positions
+            self._dense = set()
+        count = len(cut.sequences)
+        for segment in iterate_segments([*update.segments, *anchors]):  # verified: damaged bytes are never sent
+            shard, _ = segment.shard
+            name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
+            with segment.path.open("rb") as file:
+                yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
+        yield from self._weights(cut)
         folders = tuple(log_name(update.positions[shard], shard, count) for shard in range(count))
         content = encoded_cut(dataclasses.replace(cut, folders=folders))
         yield from _content(CUT, content, has_newer_base=self._has_newer_base(update))

@@ -24,7 +24,7 @@ from monolith.sync.push_ids import IdSet
 from monolith.sync.push_messages import Assignments
 from monolith.sync.push_sender import Export, PushSettings, Sender, SenderStatus
 from monolith.sync.push_targets import PushTarget
-from monolith.sync.row_updates import open_segments, plan_update
+from monolith.sync.row_updates import iterate_segments, plan_update
 
 __all__ = ["PushSettings", "RowPusher"]
 
@@ -109,9 +109,8 @@ class RowPusher:
         changed = IdSet()
         if update.base is not None:
             changed.add(_ids_of(MultiTable.load(update.base.tables)))
-        with open_segments(update.segments) as segments:
-            for segment in segments:
-                changed.add(changed_ids(segment.path))
+        for segment in iterate_segments(update.segments):
+            changed.add(changed_ids(segment.path))
         self._queue(changed, is_full_rebuild=update.is_full_rebuild)
         self._cut, self._at = cut, update.positions
         return True

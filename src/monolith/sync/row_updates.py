@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -27,7 +29,10 @@ from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync.base_snapshot import BaseSnapshot, read_base
 
-__all__ = ["Move", "RowUpdate", "Touched", "open_segments", "plan_update", "rebuild_tables"]
+__all__ = ["Move", "RowUpdate", "Touched", "iterate_segments", "open_segments", "plan_update", "rebuild_tables"]
+
+MAX_OPEN = 64
+"""Segments that are open together. A log may have thousands, and a process 1024 descriptors."""
 
 Touched: TypeAlias = Mapping[str, NDArray[np.int64]]
 """Ids by table, unique and ascending."""
@@ -153,29 +158,46 @@ def _segments(readers: Sequence[DeltaReader], after: Mapping[int, LogPosition], 
 def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
     """Open segments, check every byte, and yield them under paths that stay readable until the end.
 
-    The paths are ``/proc/self/fd/N``, so this works on Linux only. A segment that compaction removes meanwhile keeps
-    its content through the open descriptor.
+    A segment that compaction removes meanwhile keeps its content. The first ``MAX_OPEN`` segments stay open, with
+    paths ``/proc/self/fd/N``, which exist on Linux only. Further segments are copied to a temporary folder.
 
     Raises:
         DeltaLogBroken: A segment is missing or damaged.
     """
-    handles: list[int] = []
-    opened: list[Segment] = []
-    try:
+    with ExitStack() as stack:
+        spool: Path | None = None
+        opened: list[Segment] = []
         for segment in segments:
             try:
-                handles.append(os.open(segment.path, os.O_RDONLY))
+                if len(opened) < MAX_OPEN:
+                    handle = os.open(segment.path, os.O_RDONLY)
+                    stack.callback(os.close, handle)
+                    path = Path(f"/proc/self/fd/{handle}")
+                else:
+                    spool = spool or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="monolith-segments-")))
+                    path = spool / str(len(opened))
+                    shutil.copyfile(segment.path, path)
             except FileNotFoundError as error:
                 raise DeltaLogBroken(
                     f"'{segment.path}' was removed meanwhile; read a newer cut", last_good=segment.previous
                 ) from error
-            pinned = dataclasses.replace(segment, path=Path(f"/proc/self/fd/{handles[-1]}"))
+            pinned = dataclasses.replace(segment, path=path)
             DeltaReader(segment.path.parent).verify(pinned)
             opened.append(pinned)
         yield opened
-    finally:
-        for handle in handles:
-            os.close(handle)
+
+
+def iterate_segments(segments: Sequence[Segment]) -> Iterator[Segment]:
+    """Yield verified segments in order. At most ``MAX_OPEN`` are open together.
+
+    Use it where a failure in the middle is harmless; ``open_segments`` verifies all segments first.
+
+    Raises:
+        DeltaLogBroken: A segment is missing or damaged.
+    """
+    for first in range(0, len(segments), MAX_OPEN):
+        with open_segments(segments[first : first + MAX_OPEN]) as window:
+            yield from window
 
 
 def rebuild_tables(update: RowUpdate, like: MultiTable, keep: tuple[int, int]) -> MultiTable:
@@ -198,6 +220,6 @@ def rebuild_tables(update: RowUpdate, like: MultiTable, keep: tuple[int, int]) -
         except FileNotFoundError as error:
             raise ArtifactError(f"{error}: the base snapshot was removed meanwhile; read a newer one") from error
         trained.copy_to(tables)
-    with update.open(keep) as move:
-        move.apply(tables)
+    for segment in iterate_segments(update.segments):
+        Move([segment], keep).apply(tables)
     return tables

@@ -435,9 +435,7 @@ def test_a_request_is_refused_by_its_head_before_its_body_arrives(echo: Echo) ->
 
     server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits(read_s=60), admit=admit)
     sent = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n"
-    status, headers, _ = split(
-        talk(server, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n", whole=False)
-    )
+    status, headers, _ = split(talk(server, sent, whole=False))
     assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
     assert not echo.requests
     server.close()
