@@ -30,7 +30,7 @@ from monolith.training.default_hooks import default_hooks, on_one_page
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
 from monolith.training.heads import Heads
-from monolith.training.hooks import Hook, StepResult
+from monolith.training.hooks import Hook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RunMetrics
 from monolith.training.step import Stepper
@@ -322,17 +322,7 @@ class Estimator:
         samples = 0
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             samples += batch.size
-            metrics.update(
-                StepResult(
-                    step=self._step,
-                    loss=0.0 if heads.loss is None else heads.loss.item() / max(1, batch.size),
-                    heads=heads.results(),
-                    batch=batch,
-                    samples=batch.size,
-                    ids=0,
-                    seconds=0.0,
-                )
-            )
+            metrics.update(heads.step_result(batch, step=self._step))
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:

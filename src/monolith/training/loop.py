@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,10 @@ from monolith.features import Model
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
 from monolith.training.config import RunConfig
-from monolith.training.hooks import Hook, StepResult
+from monolith.training.hooks import Hook
 from monolith.training.metrics import RunMetrics
-from monolith.training.pipeline import Pipeline, Stepped
+from monolith.training.pipeline import Pipeline
+from monolith.training.run import StepResult
 from monolith.training.step import Stepper
 
 __all__ = ["TrainingRun", "read_marked"]
@@ -194,29 +196,19 @@ class TrainingRun:
                 return
             for hook in self._hooks:
                 hook.before_step(self)
-            stepped = self._pipeline.run_step(self._step)
-            if stepped is None:
+            result = self._pipeline.run_step(self._step)
+            if result is None:
                 self._end_data()
                 return
             self._step += 1
-            self._place = stepped.mark
+            self._place = result.mark
             now = self._clock.monotonic_s()
-            self._report(stepped, now - before)
+            self._report(replace(result, seconds=now - before))
             before = now
             self._collect_saves()
             self._save_if_due()
 
-    def _report(self, stepped: Stepped, seconds: float) -> None:
-        loss = stepped.heads.loss
-        result = StepResult(
-            step=self._step,
-            loss=0.0 if loss is None else loss.item() / max(1, stepped.batch.size),
-            heads=stepped.heads.results(),
-            batch=stepped.batch,
-            samples=stepped.batch.size,
-            ids=stepped.occurrences,
-            seconds=seconds,
-        )
+    def _report(self, result: StepResult) -> None:
         self._check_labels(result)
         if self._metrics is not None:
             self._metrics.update(result)

@@ -29,22 +29,10 @@ from typing import Any
 from monolith.core.errors import MonolithError
 from monolith.data import Batch
 from monolith.features import PulledBatch
-from monolith.training.heads import Heads
+from monolith.training.run import Mark, StepResult
 from monolith.training.step import Gradients, Stepper
 
-__all__ = ["Pipeline", "Stepped"]
-
-Mark = Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stepped:
-    """One step's batch and what its heads said; the place in the data behind it."""
-
-    batch: Batch
-    heads: Heads
-    mark: Mark
-    occurrences: int
+__all__ = ["Pipeline"]
 
 
 @dataclass(slots=True, eq=False)
@@ -105,7 +93,7 @@ class Pipeline:
         self._store = ThreadPoolExecutor(1, "embeddings") if prefetch or late_push else None
         self._turns = _Turns()
 
-    def run_step(self, step: int) -> Stepped | None:
+    def run_step(self, step: int) -> StepResult | None:
         """Take the next batch through one step; None when the data has ended."""
         self._read_ahead()
         if not self._ahead:
@@ -114,11 +102,11 @@ class Pipeline:
             return None
         with self._turns:
             self._is_halfway = True  # until all of it is done: what fails in between may have been applied in part
-            stepped = self._run_step(step)
+            result = self._run_step(step)
             self._is_halfway = False
-            return stepped
+            return result
 
-    def _run_step(self, step: int) -> Stepped:
+    def _run_step(self, step: int) -> StepResult:
         for one in self._ahead:
             self._pull(one)
         if self._unpushed is not None:
@@ -134,7 +122,8 @@ class Pipeline:
             self._push(gradients)
         while len(self._pushes) > (1 if self._late_push else 0):
             self._pushes.popleft().result()
-        return Stepped(one.batch, heads, one.mark, gradients.plan.occurrences)
+        ids = gradients.plan.occurrences
+        return heads.step_result(one.batch, step=step + 1, ids=ids, mark=one.mark)
 
     def _apply_dense(self, gradients: Gradients) -> None:
         if not self._late_dense:

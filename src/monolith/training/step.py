@@ -17,7 +17,7 @@ from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import Embedded, embed
 from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, clip_gradients
-from monolith.training.heads import Heads, judge
+from monolith.training.heads import Heads, compute_losses
 
 __all__ = ["Gradients", "Stepper", "newest_time_s"]
 
@@ -74,7 +74,7 @@ class Stepper:
         """Run forward and backward: the gradients are in the weights and in the rows of what is returned."""
         self._check_labels(pulled)
         embedded = embed(self.embedder, pulled, device=self._device)
-        heads = judge(self.model, self.model(embedded.batch), embedded.batch)
+        heads = compute_losses(self.model, self.model(embedded.batch), embedded.batch)
         if heads.loss is None:
             names = ", ".join(heads.outputs)
             raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
@@ -165,7 +165,7 @@ class Stepper:
     def predict(self, pulled: PulledBatch) -> Heads:
         """Run forward only."""
         embedded = embed(self.embedder, pulled, device=self._device, needs_grad=False)
-        return judge(self.model, self.model(embedded.batch), embedded.batch)
+        return compute_losses(self.model, self.model(embedded.batch), embedded.batch)
 
 
 def newest_time_s(pulled: PulledBatch) -> int:

@@ -14,7 +14,7 @@ import torch
 from monolith.training.distributed.shared_rows import READY, SharedRows, WorkerRow
 from monolith.training.distributed.team import Team
 from monolith.training.distributed.worker_hook import ChiefHook, WorkerHook
-from monolith.training.hooks.base import Run, StepResult
+from monolith.training.run import Run, StepResult
 
 __all__ = ["TeamChiefHook", "TeamWorkerHook"]
 

@@ -49,9 +49,9 @@ from monolith.training.distributed.worker_hook import ChiefHook, Waiting, Worker
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
 from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook, SlowStartHook
-from monolith.training.hooks.base import Run
 from monolith.training.hooks.publish import stream_of
 from monolith.training.job_data import SharedOut
+from monolith.training.run import Run
 from monolith.training.runner import Job
 
 __all__ = ["TrainedWorker", "train_worker"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from monolith.training.hooks.action_file import ActionFileHook
 from monolith.training.hooks.barrier import Barrier, BarrierHook
-from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.file_close import FileCloseHook
@@ -22,6 +22,7 @@ from monolith.training.hooks.store_health import StoreHealthHook
 from monolith.training.hooks.summaries import SummaryHook
 from monolith.training.hooks.throughput import Throughput, ThroughputHook
 from monolith.training.hooks.tide_stop import TideStopHook
+from monolith.training.run import HeadResult, Run, StepResult
 
 __all__ = [
     # the seam

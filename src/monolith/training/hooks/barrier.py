@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 from monolith.core.errors import ConfigError
 from monolith.training.control.gate import BlockStatus
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run, StepResult
 
 __all__ = ["Barrier", "BarrierHook"]
 

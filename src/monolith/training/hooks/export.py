@@ -8,7 +8,8 @@ from pathlib import Path
 from monolith.artifacts import CheckpointFolder, read_manifest
 from monolith.training.config import ServingConfig
 from monolith.training.export_places import export_base, export_name
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["ExportHook"]
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from monolith.embedding import writable_file
 from monolith.embedding.writable_file import WritableFile
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["FileCloseHook"]
 

@@ -31,10 +31,11 @@ from monolith.core.metrics import (
     TRAIN_STEPS_TOTAL,
     Metric,
 )
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.metrics.batch_fields import on_host
 from monolith.training.metrics.run_metrics import RunMetrics
 from monolith.training.metrics.table_sizes import TableSize, table_sizes
+from monolith.training.run import Run, StepResult
 
 __all__ = ["MetricRegistry", "MetricServer", "PrometheusHook"]
 

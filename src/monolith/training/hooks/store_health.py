@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.hooks.process_memory import resident_bytes
+from monolith.training.run import Run, StepResult
 
 __all__ = ["StoreHealthHook"]
 

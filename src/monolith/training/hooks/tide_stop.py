@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
+from monolith.training.run import Run, StepResult
 
 __all__ = ["TideStopHook"]
 

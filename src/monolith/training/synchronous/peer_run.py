@@ -15,9 +15,8 @@ import numpy as np
 
 from monolith.core.errors import MonolithError
 from monolith.training.checkpoints import PendingSave, random_states
-from monolith.training.hooks import StepResult
 from monolith.training.loop import TrainingRun
-from monolith.training.pipeline import Stepped
+from monolith.training.run import StepResult
 from monolith.training.synchronous.peer_batches import PeerBatches, StepSizes
 from monolith.training.synchronous.peer_stepper import PeerStepper
 from monolith.training.synchronous.peers import Peers
@@ -139,18 +138,11 @@ class PeerRun(TrainingRun):
 
     # --- what is measured ---
 
-    def _report(self, stepped: Stepped, seconds: float) -> None:
-        """Give hooks this rank's batch with the loss and counts of all; rank 0 measures what all heads said."""
+    def _report(self, result: StepResult) -> None:
+        """Give hooks this rank's batch with the loss and counts of all; rank 0 measures the heads of all ranks."""
         totals = self._peer_stepper.totals
-        result = StepResult(
-            step=self._step,
-            loss=totals.loss / max(1, totals.samples),
-            heads=stepped.heads.results(),
-            batch=stepped.batch,
-            samples=totals.samples,
-            ids=totals.ids,
-            seconds=seconds,
-        )
+        loss = totals.loss / max(1, totals.samples)
+        result = replace(result, loss=loss, samples=totals.samples, ids=totals.ids)
         self._measure(result)
         for hook in self._hooks:
             hook.after_step(self, result)

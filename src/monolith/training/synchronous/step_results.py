@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from monolith.training.hooks import HeadResult
+from monolith.training.run import HeadResult
 
 __all__ = ["join_heads", "read_heads", "write_heads"]
 

@@ -9,7 +9,8 @@ import pytest
 from monolith.core.errors import ConfigError
 from monolith.training.control import BlockStatus
 from monolith.training.hooks import Barrier, BarrierHook
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 sys.path.insert(0, str(Path(__file__).parent))
 
