@@ -40,7 +40,7 @@ from monolith.embedding import MultiTable
 from monolith.embedding.store import Rows
 from monolith.export.program_session import ProgramSession
 from monolith.export.torch_session import TorchSession
-from monolith.features import Declaration, Embedder
+from monolith.features import Declaration, Embedder, HostEmbedder
 from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
 from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
@@ -96,7 +96,7 @@ class Servable:
         if manifest.declaration is not None and source is not None:
             declaration = _declaration(json.dumps(manifest.declaration))
             rest()
-            self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
+            self._embedder = HostEmbedder(declaration, source)  # type: ignore[arg-type]  # pulls only
             self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
             self._table_names = declaration.tables

@@ -16,7 +16,17 @@ from monolith.layers import layer_losses
 from monolith.layers.losses import sigmoid_loss_and_pred
 from monolith.training.run import HeadResult, Mark, StepResult, no_position
 
-__all__ = ["Heads", "compute_losses"]
+__all__ = ["NO_HEADS", "Heads", "StepTotals", "compute_losses", "weighted_loss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Counts of one step: of this process, or of all ranks that step together."""
+
+    loss: float = 0.0
+    """The sum over all examples."""
+    samples: int = 0
+    ids: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,15 +42,19 @@ class Heads:
     masks: Mapping[str, Tensor | None]
     weights: Mapping[str, Tensor]
 
-    def step_result(self, batch: Batch, *, step: int, ids: int = 0, mark: Mark = no_position) -> StepResult:
-        """Return the result of one step of one process, as hooks and metrics get it."""
+    def totals(self, batch: Batch, *, ids: int = 0) -> StepTotals:
+        """Return the counts of the batch of these heads."""
+        return StepTotals(loss=0.0 if self.loss is None else self.loss.item(), samples=batch.size, ids=ids)
+
+    def step_result(self, batch: Batch, totals: StepTotals, *, step: int, mark: Mark = no_position) -> StepResult:
+        """Return the result of a step, as hooks and metrics get it."""
         return StepResult(
             step=step,
-            loss=0.0 if self.loss is None else self.loss.item() / max(1, batch.size),
+            loss=totals.loss / max(1, totals.samples),
             heads=self.results(),
             batch=batch,
-            samples=batch.size,
-            ids=ids,
+            samples=totals.samples,
+            ids=totals.ids,
             mark=mark,
         )
 
@@ -58,6 +72,21 @@ class Heads:
             weight=_array(self.weights[name]),
             is_classification=output.is_classification,
         )
+
+
+NO_HEADS = Heads(loss=None, losses={}, predictions={}, outputs={}, masks={}, weights={})
+"""The heads of a process without an example."""
+
+
+def weighted_loss(heads: Heads, share: float) -> Tensor:
+    """Return the loss to differentiate: the losses of the heads, and a share of those of the layers.
+
+    Layer losses exist once per step, so each of several processes counts a share of them.
+    """
+    if share == 1.0 and heads.loss is not None:
+        return heads.loss
+    losses = [loss if name in heads.outputs else loss * share for name, loss in heads.losses.items()]
+    return torch.stack(losses).sum()
 
 
 def compute_losses(model: nn.Module, outputs: Output | Sequence[Output], batch: Batch) -> Heads:
