@@ -1,6 +1,6 @@
-"""``BaseLayer``: a layer that is made of ``Params`` and makes its children of theirs.
+"""``BaseLayer``: a layer built from ``Params``, which builds its children from theirs.
 
-For models written in the original's style; other layers take plain arguments. Losses go the way of all layers: see
+For models in the original's style; other layers take plain arguments. For its losses see
 :func:`monolith.layers.layer_losses`.
 """
 
@@ -68,7 +68,7 @@ class BaseLayer(Layer):
         )
 
     def create_child(self, name: str, params: InstantiableParams) -> None:
-        """Make a child, which becomes the attribute ``name``. Without a name of its own it gets that of this layer.
+        """Make a child and set it as the attribute ``name``. A child without a name gets the name of this layer.
 
         Raises:
             ConfigError: ``name`` is taken, or cannot be an attribute.

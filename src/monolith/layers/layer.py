@@ -2,7 +2,7 @@
 
 A parameter is declared by name in ``__init__`` and gets its shape in :meth:`Layer.measure`, at the first call or when a
 checkpoint is loaded, whichever comes first. It is the same object before and after, so an optimizer may be made at any
-time. Knows nothing of any single layer.
+time.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Layer(Configured):
     ) -> None:
         """Declare a parameter (or, not ``trainable``, a buffer) whose shape is not known yet.
 
-        ``label`` is what errors call the initializer; it is ``ClassName.name`` unless given.
+        ``label`` is the name in errors; default: ``ClassName.name``.
         """
         where = label or f"{type(self).__name__}.{name}"
         self._initializers[name] = initializers.get(initializer, label=f"{where} initializer")
@@ -110,7 +110,7 @@ class Layer(Configured):
         return not any(value is not None and is_lazy(value) for value in held)
 
     def own_losses(self) -> dict[str, Tensor]:
-        """Return this layer's penalties, and what a subclass adds to them, by name."""
+        """Return the penalties of this layer, and the losses that a subclass adds, by name."""
         losses: dict[str, Tensor] = {}
         for name, penalty in self._penalties.items():
             weight: Tensor = getattr(self, name)

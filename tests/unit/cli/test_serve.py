@@ -18,7 +18,7 @@ from monolith.serving import BatchSettings
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("x", "--canary", "--canary-record-kind", "csv"), "--canary-record-kind is 'csv'"),
         (("x", "--canary-records", "absent.pb"), "canary_records is 'absent.pb', which cannot be read"),
@@ -41,10 +41,10 @@ from monolith.serving import BatchSettings
         (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], text: str) -> None:
     done = CliRunner().invoke(app, ["serve", *arguments])
     assert isinstance(done.exception, ConfigError)
-    assert said in str(done.exception)
+    assert text in str(done.exception)
 
 
 def test_an_option_that_is_none_is_wrong_usage() -> None:

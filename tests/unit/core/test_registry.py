@@ -84,7 +84,7 @@ def test_an_unknown_model_is_a_lookup_error_and_known_ones_are_logged(
 
 @pytest.fixture(name="package")
 def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package shop with a module that registers a model and has a class of its own."""
+    """A package shop with a module that registers a model and defines a class."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "tasks.py").write_text(

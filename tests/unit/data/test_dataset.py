@@ -482,7 +482,7 @@ def test_workers_that_share_a_list_read_each_row_once_and_resume_exactly(tmp_pat
             seen += uids([next(readings[0])])
             if number % 2:  # the second worker is slow
                 seen += uids([next(readings[1])])
-        # The datasets first, the list last: what it hands out in between goes back when they resume.
+        # The datasets first, the list last: files that it assigns in between return to it on resume.
         state = json.loads(json.dumps({"readers": [each.state() for each in readers], "list": shared.state()}))
         for reading in readings:
             reading.close()

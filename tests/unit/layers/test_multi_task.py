@@ -78,7 +78,7 @@ def test_one_level_of_extraction_mixes_own_and_shared_experts() -> None:
         mixed = torch.stack([level.task_experts[task][0](x), *shared], 1)
         gates = torch.softmax(x @ level.gates[task].kernel, 1)
         torch.testing.assert_close(out, (gates.unsqueeze(2) * mixed).sum(1))
-    assert len(level.gates) == 2  # the last level has no gate of the shared experts: nobody would read it
+    assert len(level.gates) == 2  # the last level has no gate of the shared experts, whose output would be unused
 
 
 def test_later_levels_read_what_the_tasks_and_the_shared_experts_made() -> None:

@@ -220,9 +220,9 @@ def test_a_file_that_another_has_taken_over_is_not_resumed(tmp_path: Path) -> No
     again = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
     with pytest.raises(FilesReassigned):
         again.resume(position)
-    anew = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
-    assert count(anew) == 40
-    anew.close()
+    fresh = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
+    assert count(fresh) == 40
+    fresh.close()
 
 
 def test_a_source_that_is_dropped_takes_its_thread_with_it(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Data frames as records. What is encoded is read back with the protobuf library, from descriptors made here."""
+"""Data frames as records. The protobuf library parses the encoded records, with descriptors made here."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def line_ids(column: list[tuple[str, list[Any]]]) -> list[Any]:
     return [CLASSES["LineId"].FromString(values[0]) if values else None for _, values in column]
 
 
-# --- what a column becomes ---
+# --- types of columns ---
 
 
 @pytest.mark.parametrize(
@@ -338,7 +338,7 @@ def test_a_closed_source_is_at_its_end() -> None:
     assert source.record == "example_batch"
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a Kafka writer does without a broker: settings, a full queue, losses."""
+"""A Kafka writer without a broker: settings, a full queue, losses."""
 
 from __future__ import annotations
 

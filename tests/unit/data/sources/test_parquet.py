@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     assert most < 8 << 20  # of 32 MB
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 def test_unknown_columns_and_wrong_types_name_the_file(tmp_path: Path) -> None:
