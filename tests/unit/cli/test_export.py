@@ -65,7 +65,7 @@ def test_inspect_shows_every_version_of_a_model(base: Path) -> None:
     assert "signature" not in text
 
 
-def test_inspect_shows_what_one_version_can_be_asked(base: Path) -> None:
+def test_inspect_shows_the_signatures_of_one_version(base: Path) -> None:
     text = run("inspect", "export", str(base / "2"), "--verify")
     assert "serving_default: " in text
     assert "-> ctr float32[?]" in text
@@ -83,7 +83,7 @@ def test_inspect_finds_damage(base: Path) -> None:
         run("inspect", "export", str(base), "--verify")
 
 
-def test_inspect_says_where_there_is_no_export(tmp_path: Path) -> None:
+def test_inspect_refuses_a_folder_without_an_export(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="contains no export"):
         run("inspect", "export", str(tmp_path))
 

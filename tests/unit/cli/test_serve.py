@@ -47,7 +47,7 @@ def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, .
     assert text in str(done.exception)
 
 
-def test_an_option_that_is_none_is_wrong_usage() -> None:
+def test_an_unknown_option_is_wrong_usage() -> None:
     done = CliRunner().invoke(app, ["serve", "x", "--model_colour=red"])
     assert done.exit_code == 2
 
@@ -89,7 +89,7 @@ def test_the_help_has_a_panel_for_each_group() -> None:
         assert f"{panel} options" in shown
 
 
-def test_the_collector_passes_over_what_the_first_load_left_and_nothing_later() -> None:
+def test_the_collector_skips_objects_of_the_first_load_only() -> None:
     gc.unfreeze()
     loaded: list[Any] = []
     load = _freeze_after_first(lambda folder: loaded.append([[] for _ in range(1000)]) or loaded[-1])

@@ -44,6 +44,6 @@ def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("given", ["--enable_batching=maybe", "--rest_api_timeout_in_ms=soon"])
-def test_a_value_that_is_none_is_refused(given: str) -> None:
+def test_an_invalid_value_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=given.partition("=")[2]):
         translate([given])

@@ -156,7 +156,7 @@ def test_a_class_is_loaded_from_a_file_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("models")
-def test_a_class_is_loaded_by_several_threads_at_once(tmp_path: Path) -> None:
+def test_several_threads_load_a_class_together(tmp_path: Path) -> None:
     file = tmp_path / "slow_ranker.py"
     file.write_text("import time\ntime.sleep(0.2)\nclass Ranker: pass\n")
     with ThreadPoolExecutor(2) as pool:

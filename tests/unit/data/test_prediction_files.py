@@ -53,7 +53,7 @@ def test_lines_wait_until_there_are_enough_of_them_or_flush(tmp_path: Path) -> N
     files.close()
 
 
-def test_a_restarted_writer_goes_on_with_the_next_file(tmp_path: Path) -> None:
+def test_a_restarted_writer_continues_with_the_next_file(tmp_path: Path) -> None:
     for user in (1, 2):
         files = PredictionFiles(tmp_path)
         files.write(message(user=user))

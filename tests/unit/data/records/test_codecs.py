@@ -38,7 +38,7 @@ def test_what_is_compressed_comes_back(codec: Codec, parts: list[bytes]) -> None
     assert unpacked(stream, codec) == b"".join(parts)
 
 
-def test_other_programs_read_what_is_written_and_the_other_way_round() -> None:
+def test_other_programs_read_our_files_and_we_read_theirs() -> None:
     data = bytes(range(256)) * 5000
     assert gzip.decompress(packed(data, "gzip")) == data
     assert zlib.decompress(packed(data, "zlib")) == data
@@ -160,6 +160,6 @@ def test_auto_believes_the_bytes_first_and_the_name_second() -> None:
     ]
 
 
-def test_an_unknown_compression_is_refused_with_what_there_is() -> None:
+def test_an_unknown_compression_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="'lz4', expected one of auto, none, snappy, zstd, zlib, gzip"):
         codecs.check_compression("lz4")

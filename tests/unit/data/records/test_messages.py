@@ -53,7 +53,7 @@ def test_equal_fields_give_the_same_classes() -> None:
     assert messages.family_of(messages.Example()) is messages.STANDARD
 
 
-def test_repeated_numbers_are_packed_unless_told_otherwise() -> None:
+def test_repeated_numbers_are_packed_by_default() -> None:
     line_id = messages.with_line_id(EXTENDED).LineId(vids=[1, 2], marks=[3, 4])
     assert line_id.SerializeToString().hex() == "9a0a020102" + "c03803" + "c03804"
 

@@ -143,7 +143,7 @@ def test_files_may_be_added_at_the_end_but_not_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [{}, {"open": 3}, {"open": [{}], "turn": 0, "next": 0, "names": 0}, {"open": []}])
-def test_what_is_no_position_is_refused(position: dict[str, object], tmp_path: Path) -> None:
+def test_an_invalid_position_is_refused(position: dict[str, object], tmp_path: Path) -> None:
     source = FileSource(write(tmp_path / "records"), record="instance")
     with pytest.raises(DataError, match="not the position of a file source"):
         source.resume(position)

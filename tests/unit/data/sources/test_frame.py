@@ -119,7 +119,7 @@ def line_ids(column: list[tuple[str, list[Any]]]) -> list[Any]:
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )  # fmt: skip
-def test_a_column_becomes_what_is_asked_for(column: pa.Array, kind: Any, arm: str, values: list[Any]) -> None:
+def test_a_column_becomes_the_declared_type(column: pa.Array, kind: Any, arm: str, values: list[Any]) -> None:
     rows = read_all(FrameSource(pa.table({"c": column}), {"c": kind}))["c"]
     assert values_of(rows) == values
     assert {name for name, each in rows if each} == {arm}
@@ -146,7 +146,7 @@ def test_types_are_inferred_when_none_are_given() -> None:
     }
 
 
-def test_a_null_is_no_value_in_a_row_and_in_a_list() -> None:
+def test_a_null_is_a_missing_value_in_a_row_and_in_a_list() -> None:
     table = pa.table(
         {
             "n": pa.array([1, None, 3]),
@@ -430,7 +430,7 @@ def test_a_missing_or_doubled_column_names_those_there_are() -> None:
         ({"line_fields": [("x", 9, "map", False, 0.0)]}, "kind 'map'"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         FrameSource(**{"frame": {"a": [1]}, **arguments})
 

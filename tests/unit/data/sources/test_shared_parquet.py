@@ -53,7 +53,7 @@ def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> N
 
 
 @pytest.mark.parametrize("cut", range(16))
-def test_a_worker_goes_on_at_every_place_also_when_the_list_is_of_a_later_moment(paths: list[str], cut: int) -> None:
+def test_a_worker_resumes_at_every_position_even_with_a_newer_list(paths: list[str], cut: int) -> None:
     work_list = MemoryWorkList(paths)
     first = SharedParquetSource(work_list, "a", by_seven)
     before = lots(first, cut)

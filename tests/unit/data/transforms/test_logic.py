@@ -33,7 +33,7 @@ def test_logic_nests(bench: Any, make_example: Any) -> None:
     assert [row.line_id.uid for row in bench.run(step, rows)] == [0, 3, 4]
 
 
-def test_both_sides_edit_whoever_keeps_the_row(bench: Any, make_example: Any) -> None:
+def test_both_sides_edit_the_row_whichever_keeps_it(bench: Any, make_example: Any) -> None:
     (row,) = bench.run(LogicalOr(has(1), AddLabel(config="1:")), [make_example(actions=[1])])
     assert list(row.label) == [1]
 

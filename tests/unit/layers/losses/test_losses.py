@@ -317,7 +317,7 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: losses.make_loss_fn("softmax_loss", reduction="none"), "reduction is 'none'"),
     (
         lambda: losses.make_loss_fn("softmax_loss", weights_feature_name="w")(ROW, ROW, {}),
-        "weights_feature_name is 'w'",
+        "feature_name is 'w'",
     ),
     (lambda: losses.softmax_loss(torch.zeros(2), torch.zeros(2)), r"labels has shape \(2,\); give \(lists, items\)"),
     (lambda: losses.softmax_loss(ROW, torch.zeros(1, 3)), "make them the same"),
