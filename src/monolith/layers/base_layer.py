@@ -26,7 +26,7 @@ class BaseLayer(Layer):
     ...     @classmethod
     ...     def params(cls):
     ...         p = super().params()
-    ...         p.define("factor", 2, "What to multiply by.")
+    ...         p.define("factor", 2, "The factor.")
     ...         return p
     ...     def fprop(self, x):
     ...         return x * self.p.factor
@@ -58,7 +58,7 @@ class BaseLayer(Layer):
 
     @property
     def sub_layers(self) -> NestedMap:
-        """The children by name; those made together are a list. What ``children()`` gives is torch's affair."""
+        """The children by name; those made together are a list. ``children()`` is torch's method."""
         return NestedMap(
             {
                 name: list(module) if isinstance(module, nn.ModuleList) else module
@@ -104,7 +104,7 @@ class BaseLayer(Layer):
         return layer_losses(self)
 
     def own_losses(self) -> dict[str, Tensor]:
-        """Add what ``fprop`` recorded."""
+        """Return the losses, including those that ``fprop`` recorded."""
         return super().own_losses() | self._recorded.values
 
     def __getattr__(self, name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Search for the width of each slot's embedding: one of several widths is drawn at each step, and the draw is learnt.
+"""Search for the width of each slot's embedding: each step draws one of several widths, and learns the draw.
 
 See :class:`monolith.layers.IRazor` for a search that mixes widths in place of drawing one.
 """

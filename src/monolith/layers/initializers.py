@@ -151,7 +151,7 @@ class VarianceScaling:
     scale: float = 1.0
     """Numerator of the variance."""
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
-    """What n is."""
+    """The meaning of n."""
     distribution: Literal["truncated_normal", "uniform", "normal"] = "truncated_normal"
     """Shape of the draw."""
 

@@ -26,7 +26,7 @@ __all__ = ["Layer", "LossRecord", "layer_losses"]
 class Layer(Configured):
     """A module whose parameters may wait for the first input.
 
-    A layer of your own declares parameters, gives them shapes in :meth:`measure`, and computes in ``forward``:
+    A custom layer declares parameters, gives them shapes in :meth:`measure`, and computes in ``forward``:
 
     >>> class Scale(Layer):
     ...     def __init__(self):
@@ -96,7 +96,7 @@ class Layer(Configured):
         self.settle()
 
     def settle(self) -> None:
-        """Say that all shapes are known: the first call will not measure its input."""
+        """Mark all shapes as known: the first call will not measure its input."""
         self.is_settled = True
         for key, hook in list(self._forward_pre_hooks.items()):
             if hook is _build_before_the_first_call:

@@ -79,7 +79,7 @@ class AGRUCell(Layer):
         return self.step(*self.project(x), h, a)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what x adds to the gates and to the candidate; a sequence needs these products only once."""
+        """Return the terms of x in the gates and in the candidate; a sequence computes these products only once."""
         width = x.shape[-1]
         return (
             x @ self.gate_kernel[:width] + self.gate_bias,

@@ -100,7 +100,7 @@ def test_inspect_refuses_a_folder_without_an_export(tmp_path: Path) -> None:
         ([], "nothing says which model"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_with_one_line(tmp_path: Path, flags: list[str], reason: str) -> None:
+def test_an_impossible_export_is_refused_with_one_line(tmp_path: Path, flags: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         run("export", str(tmp_path), str(tmp_path / "out"), *flags)
     assert not (tmp_path / "out").exists()

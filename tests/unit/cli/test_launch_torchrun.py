@@ -1,4 +1,4 @@
-"""What ``monolith launch torchrun`` starts."""
+"""The command that ``monolith launch torchrun`` starts."""
 
 from __future__ import annotations
 

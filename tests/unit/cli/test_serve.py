@@ -1,4 +1,4 @@
-"""The command line of the model server: what cannot be is one line, and settings arrive where they belong."""
+"""The command line of the model server: an invalid option is one line, and settings reach their targets."""
 
 from __future__ import annotations
 

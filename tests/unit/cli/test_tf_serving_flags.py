@@ -36,7 +36,7 @@ def test_a_flag_of_theirs_is_one_of_ours(given: list[str], expected: list[str]) 
     assert translate(given) == (expected, [])
 
 
-def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
+def test_a_flag_without_a_counterpart_is_dropped_and_named() -> None:
     given = ["--tensorflow_session_parallelism=4", "--archon_port=7", "--platform_config_file", "p.cfg", "--port=1"]
     ours, ignored = translate(given)
     assert ours == ["--port=1"]

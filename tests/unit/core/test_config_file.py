@@ -79,7 +79,7 @@ def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, name: str, text:
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "job.json"])
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
+def test_bytes_other_than_text_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\xff\xfe\xfa\x00\x80")
     with pytest.raises(ConfigError, match=name):

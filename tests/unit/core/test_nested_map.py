@@ -41,7 +41,7 @@ def test_keys_are_identifiers(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["items", "get", "copy", "Flatten"])
-def test_names_of_methods_are_no_keys(key: str) -> None:
+def test_names_of_methods_are_refused_as_keys(key: str) -> None:
     tree = NestedMap()
     for change in (
         lambda: NestedMap({key: 1}),

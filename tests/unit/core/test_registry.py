@@ -132,7 +132,7 @@ def test_a_class_is_loaded_by_module_by_colon_by_its_registered_name_and_from_ho
         ("", "no class is called ''"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(spec: str, message: str) -> None:
+def test_a_class_that_cannot_be_loaded_is_named(spec: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_class(spec)
 

@@ -19,7 +19,7 @@ def test_a_signal_is_heard_and_the_handlers_are_given_back(number: signal.Signal
     assert signal.getsignal(number) is before
 
 
-def test_signals_are_heard_whatever_the_main_thread_does_with_the_endings() -> None:
+def test_signals_arrive_at_any_line_of_the_main_thread() -> None:
     # A signal at every line of the wait: code that takes a lock there would deadlock.
     with stop_signals() as endings:
         before = signal.signal(signal.SIGALRM, lambda *_: endings.put("alarm"))

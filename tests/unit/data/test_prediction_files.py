@@ -72,7 +72,7 @@ def test_an_idle_file_is_closed(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_cannot_be_filed_is_refused(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_filed_is_refused(tmp_path: Path) -> None:
     files = PredictionFiles(tmp_path)
     for bad in ({"model_name": "../x"}, {"req_time": 1}, {"model_name": "m", "req_time": "../../etc"}):
         with pytest.raises(DataError, match="model_name and req_time"):

@@ -1,4 +1,4 @@
-"""What every layer promises: true gradients, export with a dynamic batch, shapes from a checkpoint, copies."""
+"""The promises of every layer: true gradients, export with a dynamic batch, shapes from a checkpoint, copies."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def test_a_word_that_no_data_source_can_have_is_skipped(tmp_path: Path) -> None:
     assert detect(tmp_path / "x").framing == Framing(sort_id=False, kafka_dump=True)
 
 
-def test_tfrecords_are_certain_whatever_is_in_them(tmp_path: Path) -> None:
+def test_tfrecords_are_certain_with_any_content(tmp_path: Path) -> None:
     found = detect(write(tmp_path / "x", TF_EXAMPLE, framing=Framing.tfrecord()))
     assert (found.framing, found.record, found.confidence) == (Framing.tfrecord(), "tf_example", "certain")
     found = detect(write(tmp_path / "x", b"\xff no message", framing=Framing.tfrecord()))

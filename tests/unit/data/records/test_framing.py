@@ -62,7 +62,7 @@ def test_contradictions_are_refused() -> None:
         Framing.from_bits(33)
 
 
-def test_what_has_no_place_is_refused() -> None:
+def test_an_argument_without_a_field_in_the_header_is_refused() -> None:
     with pytest.raises(ConfigError, match="no place for a sort id"):
         Framing(sort_id=False).frame(b"", sort_id=b"7")
     with pytest.raises(ConfigError, match="no place for a data source"):

@@ -80,7 +80,7 @@ def test_fields_unknown_to_an_extended_line_id_survive_too() -> None:
     assert (back.did, back.video_play_time, list(back.vids)) == ("other", 9, [1, 2])
 
 
-def test_bytes_that_are_no_message_say_so() -> None:
+def test_bytes_other_than_a_message_are_refused() -> None:
     with pytest.raises(RecordCorrupt, match="part-0: record 3: 3 bytes are no Instance"):
         messages.parse_message(messages.Instance, b"\x0a\xff\x01", "part-0: record 3")
 

@@ -63,7 +63,7 @@ def test_wrong_flags_are_an_error_that_names_the_right_ones(
     fixed.close()
 
 
-def test_wrong_flags_that_read_the_same_records_are_no_error(tmp_path: Path) -> None:
+def test_wrong_flags_that_read_the_same_records_are_accepted(tmp_path: Path) -> None:
     path = write(tmp_path / "records")
     source = FileSource(path, record="instance", framing=Framing(lagrangex_header=True))
     assert count(source) == 20

@@ -369,7 +369,7 @@ def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: An
     ],
     ids=lambda column: str(column.type),
 )
-def test_types_that_are_no_features_are_refused(column: pa.Array) -> None:
+def test_types_that_no_feature_can_have_are_refused(column: pa.Array) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'c' has type .*, which no feature can have"):
         FrameSource(pa.table({"c": column}))
     assert FrameSource(pa.table({"c": column, "n": [1]}), ["n"]).read() is not None

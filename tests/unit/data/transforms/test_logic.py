@@ -50,7 +50,7 @@ def test_a_dropped_row_is_not_shown_to_the_next(bench: Any, make_example: Any) -
     assert [list(row.line_id.actions) for row in bench.run(step, rows)] == [[2], [2]]
 
 
-def test_what_makes_rows_cannot_be_a_side() -> None:
+def test_a_transform_that_makes_rows_cannot_be_a_side() -> None:
     reweight = InstanceReweight(action_priority=[1], reweight="1:2:1")
     for side in (reweight, Compose([reweight]), "text"):
         with pytest.raises(ConfigError, match="must look at one row at a time"):
