@@ -126,7 +126,7 @@ class AlreadyRegistered(ClusterError):
 
 
 class ConnectionFailed(ClusterError):
-    """The discovery service cannot be reached; nothing is known to have changed there."""
+    """The discovery service cannot be reached; its state is probably unchanged."""
 
     _retryable_default = True
 
