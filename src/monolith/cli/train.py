@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config.options import with_config_options
-from monolith.training.distributed.job_config import ClusterJobConfig
 
 __all__ = ["register"]
 
@@ -53,7 +53,7 @@ def train(
             report.print_config(loaded.report)
         return
     if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
-        from monolith.training.distributed.running import run_process
+        from monolith.training.cluster.roles.process import run_process
 
         faulthandler.enable()  # a crash, and whoever aborts it, is shown where each thread stands
         metrics = run_process(loaded.config, os.environ)
@@ -64,7 +64,7 @@ def train(
             show_metrics(metrics, as_json=as_json)
         return
     if loaded.config.enable_sync_training:
-        from monolith.training.distributed.rank_role import run_rank
+        from monolith.training.cluster.roles.rank import run_rank
         from monolith.training.hooks import StopSignalHook
 
         metrics = run_rank(loaded.config, os.environ, hooks=[StopSignalHook()])

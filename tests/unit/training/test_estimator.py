@@ -209,7 +209,8 @@ def test_a_loss_that_is_not_finite_names_step_head_and_last_checkpoint_and_chang
         estimator.train(diverging_batches())
     assert str(raised.value) == (
         f"step 4: the loss is not finite (ctr = nan); nothing of it was applied. The last good checkpoint is "
-        f"{tmp_path / 'bad' / 'checkpoints' / 'step-000000002'}: lower the learning rates or check the data, then resume."
+        f"{tmp_path / 'bad' / 'checkpoints' / 'step-000000002'}: lower the learning rates or "
+        "check the data, then resume."
     )
     assert estimator.step == 3
     assert weights(estimator) == weights(good)

@@ -178,7 +178,7 @@ def test_a_damaged_memory_is_named(tmp_path: Path, parquet: str) -> None:
 
 
 def test_features_are_written_only_into_a_folder(tmp_path: Path, parquet: str) -> None:
-    with pytest.raises(ConfigError, match="model_dir is empty, .*; give --model-dir"):
+    with pytest.raises(ConfigError, match=r"model_dir is empty, .*; give --model-dir"):
         job(None, task="deepfm", task_options=DEEPFM, data=parquet).write_features()
     written = deepfm(tmp_path, parquet).write_features()
     assert (written.batches, written.rows) == (6, 300)

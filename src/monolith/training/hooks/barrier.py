@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 
 from monolith.core.errors import ConfigError
-from monolith.training.control.gate import BlockStatus
+from monolith.training.control.pause import BlockStatus
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run, StepResult
 
@@ -60,6 +60,14 @@ class Barrier:
             for run in held.values():
                 if run is not None:
                     run.resume()
+
+    def pause(self) -> bool:
+        """Place the barrier; see ``PauseControl``."""
+        return self.place()
+
+    def resume(self) -> None:
+        """Remove the barrier; see ``PauseControl``."""
+        self.remove()
 
     @property
     def is_placed(self) -> bool:
