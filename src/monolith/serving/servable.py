@@ -83,7 +83,7 @@ class Servable:
         self.tables = tables
         self._lock = ReadWriteLock()
         self._dense = dense
-        self._is_closed = False
+        self._is_closed = self._is_torn = False
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
@@ -283,6 +283,7 @@ class Servable:
                 dense, tables = self._dense, self.tables
                 if dense is None or tables is None:
                     raise self._closed()
+                self._check_whole()
                 if flat:
                     tables.gather(plan, names, flat)
             return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
@@ -391,6 +392,7 @@ class Servable:
 
     def _table_calls(self) -> TableCalls:
         self._check_open()
+        self._check_whole()
         if self._calls is None:
             raise InvalidRequest(
                 f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables; call a ps sub-model"
@@ -417,6 +419,8 @@ class Servable:
 
         Raises:
             ConfigError: The servable has no tables or weights to change.
+
+        After any other error in ``move`` the servable refuses calls until new ``tables`` arrive.
         """
         self._check_open()
         session: OwnProgram | None = None
@@ -434,8 +438,11 @@ class Servable:
             undo = self._preimages(tables, ids) if keeps_history else None
             if tables is not None:
                 self._replace_tables(tables)
+                self._is_torn = False
             if move is not None and self.tables is not None:
+                self._is_torn = True  # until all rows are changed, the tables show no cut
                 move.apply(self.tables)
+                self._is_torn = False
             if session is not None:
                 self._dense = session
             self._publish_state(None if cut is None else key_of(cut), undo)
@@ -555,6 +562,13 @@ class Servable:
     def _check_open(self) -> None:
         if self._is_closed:
             raise self._closed()
+
+    def _check_whole(self) -> None:
+        if self._is_torn:
+            raise ModelNotReady(
+                f"rows of version {self.version} of model {self.name!r} are incomplete after a failed update; retry, "
+                "or use another replica"
+            )
 
     def _closed(self) -> ModelNotReady:
         return ModelNotReady(f"version {self.version} of model {self.name!r} is unloaded; request another version")

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.ps import _grpc
@@ -177,7 +178,7 @@ class ModelServer:
         config = self.config
         rest = Rest(
             self._router,
-            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready, self._samples()),
+            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready, self._all_samples()),
             config.metrics_path,
             lambda: self.is_ready,
             config.security.token,
@@ -196,6 +197,17 @@ class ModelServer:
         self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
         self.rest_address = _join(config.host, self._http.port)
 
+    def _all_samples(self) -> Iterable[Samples]:
+        """Return the given samples, with the liveness of the server's threads among those of its components."""
+        threads = [((thread.name,), int(thread.is_alive())) for thread in (*self._pollers, *self.queue.threads)]
+        threads.append((("request-log",), int(self._log.is_alive)))
+        for metric, samples in self._samples():
+            if metric is metrics.BACKGROUND_THREAD_UP:
+                threads.extend(((label,), value) for (label,), value in samples)
+            else:
+                yield metric, samples
+        yield metrics.BACKGROUND_THREAD_UP, threads
+
     def _every(self, pause_s: float, act: object, name: str) -> None:
         if pause_s <= 0:
             return
@@ -206,6 +218,8 @@ class ModelServer:
                     act()  # type: ignore[operator]
                 except (MonolithError, OSError) as error:
                     logger.warning("%s failed, keeping models error=%s", name, error)
+                except Exception:  # an unexpected class must not stop the thread
+                    logger.exception("%s failed, keeping models", name)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._pollers.append(thread)

@@ -27,6 +27,7 @@ from monolith.artifacts.export_warmup import WarmupRequest, encode_warmup
 from monolith.core import fid
 from monolith.core.errors import (
     ArtifactError,
+    CapacityExceeded,
     ConfigError,
     DimensionMismatch,
     InvalidRequest,
@@ -377,7 +378,31 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
     assert set(seen) <= {number + number * (10.0 + number) for number in range(20)}
 
 
-def test_a_gate_lets_readers_in_together_and_a_writer_alone() -> None:
+def test_after_a_move_that_fails_in_the_middle_calls_are_refused_until_new_tables_arrive(folder: Path) -> None:
+    servable = Servable.load(folder)
+    record = example([7], [7], 0.0).SerializeToString()
+    before = servable.predict([record], "example")["score"].tolist()
+    whole = servable.tables
+
+    def fail(tables: MultiTable) -> None:
+        tables["user"].assign([fid_of(1, 7)], [[99.0]])
+        raise CapacityExceeded("table 'item' is full")
+
+    with pytest.raises(CapacityExceeded):
+        servable.apply(Change(fail))
+    for call in (
+        lambda: servable.predict([record], "example"),
+        lambda: servable.lookup("user", [1]),
+        lambda: servable.call("lookup", {"user": [1]}),
+    ):
+        with pytest.raises(ModelNotReady, match="incomplete after a failed update"):
+            call()
+    servable.apply(tables=Servable.load(folder).tables)
+    assert servable.tables is not whole
+    assert servable.predict([record], "example")["score"].tolist() == before
+
+
+def test_a_lock_lets_readers_in_together_and_a_writer_alone() -> None:
     gate = ReadWriteLock()
     both = threading.Barrier(2, timeout=60)
 
