@@ -95,7 +95,14 @@ def serve(
             **loading.settings(),
             **monitoring.settings(),
         )
-        load = _lasting(servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory))
+        load = _lasting(
+            servable_loader(
+                calls,
+                threads=batches.threads_per_call,
+                in_memory=loading.in_memory,
+                verify="checksums" if loading.verify == "checksums" else "sizes",
+            )
+        )
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (
             closing(following),

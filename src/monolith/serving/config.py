@@ -64,6 +64,8 @@ class ServingConfig:
     """Pause before a retry."""
     warm_up: bool = True
     """Replay the warm-up requests of a version before it is served."""
+    verify_tables: bool = True
+    """Check the checksums of mapped tables in the background, and unload a damaged version."""
     metrics_path: str = "/monitoring/prometheus/metrics"
     """Path of the Prometheus page, besides /metrics."""
     request_log_rate: float = 0.0

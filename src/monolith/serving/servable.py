@@ -83,7 +83,7 @@ class Servable:
         self.tables = tables
         self._lock = ReadWriteLock()
         self._dense = dense
-        self._is_closed = self._is_torn = False
+        self._is_closed = self._is_torn = self._is_verified = False
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
@@ -118,8 +118,8 @@ class Servable:
         Args:
             folder: Folder of one version.
             threads: Threads of the dense part, per call.
-            verify: Check of the files before loading. Tables are mapped, not read: their indexes are always checked,
-                their rows only with ``checksums``.
+            verify: ``checksums`` checks every byte before loading. ``sizes`` leaves out the rows of mapped tables;
+                ``verify_tables`` can check them later.
             in_memory: Read the tables into memory instead of mapping their files.
             rows: Row source of an ``entry``.
             dense: Runner of the dense part, for an ``entry`` without one.
@@ -131,8 +131,8 @@ class Servable:
         """
         path = Path(folder)
         manifest = manifest or read_export_manifest(path)
-        every = {file.name for file in manifest.files}
-        verify_files(path, manifest, size_only=() if verify == "checksums" else every)
+        is_complete = verify == "checksums" or in_memory
+        verify_files(path, manifest, size_only=() if is_complete else _table_files(manifest), progress=_pause)
         rest()
         tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
@@ -140,7 +140,29 @@ class Servable:
             rest()
         if manifest.declaration is not None:
             _check_parts(path, tables, rows, dense)
-        return cls(path, manifest, tables, rows, dense)
+        servable = cls(path, manifest, tables, rows, dense)
+        servable._is_verified = is_complete
+        return servable
+
+    def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
+        """Check every byte of mapped tables; the load has checked all other files.
+
+        Args:
+            is_wanted: Called between files; False ends the check.
+
+        Raises:
+            ManifestInvalid: A file differs from the export.
+        """
+        if self._is_verified:
+            return
+        names = _table_files(self.manifest)
+        for file in self.manifest.files:
+            if file.name in names:
+                if not is_wanted():
+                    return
+                others = {each.name for each in self.manifest.files if each.name != file.name}
+                verify_files(self.folder, self.manifest, size_only=others, progress=_pause)
+        self._is_verified = True
 
     @property
     def name(self) -> str:
@@ -572,6 +594,14 @@ class Servable:
 
     def _closed(self) -> ModelNotReady:
         return ModelNotReady(f"version {self.version} of model {self.name!r} is unloaded; request another version")
+
+
+def _table_files(manifest: ExportManifest) -> set[str]:
+    return {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
+
+
+def _pause(name: str, done: int, total: int) -> None:
+    rest()
 
 
 def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:

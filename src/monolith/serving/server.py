@@ -61,6 +61,7 @@ class ModelServer:
         self.models = HostedModels(
             loader,
             warm_up=_warm_up if config.warm_up else None,
+            verify=_verify if config.verify_tables else None,
             clock=clock,
             load_threads=config.load_threads,
             load_retries=config.load_retries,
@@ -244,6 +245,12 @@ def _warm_up(hosted: HostedVersion) -> None:
     count = hosted.model.warm_up()
     if count:
         logger.info("version warmed up model=%s version=%d requests=%d", hosted.name, hosted.version, count)
+
+
+def _verify(hosted: HostedVersion, is_wanted: Callable[[], bool]) -> None:
+    verify = getattr(hosted.model, "verify_tables", None)  # models without files have nothing to check
+    if verify is not None:
+        verify(is_wanted)
 
 
 def _read(path: Path) -> str:

@@ -490,6 +490,38 @@ def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> No
     assert Servable.load(export).version == 12
 
 
+def flip(path: Path, value: float) -> bytes:
+    """Change one bit of the first such float in a file; return the content before."""
+    content = path.read_bytes()
+    at = content.index(np.float32(value).tobytes())
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return content
+
+
+def test_a_flipped_bit_of_the_dense_part_is_refused_by_every_load(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "1")
+    flip(export / WEIGHTS, float(WEIGHT[1, 0]))
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        Servable.load(export)
+
+
+def test_a_flipped_bit_of_a_row_is_found_by_a_load_into_memory_or_by_the_later_check(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "1")
+    whole = Servable.load(export)
+    whole.verify_tables(lambda: True)
+    whole.close()
+    row = np.float32(3.0)
+    (table,) = (path for path in (export / TABLES).glob("*.table") if row.tobytes() in path.read_bytes())
+    flip(table, 3.0)
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        Servable.load(export, in_memory=True)
+    mapped = Servable.load(export)
+    mapped.verify_tables(lambda: False)
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        mapped.verify_tables(lambda: True)
+    mapped.close()
+
+
 class Elsewhere:
     """Rows of another process."""
 
