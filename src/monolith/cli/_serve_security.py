@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,7 +27,25 @@ class SecurityOptions:
     tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
     tls_client_ca: Annotated[Path | None, typer.Option(help="Authority of the clients' certificates (PEM).")] = None
     ssl_config_file: Annotated[Path | None, typer.Option(help="SSLConfig of TensorFlow Serving, as text.")] = None
-    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that callers must know.")] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token of callers.")] = None
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token that assignments and reloads need.")
+    ] = None
+    allow_assign: Annotated[
+        bool, typer.Option(help="Accept assignments without an admin token, and for versions that follow.")
+    ] = False
+    allow_reload: Annotated[bool, typer.Option(help="Accept reloads of models without an admin token.")] = False
+    model_root: Annotated[
+        list[Path] | None, typer.Option(help="Folder for base paths of reloads; else that of the models.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of ``ServingConfig``."""
+        return {
+            "allow_assign": self.allow_assign,
+            "allow_reload": self.allow_reload,
+            "model_roots": tuple(self.model_root or ()),
+        }
 
     @contextmanager
     def opened(self) -> Iterator[Security]:
@@ -38,15 +56,18 @@ class SecurityOptions:
         """
         from monolith.ps.security import Security, read_token
 
-        token = read_token(self.token_file, "--token-file")
+        tokens = {
+            "token": read_token(self.token_file, "--token-file"),
+            "admin_token": read_token(self.admin_token_file, "--admin-token-file"),
+        }
         files = {"cert_file": self.tls_cert, "key_file": self.tls_key, "ca_file": self.tls_client_ca}
         if self.ssl_config_file is None:
-            yield Security(token=token, **files)  # type: ignore[arg-type]
+            yield Security(**tokens, **files)  # type: ignore[arg-type]
             return
         if any(file is not None for file in files.values()):
             raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
         with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
-            yield Security(token=token, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
+            yield Security(**tokens, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
 
 
 def client_security(

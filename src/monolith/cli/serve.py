@@ -93,6 +93,7 @@ def serve(
             **models.settings(),
             **network.settings(),
             **loading.settings(),
+            **access.settings(),
             **monitoring.settings(),
         )
         load = _lasting(

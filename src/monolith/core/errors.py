@@ -12,7 +12,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     │                              ShardUnavailable · RpcTimeout · RetriesExhausted
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
-    └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
+    └─ ServingError   .at_fault    InvalidRequest · NotPermitted · ModelNotFound · Overloaded · ModelNotReady
                                    CutRefused
 
 A message says what happened, the value, and the remedy, for example
@@ -29,6 +29,7 @@ __all__ = [
     "MonolithError",
     "ConfigError",
     "DataError",
+    "NotPermitted",
     "RecordCorrupt",
     "SchemaMismatch",
     "EngineError",
@@ -201,6 +202,12 @@ class ServingError(MonolithError):
 
 class InvalidRequest(ServingError):
     """The request does not fit the model's signature."""
+
+    at_fault = "client"
+
+
+class NotPermitted(ServingError):
+    """The caller may not do this: it needs another token, or the server does not allow it."""
 
     at_fault = "client"
 

@@ -178,7 +178,9 @@ def make_server(
     Past ``max_calls`` at the same time, waiting ones included, it refuses with RESOURCE_EXHAUSTED. ``options`` are
     further ones of gRPC.
     """
-    interceptors: list[grpc.ServerInterceptor[Any, Any]] = [_TokenGuard(security.token)] if security.token else []
+    interceptors: list[grpc.ServerInterceptor[Any, Any]] = (
+        [_TokenGuard(security.token, security.admin_token)] if security.token else []
+    )
     # A port that another process has is an error, not shared with it.
     every = [*_options(max_message_bytes), ("grpc.so_reuseport", 0), *options]
     server = grpc.server(workers, interceptors=interceptors, options=every, maximum_concurrent_rpcs=max_calls)
@@ -231,8 +233,8 @@ def _check_certificate(security: Security) -> None:
 
 
 class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+    def __init__(self, *tokens: str) -> None:
+        self._expected = [f"Bearer {token}".encode() for token in tokens if token]
 
         def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
             context.abort(
@@ -244,7 +246,7 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
 
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         given = dict(handler_call_details.invocation_metadata).get("authorization", "")
-        if hmac.compare_digest(str(given).encode(), self._expected):
+        if any([hmac.compare_digest(str(given).encode(), each) for each in self._expected]):
             return continuation(handler_call_details)
         return self._refusal
 

@@ -27,6 +27,8 @@ class Security:
     """Certificate of the authority that the other end's must be signed by."""
     token: str = field(default="", repr=False)
     """Sent with every call, and asked of every caller; empty = none."""
+    admin_token: str = field(default="", repr=False)
+    """Second token of a model server: it allows all calls, also assignments and reloads; empty = none."""
     server_name: str = ""
     """Name in the server's certificate, where it is not the host that a client dials."""
 
@@ -34,7 +36,7 @@ class Security:
         if (self.cert_file is None) != (self.key_file is None):
             given, missing = ("cert_file", "key_file") if self.key_file is None else ("key_file", "cert_file")
             raise ConfigError(f"Security.{given} is given without {missing}; give both or none")
-        if not self.token.isascii() or not self.token.isprintable():
+        if not (self.token + self.admin_token).isascii() or not (self.token + self.admin_token).isprintable():
             raise ConfigError("Security.token has signs that no header can carry; use letters, digits and punctuation")
 
     @property

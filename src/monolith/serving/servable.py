@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from monolith.artifacts.checkpoint_manifest import verify_files
 from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.export_manifest import (
+    ASSIGNMENTS,
     PROGRAM,
     RECORD_INPUTS,
     SERVING_DEFAULT,
@@ -83,7 +84,7 @@ class Servable:
         self.tables = tables
         self._lock = ReadWriteLock()
         self._dense = dense
-        self._is_closed = self._is_torn = self._is_verified = False
+        self._is_closed = self._is_torn = self._is_verified = self._is_following = False
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
@@ -178,6 +179,11 @@ class Servable:
     def shard(self) -> tuple[int, int]:
         """(index, count) of the ids in the tables: ``uint64(id) % count == index``."""
         return self.manifest.shard if self.manifest.sub_model == "ps" and self.manifest.shard else (0, 1)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a follower moves this servable."""
+        return self._is_following
 
     @property
     def has_weights(self) -> bool:
@@ -373,7 +379,7 @@ class Servable:
         if key is not None:
             with self._lock.shared():
                 return self._call_rows_at(signature, found, inputs, key)
-        is_change = found.kind in ("raw_assign", "hashtable_assign")
+        is_change = found.kind in ASSIGNMENTS
         with self._lock.exclusive() if is_change else self._lock.shared():
             return self._table_calls().call(signature, found, inputs)
 
@@ -472,6 +478,7 @@ class Servable:
     def mark_following(self) -> None:
         """Mark that a follower moves this servable from now on; it shows its export, the cut ``EXPORTED``."""
         with self._lock.exclusive():
+            self._is_following = True
             self._publish_state(EXPORTED, None)
 
     def _preimages(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:

@@ -16,6 +16,7 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.ps import _grpc
 from monolith.ps.security import Security
+from monolith.serving.access import Access
 from monolith.serving.batching import BatchQueue
 from monolith.serving.config import ServingConfig
 from monolith.serving.figures import Figures, Samples, metrics_page
@@ -69,7 +70,9 @@ class ModelServer:
         )
         self.queue = BatchQueue(config.batching, clock, self.figures.batch)
         self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.figures.logged)
-        self._router = RequestRouter(self.models, self.queue, self.figures, clock)
+        self._router = RequestRouter(
+            self.models, self.queue, self.figures, clock, assigns_following=config.allow_assign
+        )
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
         self._grpc: object | None = None
@@ -96,11 +99,13 @@ class ModelServer:
         """
         config = self.config
         try:
-            self.models.configure(self._read_models())
+            models = self._read_models()
+            self.models.configure(models)
+            access = _access(config, models)
             if config.port is not None:
-                self._start_grpc(config.port)
+                self._start_grpc(config.port, access)
             if config.rest_port is not None:
-                self._start_rest(config.rest_port)
+                self._start_rest(config.rest_port, access)
         except BaseException:
             self.stop(0.0)
             raise
@@ -156,10 +161,10 @@ class ModelServer:
 
     # --- inside ---
 
-    def _start_grpc(self, port: int) -> None:
+    def _start_grpc(self, port: int, access: Access) -> None:
         config = self.config
         services = GrpcServices(
-            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
+            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s, access
         )
         self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
         server = _grpc.make_server(
@@ -175,14 +180,14 @@ class ModelServer:
         self._grpc = server
         self.address = _join(config.host, bound)
 
-    def _start_rest(self, port: int) -> None:
+    def _start_rest(self, port: int, access: Access) -> None:
         config = self.config
         rest = Rest(
             self._router,
             lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready, self._all_samples()),
             config.metrics_path,
             lambda: self.is_ready,
-            config.security.token,
+            access,
             config.request_timeout_s,
             config.rest_max_values,
         )
@@ -245,6 +250,18 @@ def _warm_up(hosted: HostedVersion) -> None:
     count = hosted.model.warm_up()
     if count:
         logger.info("version warmed up model=%s version=%d requests=%d", hosted.name, hosted.version, count)
+
+
+def _access(config: ServingConfig, models: Sequence[ModelConfig]) -> Access:
+    log_root = [Path(config.request_log_prefix).parent] if config.request_log_prefix else []
+    return Access(
+        token=config.security.token,
+        admin_token=config.security.admin_token,
+        allow_assign=config.allow_assign,
+        allow_reload=config.allow_reload,
+        roots=tuple(config.model_roots) or tuple(model.base_path.parent for model in models),
+        log_roots=log_root,
+    )
 
 
 def _verify(hosted: HostedVersion, is_wanted: Callable[[], bool]) -> None:

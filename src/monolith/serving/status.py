@@ -34,6 +34,7 @@ class Code(IntEnum):
 # The first that fits; a class comes before those it is derived from.
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.InvalidRequest, Code.INVALID_ARGUMENT),
+    (errors.NotPermitted, Code.PERMISSION_DENIED),
     (errors.ModelNotFound, Code.NOT_FOUND),
     (errors.ModelNotReady, Code.UNAVAILABLE),
     (errors.CutRefused, Code.FAILED_PRECONDITION),
