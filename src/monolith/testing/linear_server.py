@@ -32,7 +32,7 @@ class LinearServer:
         """Every version that was loaded, in order."""
         if models is None and settings.get("model_config_file") is None:
             models = [ModelConfig(name="m", base_path=folder / "m")]
-        config = {
+        config: dict[str, Any] = {
             "port": 0,
             "rest_port": 0,
             "version_poll_s": 0.0,

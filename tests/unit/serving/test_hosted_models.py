@@ -411,3 +411,26 @@ def test_a_version_that_is_found_damaged_while_it_is_served_gives_way_to_the_one
     settle(models)
     assert served(models) == 2
     assert checked.count(2) >= 1
+
+
+def test_an_old_version_stays_until_all_wanted_versions_are_loaded(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path, policy=VersionPolicy(count=2))])
+    settle(models)
+    held = loads.hold(2)
+    write_version(tmp_path, 2)
+    write_version(tmp_path, 3)
+    models.poll()
+    assert loads.begun["2"].wait(60)
+    end_s = time.monotonic() + 60
+    while states(models).get(3) != "AVAILABLE":
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+    assert states(models) == {1: "AVAILABLE", 2: "LOADING", 3: "AVAILABLE"}
+    assert served(models, version=1) == 1
+    held.set()
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE", 3: "AVAILABLE"}

@@ -319,3 +319,33 @@ def test_dense_weights_are_read_although_newer_versions_replace_them_meanwhile(
     monkeypatch.setattr(reader, "_read", remove_others_first)
     found, _ = reader.changes(2)
     assert {name: value.tolist() for name, value in found.items()} == {"a": [1.0], "b": [2.0]}
+
+
+def test_a_failed_publish_is_repeated_by_the_next_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish(1, 1.0)
+
+    def fail(*args: Any, **options: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("monolith.sync.publisher.publish", fail)
+        with pytest.raises(OSError, match="No space"):
+            trainer.publish(1, 2.0)
+    trainer.publisher.publish()  # without another change
+    model = Model()
+    assert Follower(tmp_path, model, clock=FakeClock(now_s=1000.0)).step()
+    assert model.row(1) == 2.0
+
+
+def test_a_base_is_written_before_the_segments_it_contains_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish(1, 1.0)
+    state = trainer.publisher.publish()
+    order: list[str] = []
+    monkeypatch.setattr("monolith.sync.publisher.write_base", lambda root, base: order.append("base"))
+    monkeypatch.setattr(trainer.rows, "compact", lambda base: order.append("compact"))
+    trainer.publisher.rebase(tmp_path / "checkpoint", state)
+    assert order == ["base", "compact"]
