@@ -33,7 +33,8 @@ class Served:
 
     def __init__(self, shell: Shell, port: int = 0) -> None:
         command = shell.start(
-            *("serve", shell.folder / "exports", "--name", "clicks", "--port", port, "--rest-port", -1, "--json")
+            *("serve", shell.folder / "exports", "--name", "clicks", "--port", port, "--rest-port", -1, "--json"),
+            "--allow-assign",
         )
         self.command: Command = command
         wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)

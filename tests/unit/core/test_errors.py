@@ -65,6 +65,7 @@ def test_a_serving_error_names_the_party_at_fault() -> None:
     assert {cls.__name__: cls("x").at_fault for cls in CLASSES if issubclass(cls, ServingError)} == {
         "ServingError": "server",
         "InvalidRequest": "client",
+        "NotPermitted": "client",
         "ModelNotFound": "client",
         "Overloaded": "server",
         "ModelNotReady": "server",
