@@ -100,7 +100,7 @@ chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: 
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
-	$(BIN)/python -m monolith.testing.soak --seconds $(SOAK_SECONDS)
+	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 
@@ -123,6 +123,7 @@ lint: $(VENV)/.requirements ## Check style, prose, types, layers and C++ formatt
 	python scripts/check_prose.py
 	mypy
 	PYTHONPATH=src lint-imports
+	$(BIN)/python scripts/check_private_imports.py
 	$(if $(CPP_FILES),clang-format --dry-run -Werror $(CPP_FILES))
 
 format: $(VENV)/.requirements ## Format Python and C++ in place

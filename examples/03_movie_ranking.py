@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import monolith as mt
-from monolith.testing.world import World
+from monolith.demo.world import World
 
 GENRES = ["Action", "Comedy", "Drama", "Horror", "Romance", "Sci-Fi", "Thriller", "War"]
 

@@ -7,7 +7,7 @@ are known, so the best AUC that any model can reach is known too.
 from __future__ import annotations
 
 import monolith as mt
-from monolith.testing.world import World
+from monolith.demo.world import World
 
 FIELDS = {"gender": 3, "category": 4}
 

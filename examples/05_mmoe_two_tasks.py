@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 import monolith as mt
-from monolith.testing.world import World
+from monolith.demo.world import World
 
 SPARSE = {"user_id": 1, "item_id": 2, "gender": 3, "category": 4}
 

@@ -12,8 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import monolith as mt
-from monolith.testing.world_bars import Bars, bars
-from monolith.testing.world_clicks import auc
+from monolith.demo.world.bars import Bars, bars
+from monolith.demo.world.clicks import auc
 
 LENGTH, HORIZONS, HOLD, COSTS = 12, (1, 5, 15, 30, 60), 6, 0.001
 

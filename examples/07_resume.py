@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import monolith as mt
-from monolith.testing.world import World
+from monolith.demo.world import World
 
 CLICKS = World(users=500, items=200, seed=4).clicks(30_000)
 STEPS = 100

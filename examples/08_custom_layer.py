@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import monolith as mt
-from monolith.testing.world import World
+from monolith.demo.world import World
 
 FIELDS = {"user_id": 1, "item_id": 2, "gender": 3, "category": 4}
 

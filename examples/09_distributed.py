@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 import monolith as mt
+from monolith.demo.world import World
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig
-from monolith.testing.world import World
 
 CLICKS = World(users=500, items=200, seed=4).clicks(20_000)
 STEPS = 60

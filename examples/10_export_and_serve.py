@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 import monolith as mt
+from monolith.demo.world import World
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig, servable_loader
-from monolith.testing.world import World
 
 CLICKS = World(users=200, items=100, seed=4).clicks(5_000)
 ROWS = 3

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from monolith.compat.entry_dump.entry_codec import encode_entry
 from monolith.data.records.framing import Framing
 from monolith.data.records.generate import RandomRows, random_batch, random_example, random_instance
 from monolith.data.records.messages import (
@@ -27,7 +28,6 @@ from monolith.data.records.messages import (
     TfExample,
 )
 from monolith.data.records.quantized import encode_quantized
-from monolith.embedding._entry_codec import encode_entry
 from monolith.embedding.entry import Entry, SliceState
 
 CORPUS = Path(__file__).parent.parent / "cpp" / "fuzz" / "corpus"

@@ -11,8 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from monolith.core.config_fields import ConfigField, config_fields
-from monolith.training.config import RunnerConfig
-from monolith.training.config.job import JobConfig
+from monolith.training.distributed.job_config import ClusterJobConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 
@@ -25,11 +24,10 @@ this page. How values are given, and which of them wins, is in the [guide](../gu
 A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable
 `MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The
 sections up to `push` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
-too, and `train` also `cluster`; `RunnerConfig` has `cluster` and `serving` besides.
+too, and `train` also `cluster` and `serving`.
 
-Nothing acts yet on `serving`, `is_local`, and of `cluster` on the two that are exported for TensorFlow. They are
-checked all the same. `num_extra_ps` and `num_redundant_ps` may only be 0;
-[why](../guide/distributed.md).
+`num_extra_ps` and `num_redundant_ps` may only be 0; [why](../guide/distributed.md). A setting of the original that has
+no effect here is refused, and the error states the remedy.
 """
 _SECTIONS = (
     "run",
@@ -49,7 +47,7 @@ _SECTIONS = (
 
 def page() -> str:
     """Return the page as it should be."""
-    fields = {**config_fields(JobConfig), **config_fields(RunnerConfig)}
+    fields = config_fields(ClusterJobConfig)
     ordered = sorted(fields.values(), key=lambda field: _SECTIONS.index(field.section))
     sections = groupby(ordered, key=lambda field: field.section)
     return "\n".join([_HEAD, *(line for name, found in sections for line in _section(name, found))])

@@ -22,7 +22,7 @@ from freshness.workload import Sizes, marker_record
 from measure.results import Result
 from monolith.core.errors import ModelNotReady
 from monolith.serving import Client
-from monolith.testing.ps_processes import PsProcess
+from monolith.testing.processes.ps_processes import PsProcess
 from monolith.training.distributed.ps_role import log_folder, newest_tables
 
 __all__ = ["latency_cases"]

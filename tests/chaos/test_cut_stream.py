@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "integration"))
-
 from cut_stream import PROCESSES, CutStream
-
 from monolith.core.clock import Deadline, SystemClock
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))

@@ -14,9 +14,9 @@ from monolith.core.clock import Deadline, SystemClock
 from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
 from monolith.ps.store import TransportName
-from monolith.testing.history import History
-from monolith.testing.history_clients import HistoryClients, read_numbers
-from monolith.testing.hurt_servers import HurtServers, tcp_addresses
+from monolith.testing.processes.faulty_servers import FaultyServers, tcp_addresses
+from monolith.testing.suites.history import History
+from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 KEYS = list(range(1, 201))
@@ -39,7 +39,7 @@ def test_no_acknowledged_push_is_lost_and_none_is_applied_twice(
     history = History(clients=6, shards=3)
     chance = random.Random(seed)
     done: list[tuple[str, int]] = []
-    with HurtServers(history, tmp_path, timeout_s=0.5, log_interval_s=log_interval_s) as servers:
+    with FaultyServers(history, tmp_path, timeout_s=0.5, log_interval_s=log_interval_s) as servers:
         with HistoryClients(history, lambda: servers.open_store(transport), KEYS, seed=seed, pause_s=0.01) as clients:
             assert clients.wait_for(60, SOON_S), servers.logs()
             end = Deadline(SystemClock(), SECONDS)

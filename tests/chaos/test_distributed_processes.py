@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from monolith.artifacts import CheckpointFolder
-from monolith.testing.local_cluster import LocalCluster
-from monolith.testing.world import World
-from monolith.testing.world_files import write_parquet
+from monolith.demo.world import World
+from monolith.demo.world.files import write_parquet
+from monolith.testing.processes.local_cluster import LocalCluster
 
 FEATURES = "{sparse: [user_id, item_id, category], dense: [price], dim: 4, hidden: [8]}"
 TRAIN = [

@@ -33,8 +33,8 @@ from tensorflow_serving.apis import (
 )
 
 from monolith.serving import ModelConfig, ModelServer, ServingConfig, servable_loader
-from monolith.testing.linear_model import example, example_batch, instance, write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.fakes.linear_model import example, example_batch, instance, write_version
+from monolith.testing.processes.linear_server import LinearServer
 
 _LONG_S = 120.0
 _USERS = [(1 << 48) | 7, (1 << 48) | 8]

@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from monolith import models
 from monolith.core import fid
 from monolith.core.clock import Deadline, SystemClock
 from monolith.data.records import messages
+from monolith.testing.eventually import eventually
 
 RECORDED = Path(__file__).parents[1] / "parity" / "stock_client.json"
 USERS, ITEMS, PRICES = [3, 5, 3, 9], [[4], [6, 7], [], [4, 4]], [1.5, 0.0, -2.0, 100.0]
@@ -68,8 +68,7 @@ def address(trained: tuple[Path, Scores]) -> Iterator[str]:
             assert process.stdout is not None
             address = json.loads(process.stdout.readline())["address"]
             with mt.serving.Client(address, model="clicks", timeout_s=60) as client:
-                while client.status()[0].state != "AVAILABLE":
-                    threading.Event().wait(0.01)
+                eventually(lambda: client.status()[0].state == "AVAILABLE")
             yield address
         finally:
             process.send_signal(signal.SIGTERM)

@@ -28,10 +28,11 @@ from monolith.discovery import (
     consul_agent,
     prepare_job,
 )
-from monolith.testing.clock import FakeClock
-from monolith.testing.consul_server import ConsulServer
-from monolith.testing.discovery_suite import DiscoverySuite, Peers, eventually, service, watching
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+from monolith.testing.eventually import eventually
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.consul_server import ConsulServer
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+from monolith.testing.suites.discovery_suite import DiscoverySuite, Peers, service, watching
 
 SOON = RetryPolicy(attempts=5, initial_backoff_s=0.05)
 

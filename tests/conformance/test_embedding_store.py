@@ -20,7 +20,7 @@ from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.store import EmbeddingStore
 from monolith.ps import RemoteStore
 from monolith.testing import ReferenceStore
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 USER = TableSpec(
     "user", [SliceSpec(1, optimizer=Sgd(1.0)), SliceSpec(2, optimizer=Sgd(2.0), initializer=Constant(8.0))]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from monolith.core.errors import ConfigError, DataError
-from monolith.data.sources.work_list import FilesGivenAway, FolderWorkList, MemoryWorkList, Tenure, WorkList
+from monolith.data.sources.work_list import FilesReassigned, FolderWorkList, Lease, MemoryWorkList, WorkList
 
 FILES = [f"part-{number}" for number in range(6)]
 Make = Callable[[list[str]], WorkList]
@@ -47,14 +47,14 @@ def test_only_the_holder_can_be_done(make: Make) -> None:
     with pytest.raises(DataError, match="held by 'a'"):
         shared.done("b", file)
     shared.done("a", file)
-    with pytest.raises(DataError, match="'part-0', which is done"):
+    with pytest.raises(DataError, match="'part-0' is done"):
         shared.done("a", file)
-    with pytest.raises(DataError, match="which is waiting"):
+    with pytest.raises(DataError, match="is waiting"):
         shared.done("a", FILES[3])
     assert shared.requeue("a") == []
 
 
-def test_a_restarted_worker_takes_up_what_nobody_else_has(make: Make) -> None:
+def test_a_restarted_worker_reclaims_files_that_no_other_worker_holds(make: Make) -> None:
     shared = make(FILES)
     for _ in range(2):
         shared.claim("a")
@@ -85,7 +85,7 @@ def test_the_state_is_json_and_brings_everything_back(make: Make, tmp_path: Path
     "state",
     [None, {}, {"waiting": ["a"], "claimed": {"a": "w"}, "done": []}, {"waiting": [1], "claimed": {}, "done": []}],
 )
-def test_a_state_that_is_none_is_refused(make: Make, state: object) -> None:
+def test_an_invalid_state_is_refused(make: Make, state: object) -> None:
     with pytest.raises(DataError, match="not the state of a work list"):
         make(FILES).restore(state)  # type: ignore[arg-type]
 
@@ -122,28 +122,28 @@ def test_a_worker_that_resumes_takes_back_what_it_finished_since(make: Make) -> 
     assert [shared.claim("one") for _ in range(4)] == ["a", "b", "c", "d"]
     for file in ("a", "c", "b"):
         shared.done("one", file)
-    assert shared.take_back("one", Tenure(1, 0)) == ["b", "c", "d"], "in the order of the claims"
+    assert shared.take_back("one", Lease(1, 0)) == ["b", "c", "d"], "in the order of the claims"
     assert shared.state()["done"] == ["a"]
     assert shared.claim("two") == "e"
     assert shared.claim("two") is None, "what was taken back is held"
     shared.done("one", "c")
 
 
-def test_whose_files_were_given_away_cannot_resume_and_loses_nothing(make: Make) -> None:
+def test_a_worker_whose_files_were_reassigned_cannot_resume_and_loses_nothing(make: Make) -> None:
     shared = make(["a", "b", "c"])
     assert [shared.claim("one"), shared.claim("one")] == ["a", "b"]
-    saved = shared.tenure("one")
+    saved = shared.lease("one")
     shared.done("one", "a")
-    assert shared.tenure("one") == saved._replace(finished=1)
+    assert shared.lease("one") == saved._replace(finished=1)
     shared.requeue("one")
     assert shared.claim("two") == "b"
-    with pytest.raises(FilesGivenAway, match="'one'"):
+    with pytest.raises(FilesReassigned, match="'one'"):
         shared.take_back("one", saved)
     assert [shared.claim("one"), shared.claim("one"), shared.claim("one")] == ["a", "c", None]
-    assert shared.take_back("one", shared.tenure("one")) == ["a", "c"], "its new life holds good"
+    assert shared.take_back("one", shared.lease("one")) == ["a", "c"], "the lease of the new epoch is valid"
 
 
-def test_a_list_that_was_saved_without_lives_is_read(make: Make) -> None:
+def test_a_list_that_was_saved_without_epochs_is_read(make: Make) -> None:
     shared = make(["a", "b"])
     shared.restore({"waiting": ["b"], "claimed": {"a": "one"}, "done": []})
-    assert shared.take_back("one", Tenure(0, 0)) == ["a"]
+    assert shared.take_back("one", Lease(0, 0)) == ["a"]

@@ -17,7 +17,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,7 +31,8 @@ from monolith import models
 from monolith.core import fid
 from monolith.data.records.messages import Example, ExampleBatch
 from monolith.serving import messages
-from monolith.testing.growth import Usage, growth, usage_of
+from monolith.testing.eventually import eventually
+from monolith.testing.suites.growth import Usage, growth, usage_of
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 CLIENTS = 4
@@ -74,8 +74,7 @@ class Server:
         self.address, self.rest_port = said["address"], int(said["rest_address"].rpartition(":")[2])
         self.channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
         with mt.serving.Client(self.address, model="m", timeout_s=60) as client:
-            while client.status()[0].state != "AVAILABLE":
-                threading.Event().wait(0.01)
+            eventually(lambda: client.status()[0].state == "AVAILABLE")
         self.good = self.answers()
 
     def answers(self) -> tuple[bytes, bytes]:

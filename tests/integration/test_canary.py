@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,18 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import publishing_child as child
 from commands import Shell
-from served_model import ServedModel
-
-import monolith as mt
 from monolith.core.clock import SystemClock
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.sync import LocalRows, Publisher
 from monolith.training.hooks.publish import copied_weights
+from served_model import ServedModel
 
 LIMIT = 1e-6
 

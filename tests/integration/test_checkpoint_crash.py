@@ -41,7 +41,7 @@ class Workshop:
     """Runs jobs in forked workers, one at a time."""
 
     def __init__(self) -> None:
-        child = Path(__file__).with_name("checkpoint_crash_child.py")
+        child = Path(__file__).parents[1] / "support" / "checkpoint_crash_child.py"
         self._process = subprocess.Popen(
             [sys.executable, str(child)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )

@@ -22,7 +22,7 @@ from monolith.core.errors import MonolithError
 from monolith.embedding import Table
 from monolith.embedding.snapshot import MANIFEST
 
-CHILD = Path(__file__).with_name("crash_child.py")
+CHILD = Path(__file__).parents[1] / "support" / "crash_child.py"
 SCRIPT = runpy.run_path(str(CHILD), run_name="crash_child")
 SPEC, STATE, operate = SCRIPT["SPEC"], SCRIPT["STATE"], SCRIPT["operate"]
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import random
-import sys
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 from cut_stream import PROCESSES, CutStream
 

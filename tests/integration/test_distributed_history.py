@@ -13,9 +13,9 @@ import pytest
 from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
 from monolith.ps.store import TransportName
-from monolith.testing.history import History
-from monolith.testing.history_clients import HistoryClients, read_numbers
-from monolith.testing.hurt_servers import HARMS, Harm, HurtServers, tcp_addresses
+from monolith.testing.processes.faulty_servers import HARMS, FaultyServers, Harm, tcp_addresses
+from monolith.testing.suites.history import History
+from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
 KEYS = list(range(1, 41))
 SOON_S = 120.0
@@ -39,7 +39,7 @@ def test_what_was_acknowledged_is_there_once_whatever_happens_to_the_servers(
     plan: list[Harm] = [*HARMS]
     random.Random(seed).shuffle(plan)
     pause = threading.Event()
-    with HurtServers(history, tmp_path, timeout_s=0.5, log_interval_s=LOG_INTERVAL_S) as servers:
+    with FaultyServers(history, tmp_path, timeout_s=0.5, log_interval_s=LOG_INTERVAL_S) as servers:
         with HistoryClients(history, lambda: servers.open_store(transport), KEYS, seed=seed, pause_s=0.005) as clients:
             assert clients.wait_for(60, SOON_S), servers.logs()
             assert servers.connections(transport) >= history.shards

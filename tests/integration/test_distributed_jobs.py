@@ -13,15 +13,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
 from job_processes import JobProcesses
-
 from monolith.artifacts import CheckpointFolder
-from monolith.testing.certificates import Authority
-from monolith.testing.cutting_proxy import CuttingProxy
-from monolith.testing.zookeeper_server import ZooKeeperServer, why_no_zookeeper
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.certificates import Authority
+from monolith.testing.processes.cutting_proxy import CuttingProxy
+from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.training.distributed.local_job import LocalJob
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
@@ -174,11 +172,10 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, pattern: str
     command = [*PROGRAM, "launch", "local", "--num-ps", "1", "--num-workers", "1", "--", "train", *told]
     with (tmp_path / "log").open("w") as log:
         launched = subprocess.Popen(command, stdout=log, stderr=log, env={**os.environ, "PYTHONFAULTHANDLER": "1"})
-    waiting = threading.Event()
     try:
-        while "step finished" not in (tmp_path / "log").read_text():
-            assert launched.poll() is None, (tmp_path / "log").read_text()
-            waiting.wait(0.05)
+        log = tmp_path / "log"
+        eventually(lambda: "step finished" in log.read_text() or launched.poll() is not None)
+        assert launched.poll() is None, log.read_text()
         children = psutil.Process(launched.pid).children(recursive=True)
         assert len(children) == 2
     finally:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from pathlib import Path
 from queue import SimpleQueue
@@ -11,14 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
-
 from monolith.artifacts import CheckpointFolder
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import Security, ServerConfig
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed import DistributedConfig, Session, run_role
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables, serve, server_config

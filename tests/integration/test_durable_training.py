@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
-
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import DeltaReader
 from monolith.ps import ParameterServer, RemoteStore, Security, ServerConfig
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables
 from monolith.training.distributed.shared_rows import READY, SharedRows, WorkerRow, shared_specs

@@ -20,7 +20,8 @@ import monolith as mt
 from monolith import models
 from monolith.core import fid
 from monolith.data.records.messages import ExampleBatch
-from monolith.testing.growth import usage_of
+from monolith.testing.eventually import eventually
+from monolith.testing.suites.growth import usage_of
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 USERS = list(range(8))
@@ -62,9 +63,8 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def until(is_done: Callable[[], bool], failures: list[BaseException]) -> None:
-    while not is_done():
-        assert not failures
-        threading.Event().wait(0.01)
+    eventually(lambda: bool(failures) or is_done())
+    assert not failures
 
 
 class Asking(threading.Thread):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -11,16 +10,14 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import counting_model
-
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import RpcTimeout
 from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.ps import Security, ServerConfig
 from monolith.testing import FakeClock
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.control.client import ControllerClient
 from monolith.training.distributed import DistributedConfig, Session, run_role
 from monolith.training.distributed.job_config import ClusterJobConfig
@@ -82,20 +79,20 @@ def test_the_controller_of_the_chief_holds_saves_and_tells_of_all_workers(tmp_pa
         workers = start(pool, servers, config, {0: [reached[0], stop], 1: [reached[1]]})
         try:
             for index, hook in reached.items():
-                while not hook.reached.wait(0.1):
-                    assert not workers[index].done(), workers[index].exception()
+                eventually(lambda hook=hook, worker=workers[index]: hook.reached.is_set() or worker.done())
+                assert not workers[index].done(), workers[index].exception()
             with ControllerClient(tmp_path / "run") as client:
                 client.stop_training()
-                while client.block_status().unblocked:
-                    threading.Event().wait(0.05)
+                eventually(lambda: not client.block_status().unblocked)
                 held = client.worker_status()
                 assert [one.state for one in held] == ["held", "held"]
                 assert client.training_status() == sum(one.step for one in held) >= 6
                 client.save_checkpoint()  # also while they stand still
                 assert client.worker_status() == held
                 client.resume_training()
-                while any(now.step <= then.step for now, then in zip(client.worker_status(), held, strict=True)):
-                    threading.Event().wait(0.05)
+                eventually(
+                    lambda: all(now.step > then.step for now, then in zip(client.worker_status(), held, strict=True))
+                )
                 assert client.block_status().unblocked == (0, 1)
         finally:
             end.set()

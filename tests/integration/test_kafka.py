@@ -25,12 +25,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import monolith as mt
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
-from monolith.core.metrics import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
-from monolith.data.sources.kafka import KafkaSource
+from monolith.data.sources.kafka.source import KafkaSource
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
 
-HERE = Path(__file__).parent
+SUPPORT = Path(__file__).parents[1] / "support"
 REAL = os.environ.get("KAFKA_BOOTSTRAP")
 FRAMED = Framing(sort_id=False)
 PATIENCE_S = 60
@@ -38,7 +38,7 @@ PATIENCE_S = 60
 
 def start_broker() -> tuple[subprocess.Popen[str], str]:
     child = subprocess.Popen(
-        [sys.executable, str(HERE / "kafka_broker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(SUPPORT / "kafka_broker.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert child.stdout is not None
     return child, child.stdout.readline().strip()
@@ -200,7 +200,7 @@ def test_who_was_away_for_too_long_joins_again_and_reads_to_the_end(
     caplog.set_level("INFO", logger="monolith.data.sources.kafka")
     threading.Event().wait(8 if REAL else 1.2)  # longer than it may be away
     seen += drain(source)
-    assert "partitions given up" in caplog.text
+    assert "partitions revoked" in caplog.text
     assert sorted(seen) == sorted(b"%d" % number for number in range(18))
 
 
@@ -375,7 +375,7 @@ class Member:
     def __init__(self, broker: Broker, topic: str, group: str, start: str, state: Path, every: int = 1) -> None:
         arguments = [broker.servers, topic, group, start, str(state), str(every), json.dumps(broker.quick)]
         self._child = subprocess.Popen(
-            [sys.executable, str(HERE / "kafka_consumer.py"), *arguments],
+            [sys.executable, str(SUPPORT / "kafka_consumer.py"), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -602,10 +602,10 @@ def test_a_broker_that_is_killed_and_started_again_is_survived_and_told(
         finally:
             source.close()
             stop(child)
-    told = [record.getMessage() for record in caplog.records if "kafka brokers are" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "kafka brokers" in record.getMessage()]
     assert [line.split(" servers")[0] for line in told] == [
-        "kafka brokers are lost, trying on",
-        "kafka brokers are back",
+        "kafka brokers lost, reconnecting",
+        "kafka brokers reconnected",
     ]
     assert len(outages) == 1
 

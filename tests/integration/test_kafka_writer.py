@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer
 
 from monolith.core.errors import ClusterError
-from monolith.data.sources.kafka_writer import KafkaWriter
+from monolith.data.sources.kafka.writer import KafkaWriter
 from monolith.training.hooks.prediction_dump import prediction_topic
 
 PATIENCE_S = 60
@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 @pytest.fixture
 def servers() -> Iterator[str]:
-    command = [sys.executable, str(Path(__file__).parent / "kafka_broker.py")]
+    command = [sys.executable, str(Path(__file__).parents[1] / "support" / "kafka_broker.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdin is not None
         assert child.stdout is not None

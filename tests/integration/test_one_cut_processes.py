@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,16 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import pairing_model
 from commands import Shell
-from served_model import ServedModel
-
-import monolith as mt
 from monolith.export import ExportOptions, export_model
 from monolith.sync.stream_server import StreamServer
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from served_model import ServedModel
 
 VALUES = {"user_id": [[2]], "item_id": [[3]]}
 """Of one id on either shard."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,21 +13,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import counting_model
+import monolith as mt
 import smooth_model
 import training_child as child
-
-import monolith as mt
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import DataError
 from monolith.core.registry import load_class
+from monolith.demo.world import World
+from monolith.demo.world.files import write_records
 from monolith.ps import Security
-from monolith.testing.local_cluster import LocalCluster
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.world import World
-from monolith.testing.world_files import write_records
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.local_cluster import LocalCluster
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.control.client import ControllerClient
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.stop_event import StopEventHook
@@ -168,7 +165,7 @@ def test_one_process_does_not_go_on_from_the_place_of_one_of_several_workers(
     Job(replace(alone, resume_data=False)).train()
     Job(replace(alone, max_steps=7)).train()  # its own place now
     assert newest_step(tmp_path / "run") == 7
-    assert "tables of the checkpoint that the model has not" not in caplog.text
+    assert "checkpoint tables not in the model" not in caplog.text
 
 
 class StopAt(Hook):
@@ -234,8 +231,7 @@ def test_the_controller_holds_all_workers_at_one_step_and_saves_meanwhile(tmp_pa
             with ControllerClient(tmp_path / "run") as client:
                 for is_last in (False, True):
                     client.stop_training()
-                    while client.block_status().unblocked:
-                        threading.Event().wait(0.05)
+                    eventually(lambda: not client.block_status().unblocked)
                     held = client.worker_status()
                     assert [one.state for one in held] == ["held", "held"]
                     assert held[0].step == held[1].step
@@ -244,8 +240,8 @@ def test_the_controller_holds_all_workers_at_one_step_and_saves_meanwhile(tmp_pa
                     client.save_checkpoint()
                     assert client.worker_status() == held
                     client.resume_training()
-                    while any(one.step <= held[0].step for one in client.worker_status()):
-                        threading.Event().wait(0.05)
+                    paused_step = held[0].step
+                    eventually(lambda step=paused_step: all(one.step > step for one in client.worker_status()))
         finally:
             end.set()
         for worker in workers:

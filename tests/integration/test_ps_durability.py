@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -15,14 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 from commands import Command, Shell, wait_until
-
 from monolith.artifacts.delta_log import DeltaReader
 from monolith.embedding import Adagrad, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.ps import PsClient, RemoteStore
 from monolith.ps.push_marks import read_marks
+from monolith.testing.eventually import eventually
 
 TABLE = TableSpec("t", [SliceSpec(4, optimizer=Adagrad(0.1))], deterministic=True)
 COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))], deterministic=True)
@@ -134,9 +131,8 @@ def test_pushes_under_way_while_a_server_is_killed_are_applied_once_or_lost_with
                 acknowledged[0] += 1
 
         def wait(is_so: Callable[[], bool]) -> None:
-            while not is_so():
-                assert pushing.is_alive()
-                ended.wait(0.005)
+            eventually(lambda: is_so() or not pushing.is_alive())
+            assert pushing.is_alive()
 
         pushing = threading.Thread(target=push)
         pushing.start()

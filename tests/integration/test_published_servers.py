@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
-
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import read_cut
 from monolith.artifacts.export_tensors import read_tensors
@@ -21,8 +17,8 @@ from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
 from monolith.ps import Security, ServerConfig
 from monolith.sync import Follower, read_base
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.published import FollowedTables
+from monolith.testing.fakes.published import FollowedTables
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ps_role import newest_tables
 from monolith.training.distributed.worker_role import TrainedWorker

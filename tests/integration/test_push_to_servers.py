@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,21 +12,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import publishing_child as child
 import training_child
 from commands import Command, Shell, wait_until
-
-import monolith as mt
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import MonolithError
+from monolith.demo.world.files import write_records
 from monolith.embedding import MultiTable
 from monolith.export import export_model
 from monolith.ps import Security, ServerConfig
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig, servable_loader
-from monolith.testing.ps_servers import PsServers
-from monolith.testing.world_files import write_records
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.worker_role import TrainedWorker
 

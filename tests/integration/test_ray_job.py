@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,12 +12,10 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import counting_model
-
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.testing.eventually import eventually
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.ray_job import RayJob, RaySettings
 
@@ -48,8 +45,7 @@ def test_a_job_on_ray_survives_the_kill_of_a_server(ray: Any, tmp_path: Path) ->
     saved = CheckpointFolder(tmp_path / "run" / "checkpoints")
     with ThreadPoolExecutor(1) as pool:
         end = pool.submit(job.run)
-        while not saved.saved() and not end.done():
-            threading.Event().wait(0.05)
+        eventually(lambda: not (not saved.saved() and not end.done()))
         assert not end.done()
         os.kill(ray.get(job._actors["ps 0"].__ray_call__.remote(lambda self: os.getpid())), signal.SIGKILL)
         metrics = end.result(240)

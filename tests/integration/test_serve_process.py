@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 import urllib.request
 from contextlib import ExitStack
 from pathlib import Path
@@ -21,6 +20,7 @@ from monolith.core import fid
 from monolith.core.errors import InvalidRequest, ModelNotReady
 from monolith.data.records import messages
 from monolith.export import ExportOptions
+from monolith.testing.eventually import eventually
 
 COMMAND = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve"]
 USERS, ITEMS, PRICES = [3, 5, 3, 9], [[4], [6, 7], [], [4, 4]], [1.5, 0.0, -2.0, 100.0]
@@ -112,9 +112,7 @@ def as_example_batch() -> bytes:
 
 
 def wait_until_available(client: mt.serving.Client) -> None:
-    never = threading.Event()
-    while client.status()[0].state != "AVAILABLE":
-        never.wait(0.01)
+    eventually(lambda: client.status()[0].state == "AVAILABLE")
 
 
 def test_a_served_model_scores_as_in_training_over_both_apis_and_in_every_form(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -12,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import counting_model
-
 from monolith.core.clock import Deadline, SystemClock
 from monolith.ps import Security
-from monolith.testing.local_cluster import LocalCluster
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.local_cluster import LocalCluster
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.worker_role import TrainedWorker
 from monolith.training.hooks import Hook
@@ -107,8 +104,7 @@ def test_the_files_of_a_killed_worker_are_read_by_the_others(tmp_path: Path) -> 
                "--restore-sync-poll-interval-ms", 50, "--chief-timeout-secs", 5]  # fmt: skip
     with LocalCluster(command, num_workers=2, folder=tmp_path) as cluster:
         deadline = Deadline(SystemClock(), 120)
-        while not (tmp_path / "on_the_way").exists() and not deadline.is_past:
-            threading.Event().wait(0.02)
+        eventually(lambda: not (not (tmp_path / "on_the_way").exists() and not deadline.is_past))
         cluster.kill("worker 1")
         cluster.wait_for("chief", "a worker is gone, its files are given out again")
         cluster.wait_for("chief", "checkpoint saved")  # the only one, at the end

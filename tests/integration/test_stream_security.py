@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import publishing_child as child
 from commands import Shell
-from served_model import ServedModel
-
-import monolith as mt
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.testing.certificates import Authority
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from monolith.testing.processes.certificates import Authority
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.publish import copied_weights, stream_of
+from served_model import ServedModel
 
 
 def test_a_server_that_lacks_what_the_publisher_asks_for_says_so_and_goes_on_serving(
@@ -57,7 +53,7 @@ def test_a_server_that_lacks_what_the_publisher_asks_for_says_so_and_goes_on_ser
             return stack.enter_context(ServedModel(shell, tmp_path / "exports", *source, *flags))
 
         refused = [
-            (serve("--sync-token-file", tmp_path / "token"), "if it has TLS give the authority"),
+            (serve("--sync-token-file", tmp_path / "token"), "if it has TLS"),
             (serve(*known, "--sync-token-file", tmp_path / "wrong"), "the bearer token is missing or wrong"),
         ]
         follower = serve(*known, "--sync-token-file", tmp_path / "token")

@@ -15,17 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import synchronous_child as part
 import training_child as child
 from fork_server import fork_context
-
 from monolith.artifacts import CheckpointFolder
 from monolith.embedding import MultiTable
 from monolith.embedding.snapshot import read_manifest, spec_of
 from monolith.ps import RemoteStore
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training import Estimator
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.runner import Job

@@ -10,14 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
+import monolith as mt
 import training_child as child
 from commands import Shell, wait_until
-
-import monolith as mt
-from monolith.testing.world import World
-from monolith.testing.world_files import write_parquet
+from monolith.demo.world import World
+from monolith.demo.world.files import write_parquet
 
 CLICKS = World(users=40, items=30, seed=4).clicks(600)
 FEATURES = "{sparse: [user_id, item_id, category], dense: [price], dim: 4, hidden: [8]}"

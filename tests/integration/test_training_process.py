@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
 from commands import Command, Shell, wait_until
-
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.checkpoint_manifest import verify_files
 

@@ -8,17 +8,13 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import training_child as child
 from fork_server import fork_context
-
 from monolith.artifacts import CheckpointFolder
 
 SEED = int(os.environ.get("MONOLITH_KILL_SEED", str(random.SystemRandom().randrange(2**32))))

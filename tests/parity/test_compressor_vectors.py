@@ -17,7 +17,7 @@ from monolith.embedding.initializers import Constant, Ones, RandomUniform, Zeros
 from monolith.embedding.learning_rates import PolynomialDecay
 from monolith.embedding.optimizers import Adagrad, MovingAverage, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
-from monolith.testing.reference_values import initial_values, scramble, table_seed
+from monolith.testing.reference.values import initial_values, scramble, table_seed
 
 ID = np.array([3])
 

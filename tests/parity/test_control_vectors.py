@@ -5,9 +5,9 @@ Pins hooks/server/service.proto and the file protocol of hooks/controller_hooks.
 
 from __future__ import annotations
 
+from monolith.compat.hooks.action_file import ACTION_FILE, RESPONSE_FILE
 from monolith.training.control import messages
 from monolith.training.control.address import ADDRESS_FILE
-from monolith.training.hooks.action_file import ACTION_FILE, RESPONSE_FILE
 from monolith.training.hooks.stop_file import LIMIT_FILE
 
 

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import pytest
 
+from monolith.compat.formulas.buckets import log2_bucket, log_bucket, ratio_bucket
+from monolith.compat.text.fid_text import parse_fid_list
 from monolith.core import fid
 from monolith.core.errors import ConfigError
-from monolith.data.buckets import log2_bucket, log_bucket, ratio_bucket
-from monolith.data.fid_text import parse_fid_list
 from monolith.data.records.formatter import parse_record
 from monolith.data.slot_names import FeatureNameMapper
 

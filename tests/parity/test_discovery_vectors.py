@@ -23,7 +23,7 @@ from monolith.discovery import (
     order_servers,
 )
 from monolith.testing import FakeClock
-from monolith.testing.consul_server import ConsulServer
+from monolith.testing.fakes.consul_server import ConsulServer
 
 
 def test_consul_requests_are_those_of_the_original() -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from monolith.compat.layout_encodings import distribution as d
 from monolith.core.errors import ConfigError
 from monolith.data.batch import Ragged
 from monolith.data.transforms import ragged
 from monolith.embedding import MultiTable, SliceSpec, TableSpec
 from monolith.embedding.optimizers import Adagrad
-from monolith.features import distribution as d
 
 
 def test_split_by_indices_is_stable_and_its_gradient_goes_back() -> None:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 from monolith import _native as native
+from monolith.compat.entry_dump.dump import read_multi_entry_dump, write_entry_dump, write_multi_entry_dump
+from monolith.compat.entry_dump.entry_codec import decode_entry, encode_entry
 from monolith.core.errors import ConfigError, DimensionMismatch, RecordCorrupt
-from monolith.embedding._entry_codec import decode_entry, encode_entry
 from monolith.embedding.entry import Entry, SliceState
-from monolith.embedding.entry_dump import read_multi_entry_dump, write_entry_dump, write_multi_entry_dump
 from monolith.embedding.optimizers import (
     Adadelta,
     Adagrad,

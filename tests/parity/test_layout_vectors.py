@@ -7,10 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monolith.data.batch import Ragged
-from monolith.embedding import MultiTable, SliceSpec, TableSpec
-from monolith.embedding.optimizers import Adagrad, Ftrl
-from monolith.features.layout_configs import (
+from monolith.compat.layout_encodings.layout_configs import (
     FeatureConfig,
     FeatureConfigs,
     OutConfig,
@@ -20,7 +17,7 @@ from monolith.features.layout_configs import (
     native_layouts,
     resolve,
 )
-from monolith.features.sharding import (
+from monolith.compat.layout_encodings.sharding import (
     SHARED_BIT,
     ShardedFids,
     concat_requests,
@@ -28,6 +25,9 @@ from monolith.features.sharding import (
     embedding_to_layout_grad,
     sharding_sparse_fids,
 )
+from monolith.data.batch import Ragged
+from monolith.embedding import MultiTable, SliceSpec, TableSpec
+from monolith.embedding.optimizers import Adagrad, Ftrl
 
 IDS = {
     "a": Ragged.from_lists([[4, 5], [4]]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from monolith.embedding.shard_map import deduplicate, divide, shard_of
 from monolith.ps import PsClient, messages
-from monolith.ps.shard_map import deduplicate, divide, shard_of
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 FIELDS = {
     "LookupRequest": "table_name fids dim_size create_if_missing timeout_ms",

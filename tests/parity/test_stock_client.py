@@ -18,8 +18,8 @@ from google.protobuf import json_format
 
 from monolith.serving import messages
 from monolith.serving.tensors import read_tensor
-from monolith.testing.linear_model import write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.fakes.linear_model import write_version
+from monolith.testing.processes.linear_server import LinearServer
 
 RECORDED = json.loads(Path(__file__).with_name("stock_client.json").read_text())
 RESPONSES = {

@@ -8,9 +8,7 @@ import pytest
 import torch
 
 from monolith import data
-from monolith.core.params import Params
-from monolith.features.qr_hashing import QuotientRemainder, quotient_remainder
-from monolith.training.tasks import (
+from monolith.compat.tasks import (
     BaseTask,
     StopBatches,
     accumulate,
@@ -19,6 +17,8 @@ from monolith.training.tasks import (
     split_merged,
     visible_gpu,
 )
+from monolith.compat.tasks.qr_hashing import QuotientRemainder, quotient_remainder
+from monolith.core.params import Params
 
 
 @pytest.mark.parametrize(("rank", "per_gpu", "gpu"), [(2, 1, "2"), (1, 2, "0"), (2, 2, "1"), (3, 2, "1")])

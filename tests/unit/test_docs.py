@@ -16,7 +16,6 @@ import monolith as mt
 from monolith.artifacts import CheckpointManifest, FileRecord
 from monolith.artifacts.export_manifest import DenseProgram, ExportManifest, ServedTable, Signature
 from monolith.core import errors
-from monolith.core import metrics as metric_names
 from monolith.data import Batch, Dataset, DenseFeature, Schema, SparseFeature, transforms
 from monolith.data.transforms import Transform
 from monolith.embedding import MultiTable, Table, TableSpec
@@ -24,6 +23,7 @@ from monolith.embedding.admission import FILTERS
 from monolith.embedding.compressors import COMPRESSORS
 from monolith.embedding.initializers import INITIALIZERS
 from monolith.embedding.optimizers import OPTIMIZERS
+from monolith.telemetry import names as metric_names
 from monolith.training import hooks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,5 +1,5 @@
-"""What is generated from ``proto/``: descriptors, and type stubs for the messages made of them.
+"""Protobuf: descriptors and type stubs generated from ``proto/``, and ``messages``, which makes classes of them.
 
-`make proto` rebuilds everything here but this file. The classes themselves are made by whoever uses them, in a private
-descriptor pool, so nothing here touches the process-wide one.
+`make proto` rebuilds everything except this file and ``messages.py``. Classes live in private descriptor pools, never
+in the process-wide pool.
 """

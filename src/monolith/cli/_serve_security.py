@@ -14,7 +14,7 @@ import typer
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from monolith.ps.security import Security
+    from monolith.rpc.security import Security
 
 __all__ = ["SecurityOptions", "client_security"]
 
@@ -36,7 +36,7 @@ class SecurityOptions:
         Raises:
             ConfigError: TLS is asked for twice, or by halves, or a file says what cannot be.
         """
-        from monolith.ps.security import Security, read_token
+        from monolith.rpc.security import Security, read_token
 
         token = read_token(self.token_file, "--token-file")
         files = {"cert_file": self.tls_cert, "key_file": self.tls_key, "ca_file": self.tls_client_ca}
@@ -57,7 +57,7 @@ def client_security(
     Raises:
         ConfigError: A file cannot be read, or TLS is asked for by halves: told now, and not at every call.
     """
-    from monolith.ps.security import Security, read_token
+    from monolith.rpc.security import Security, read_token
 
     token = read_token(token_file, f"--{of}-token-file")
     security = Security(ca_file=ca, cert_file=cert, key_file=key, server_name=server_name, token=token)

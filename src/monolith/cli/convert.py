@@ -15,7 +15,7 @@ import typer
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from monolith.embedding.entry_dump import Progress
+    from monolith.compat.entry_dump.dump import Progress
     from monolith.embedding.specs import TableSpec
 
 __all__ = ["register"]
@@ -100,8 +100,8 @@ def _to_snapshot(
     allow_missing_state: bool,
     progress: Progress,
 ) -> dict[str, int]:
+    from monolith.compat.entry_dump.convert import entry_dump_to_table, restore_multi_entry_dump
     from monolith.embedding import MultiTable
-    from monolith.embedding.convert import entry_dump_to_table, restore_multi_entry_dump
 
     if not multi:
         table = entry_dump_to_table(source, specs[0], allow_missing_state=allow_missing_state, progress=progress)
@@ -117,8 +117,8 @@ def _to_snapshot(
 def _to_entry_dump(
     source: Path, destination: Path, multi: bool, shards: int | None, overwrite: bool, progress: Progress
 ) -> dict[str, int]:
+    from monolith.compat.entry_dump.convert import table_to_entry_dump, tables_to_multi_entry_dump
     from monolith.embedding import MultiTable, Table
-    from monolith.embedding.convert import table_to_entry_dump, tables_to_multi_entry_dump
 
     destination.parent.mkdir(parents=True, exist_ok=True)
     if multi:

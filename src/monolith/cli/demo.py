@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from monolith.testing.demo import Demo, DemoResult
-    from monolith.testing.demo_live import LiveDemo, Move
-    from monolith.testing.demo_moves import Turn
+    from monolith.demo.demo import Demo, DemoResult
+    from monolith.demo.live import LiveDemo, Move
+    from monolith.demo.moves import Turn
 
 __all__ = ["register"]
 
@@ -42,7 +42,7 @@ def demo(
 
     Trainer and server are processes of their own. On a terminal they go on until Ctrl-C.
     """
-    from monolith.testing.demo import Demo
+    from monolith.demo.demo import Demo
 
     is_headless = headless or as_json or not sys.stdout.isatty()
     with _ended_by_signals():

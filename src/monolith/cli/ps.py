@@ -73,8 +73,8 @@ def ps(
     from monolith.core.stop_signals import stop_signals
     from monolith.discovery import DiscoveryGuard, DiscoverySettings, open_discovery
     from monolith.ps.config import ServerConfig
-    from monolith.ps.security import Security, read_token
     from monolith.ps.server import ParameterServer
+    from monolith.rpc.security import Security, read_token
 
     token = read_token(token_file, "--token-file")
     security = Security(cert_file=tls_cert, key_file=tls_key, ca_file=tls_client_ca, token=token)

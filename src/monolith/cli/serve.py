@@ -75,17 +75,17 @@ def serve(
     from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
     from monolith.serving import ModelServer, ServingConfig, servable_loader
-    from monolith.serving.figures import Figures
     from monolith.serving.following import Following
+    from monolith.serving.metrics import ServingMetrics
 
     _tune_process(batches.threads_per_call)
-    figures = Figures()
+    metrics = ServingMetrics()
     end_with_starter(os.environ)
     with (
         stop_signals() as endings,
         access.opened() as security,
         registry.opened() as discovery,
-        remotes.calls(discovery, network.max_message_bytes, figures.remote_call) as calls,
+        remotes.calls(discovery, network.max_message_bytes, metrics.remote_call) as calls,
     ):
         config = ServingConfig(
             security=security,
@@ -99,7 +99,7 @@ def serve(
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (
             closing(following),
-            ModelServer(config, following, figures=figures, samples=following.samples) as server,
+            ModelServer(config, following, metrics=metrics, samples=following.samples) as server,
             registry.registered(discovery, models.name, server.address),
         ):
             _show(server, as_json)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.core.errors import ConfigError
 from monolith.training.config.options import with_config_options
 from monolith.training.distributed.job_config import ClusterJobConfig
 
@@ -52,6 +53,8 @@ def train(
         else:
             report.print_config(loaded.report)
         return
+    if loaded.config.export_when_saving and not loaded.config.model_dir:
+        raise ConfigError("export_when_saving is True and model_dir is '', expected a folder; give --model-dir")
     if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
         from monolith.training.distributed.running import run_process
 
@@ -85,7 +88,6 @@ def train(
 
 def _refuse_ranks(environment: Mapping[str, str]) -> None:
     """Several ranks that each train alone would write to one folder, and none would know of the others."""
-    from monolith.core.errors import ConfigError
     from monolith.training.synchronous.rank_place import told_ranks
 
     if (launcher := told_ranks(environment)) is not None:

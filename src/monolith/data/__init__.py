@@ -10,17 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from monolith.data.batch import Batch, Ragged, Texts
-    from monolith.data.dataset import Dataset
+    from monolith.data.dataset import Dataset, look_ahead
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
-    from monolith.data.look_ahead import look_ahead
-    from monolith.data.parsing import BatchParser, parse_batch
     from monolith.data.prediction_files import PredictionFiles
     from monolith.data.readers import files, frame, from_source, kafka, parquet, stdin
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
     from monolith.data.records.writer import RecordWriter
-    from monolith.data.schema import DenseFeature, Schema, SparseFeature
+    from monolith.data.schema import BatchParser, DenseFeature, Schema, SparseFeature, parse_batch
     from monolith.data.sources.patterns import date_patterns
 
 __all__ = [
@@ -55,12 +53,10 @@ _HOMES = {
     "readers": ("files", "frame", "from_source", "kafka", "parquet", "stdin"),
     "sources.patterns": ("date_patterns",),
     "batch": ("Batch", "Ragged", "Texts"),
-    "parsing": ("BatchParser", "parse_batch"),
-    "dataset": ("Dataset",),
-    "schema": ("DenseFeature", "Schema", "SparseFeature"),
+    "dataset": ("Dataset", "look_ahead"),
+    "schema": ("BatchParser", "DenseFeature", "Schema", "SparseFeature", "parse_batch"),
     "inference": ("infer_schema",),
     "feature_list": ("FeatureList",),
-    "look_ahead": ("look_ahead",),
     "prediction_files": ("PredictionFiles",),
     "records.framing": ("Framing",),
     "records.line_id": ("LineIdFields",),

@@ -1,18 +1,18 @@
-"""``Dataset``: what is read, what is done to its rows, and how they become batches.
+"""``Dataset``: describes a source, the steps on its rows, and how rows become batches.
 
-A dataset is a description; it reads nothing until it is iterated over. Every method returns a new dataset with one more
-step, and steps run in the order in which they were named. ``state`` and ``restore`` resume at the exact record.
+A dataset reads nothing until it is iterated over. Every method returns a new dataset with one more step, and steps run
+in the order of the calls. ``state`` and ``restore`` resume at the exact record. ``look_ahead`` finds the last batch.
 
-Which steps exist is listed here; what they do is in ``stages`` and ``transforms``, what they read in ``sources``.
+This module lists the steps; ``stages`` and ``transforms`` implement them, ``sources`` reads the input.
 """
 
 from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
@@ -22,7 +22,7 @@ from monolith.data.records.messages import Example
 from monolith.data.row_counts import RowCounts
 from monolith.data.schema import BatchMaker, Schema, make_parser
 from monolith.data.sources.base import Source
-from monolith.data.sources.work_list import FilesGivenAway
+from monolith.data.sources.work_list import FilesReassigned
 from monolith.data.stages import (
     BatchStage,
     MapStage,
@@ -39,10 +39,11 @@ from monolith.data.stages import (
 )
 from monolith.data.transforms.base import BuildContext, Transform
 
-__all__ = ["Dataset"]
+__all__ = ["Dataset", "look_ahead"]
 
 logger = logging.getLogger(__name__)
 
+Item = TypeVar("Item")
 P = ParamSpec("P")
 RowStage: TypeAlias = Stage[_native.Rows]
 
@@ -51,7 +52,7 @@ _STATE_VERSION = 1
 
 @dataclass(slots=True)
 class _Opening:
-    """What the stages of one iteration share."""
+    """Parser columns, seed and counts that the stages of one iteration share."""
 
     schema: Schema
     seed: int
@@ -59,7 +60,7 @@ class _Opening:
     counts: RowCounts = field(default_factory=RowCounts)
 
     def build(self, transform: Transform, number: int) -> _native.RowOp:
-        """Make the native operation of a transform; each has random numbers of its own."""
+        """Build the native operation of a transform; each operation has its own random seed."""
         context = BuildContext(
             columns=self.columns,
             line_fields=self.schema.line_fields.native(),
@@ -73,12 +74,12 @@ class _Opening:
         return operation
 
     def for_epoch(self, epoch: int) -> _Opening:
-        """The same with other random choices."""
+        """Return the opening of another epoch: the same with another seed."""
         return replace(self, seed=_native.mix(self.seed, epoch)) if epoch else self
 
 
 class _Origin(Protocol):
-    """Where rows come from."""
+    """Opens the rows of a dataset, before its steps."""
 
     def open(self, opening: _Opening, *, keep_all: bool) -> RowStage: ...
 
@@ -115,8 +116,8 @@ class _Merged:
     def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
         stages = []
         for number, part in enumerate(self.parts):
-            own = replace(opening, seed=_native.mix(opening.seed, number))
-            stages.append(part._open_rows(own, keep_all=keep_all))
+            part_opening = replace(opening, seed=_native.mix(opening.seed, number))
+            stages.append(part._open_rows(part_opening, keep_all=keep_all))
         return MergeStage(stages, self.block)
 
     def name(self) -> str:
@@ -156,7 +157,7 @@ class _Prefetch:
 
 
 def _step(make: Callable[P, Transform]) -> Callable[Concatenate[Dataset, P], Dataset]:
-    """Return the method that adds a transform: it takes the transform's own arguments."""
+    """Return the method that adds a transform; its arguments are those of the transform."""
 
     @functools.wraps(make, assigned=("__doc__",), updated=())
     def method(self: Dataset, /, *args: P.args, **options: P.kwargs) -> Dataset:
@@ -167,7 +168,7 @@ def _step(make: Callable[P, Transform]) -> Callable[Concatenate[Dataset, P], Dat
 
 @dataclass(frozen=True, slots=True)
 class _Cursor:
-    """The running, or last, iteration of a dataset."""
+    """The current or last iteration of a dataset."""
 
     stage: Stage[Any] | None = None
     opening: _Opening | None = None
@@ -175,10 +176,10 @@ class _Cursor:
 
 
 class Dataset:
-    """Rows out of a source, changed by steps, in batches. Made by ``monolith.data.files`` and its like.
+    """Rows of a source, changed by steps, in batches. ``monolith.data.files`` and similar functions return datasets.
 
-    Iterating gives ``Batch`` objects; before ``batch`` was called it gives rows, as ``Example`` messages. Each ``iter``
-    starts at the beginning, or once at the place given to ``restore``.
+    Iterating yields ``Batch`` objects, or rows as ``Example`` messages if ``batch`` was not called. An iteration starts
+    at the beginning. Only the first one after ``restore`` starts at the restored position.
     """
 
     def __init__(
@@ -204,11 +205,11 @@ class Dataset:
         Raises:
             ConfigError: The dataset is batched already, or the text is not a TransformConfig.
         """
-        made = transforms.parse_transform_config(step) if isinstance(step, str) else step
-        if self.is_batched != made.is_per_batch:
-            what = "the rows of a batch: put it after" if made.is_per_batch else "rows: put it before"
-            raise ConfigError(f"{type(made).__name__} works on {what} batch()")
-        return self._with(made)
+        transform = transforms.parse_transform_config(step) if isinstance(step, str) else step
+        if self.is_batched != transform.is_per_batch:
+            rule = "the rows of a batch: put it after" if transform.is_per_batch else "rows: put it before"
+            raise ConfigError(f"{type(transform).__name__} works on {rule} batch()")
+        return self._with(transform)
 
     filter_by_fids = _step(transforms.FilterByFids)
     filter_by_action = _step(transforms.FilterByAction)
@@ -234,10 +235,10 @@ class Dataset:
     in_batch_negatives = _step(transforms.InBatchNegatives)
 
     def map(self, change: Callable[[Any], Any]) -> Dataset:
-        """Change every item by a Python function; None drops it.
+        """Change every item by a Python function; an item for which it returns None is dropped.
 
-        Before ``batch`` the function gets each row as an ``Example`` message and returns it, or several in a list, or
-        None: general, and slow. After ``batch`` it gets a ``Batch`` and returns one, or None.
+        Before ``batch`` the function takes a row as an ``Example`` message and returns a message, a list of messages
+        or None. This is general and slow. After ``batch`` it takes a ``Batch`` and returns a ``Batch`` or None.
         The function must be pure, or a resumed run will differ.
         """
         if self.is_batched:
@@ -251,45 +252,45 @@ class Dataset:
         return self._with(_Rewrite(rewrite))
 
     def filter(self, keep: Callable[[Any], bool]) -> Dataset:
-        """Keep the items for which a Python function says True; see ``map``."""
+        """Keep the items for which a Python function returns True; see ``map``."""
         return self.map(lambda item: item if keep(item) else None)
 
     def shuffle(self, size: int, seed: int | None = None) -> Dataset:
-        """Put rows into random order within windows of ``size`` rows; 0 and 1 change nothing.
+        """Shuffle rows within windows of ``size`` rows; 0 and 1 keep the order.
 
-        A window is read, shuffled and given out before the next one, so memory holds up to ``size`` rows and a saved
-        state holds none. For more than a window, shuffle the order of the files too.
+        One window is read, shuffled and returned before the next. Memory holds up to ``size`` rows, a saved state none.
+        To shuffle across windows, shuffle the order of the files too.
         """
-        self._rows_only("shuffle")
+        self._require_rows("shuffle")
         _check_count("shuffle size", size, 0)
         return self if size <= 1 else self._with(_Shuffle(size, self._seed if seed is None else seed))
 
     def repeat(self, epochs: int | None = None) -> Dataset:
-        """Read everything before this step again and again: ``epochs`` times, or for ever.
+        """Repeat everything before this step ``epochs`` times, or endlessly if None.
 
-        Random choices differ from epoch to epoch. Item pools start anew with each.
+        Random choices differ between epochs. Item pools are empty at the start of each epoch.
         """
-        self._rows_only("repeat")
+        self._require_rows("repeat")
         if epochs is not None:
             _check_count("epochs", epochs, 1)
         return self._with(_Repeat(epochs))
 
     def split_flow(self, names: Sequence[str]) -> list[Dataset]:
-        """Return one dataset per data source: the rows whose header, or message, names it.
+        """Return one dataset per data source, with the rows whose header or message names that source.
 
-        Each of them reads the input for itself. Rows of other sources are in none of them.
+        Each dataset reads the whole input. Rows of other sources are in none of the datasets.
         """
         return [self.filter_by_source(names=[name]) for name in names]
 
     def merge_flow(self, *others: Dataset, block: int = 1) -> Dataset:
-        """Return the rows of this dataset and of others in turn, ``block`` rows of each; one that ends is left out.
+        """Return the rows of this dataset and of others in turn, ``block`` rows of each; ended datasets are skipped.
 
         Raises:
-            ConfigError: One of them is batched already, or has another schema.
+            ConfigError: A dataset is batched already, or has another schema.
         """
         _check_count("block", block, 1)
         for each in (self, *others):
-            each._rows_only("merge_flow")
+            each._require_rows("merge_flow")
             if each._schema not in (None, self._schema):
                 raise ConfigError("merge_flow merges datasets of one schema; set it on the merged one by with_schema()")
         merged = Dataset(_nothing, schema=self._schema, seed=self._seed)
@@ -299,46 +300,46 @@ class Dataset:
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def with_schema(self, schema: Schema) -> Dataset:
-        """Return the same dataset that reads other features."""
+        """Return a copy of the dataset that reads the features of ``schema``."""
         copy = self._with()
         copy._schema = schema
         return copy
 
     def batch(self, size: int, drop_last: bool = False) -> Dataset:
-        """Assemble batches of ``size`` rows; the last one may be smaller, unless it is dropped.
+        """Assemble batches of ``size`` rows; the last batch may be smaller, unless ``drop_last`` drops it.
 
-        Columns that are SHARED in an ExampleBatch stay stored once in every batch whose rows are all of that record.
+        A SHARED column of an ExampleBatch is stored once in every batch whose rows all come from that record.
         """
-        self._rows_only("batch")
+        self._require_rows("batch")
         _check_count("batch size", size, 1)
         return self._with(_Batched(size, drop_last))
 
     def prefetch(self, depth: int = 2) -> Dataset:
-        """Make up to ``depth`` batches ahead in a thread, while the caller works on one; 0 changes nothing."""
+        """Prepare up to ``depth`` batches ahead in a thread; 0 disables it."""
         _check_count("prefetch depth", depth, 0)
         if not self.is_batched:
-            raise ConfigError("prefetch() makes batches ahead: put it after batch()")
+            raise ConfigError("prefetch() is called on rows, expected batches; call it after batch()")
         return self if depth == 0 else self._with(_Prefetch(depth))
 
     @property
     def schema(self) -> Schema | None:
-        """What its batches are read as; None when that is not said yet."""
+        """The schema of the batches; None if it is not set yet."""
         return self._schema
 
     @property
     def is_batched(self) -> bool:
-        """Whether it gives batches."""
+        """True if iterating yields batches."""
         return any(isinstance(step, _Batched) for step in self._steps)
 
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Any]:
-        """Read from the beginning, or once from the restored place."""
+        """Read from the beginning, or once from the restored position."""
         state, self._restored = self._restored, None
         try:
             yield from self._read_from(state)
-        except FilesGivenAway as given_away:  # told before anything was read
-            logger.warning("a worker begins anew with the files that are left: %s", given_away)
+        except FilesReassigned as reassigned:  # raised before the first record is read
+            logger.warning("position dropped, reading the remaining files error=%s", reassigned)
             yield from self._read_from(None)
 
     def _read_from(self, state: State | None) -> Iterator[Any]:
@@ -357,16 +358,17 @@ class Dataset:
             stage.close()
 
     def state(self) -> dict[str, Any]:
-        """Return the place behind the item that was read last, as plain JSON.
+        """Return the position behind the last item, as plain JSON.
 
-        It holds positions and counts, never rows; with ``negative_gen`` it holds the item pools too.
+        The state contains positions and counts, never rows. With ``negative_gen`` it contains the item pools too.
         """
         return self.mark()()
 
     def mark(self) -> Callable[[], dict[str, Any]]:
-        """Return what gives the state of this moment when it is called, also after more was read.
+        """Return a function that returns the state of this moment, even after more items were read.
 
-        Marking is cheap, making the state may not be: mark every batch that is read ahead, ask the one that counts.
+        Taking a mark is cheap, materializing the state may not be. Mark every batch that is read ahead, and call only
+        the mark to be saved.
         """
         restored, mark, steps = self._restored, self._cursor.mark, self._signature()
 
@@ -377,44 +379,47 @@ class Dataset:
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Let the next iteration start at a place that ``state`` gave, in this process or another.
+        """Start the next iteration at a position that ``state`` returned, in this process or another.
 
         Raises:
-            DataError: The state is of a dataset with other steps.
+            DataError: The state belongs to a dataset with other steps.
         """
         if state.get("version") != _STATE_VERSION:
-            raise DataError(f"the state has version {state.get('version')!r}, this release reads {_STATE_VERSION}")
+            raise DataError(
+                f"the state has version {state.get('version')!r}, expected {_STATE_VERSION}; "
+                "use the release that wrote it"
+            )
         if state.get("steps") != self._signature():
             raise DataError(
-                f"the state was saved by the steps {state.get('steps')}, this dataset has {self._signature()}; "
-                "restore it into the same steps, or start anew"
+                f"the state was saved by the steps {state.get('steps')!r}, this dataset has {self._signature()!r}; "
+                "restore it into the same steps, or start without it"
             )
         self._restored = state["at"]
 
     def committed(self, state: Mapping[str, Any]) -> None:
-        """Take note that ``state`` is safe in a checkpoint; Kafka's group offsets move only by this."""
+        """Pass on to the source that a checkpoint contains ``state``; only this commits the group offsets of Kafka."""
         if self._cursor.stage is not None and state["at"] is not None:
             self._cursor.stage.committed(state["at"])
 
     def counts(self) -> dict[str, int]:
-        """Return how many rows came and went in this iteration: read, corrupt, and in and out of each transform.
+        """Return the row counts of this iteration: read, corrupt, and in and out of each transform.
 
-        Those of all epochs together, where a step is repeated.
+        Counts of a repeated step are sums over its epochs.
         """
         opening = self._cursor.opening
         return {} if opening is None else opening.counts.as_dict()
 
     @property
     def operations(self) -> list[_native.RowOp]:
-        """The native operations of the epoch being read, in order; ``transforms.save_pools`` saves their item pools."""
+        """The native operations of the current epoch, in order; ``transforms.save_pools`` saves their item pools."""
         opening = self._cursor.opening
         return [] if opening is None else opening.counts.operations
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    def _rows_only(self, what: str) -> None:
+    def _require_rows(self, step: str) -> None:
         if self.is_batched:
-            raise ConfigError(f"{what} works on rows: put it before batch()")
+            raise ConfigError(f"{step} works on rows: put it before batch()")
 
     def _with(self, *steps: Any) -> Dataset:
         copy = Dataset(_nothing, schema=self._schema, seed=self._seed)
@@ -423,7 +428,7 @@ class Dataset:
         return copy
 
     def _signature(self) -> str:
-        # Reading ahead has no place of its own: it may change between two runs.
+        # Prefetching has no state, so it may change between two runs.
         steps = [step for step in self._steps if not isinstance(step, _Prefetch)]
         names = [type(step).__name__.lstrip("_").lower() for step in steps]
         return " > ".join([self._origin.name(), *names])
@@ -436,34 +441,34 @@ class Dataset:
         if self.is_batched:
             if self._schema is None:
                 raise ConfigError(
-                    "no schema says which features to read; give schema=Schema(sparse=[...], dense=[...]) or call "
-                    "with_schema(); Schema.infer(path) proposes one"
+                    "schema is None, expected the features to read; pass schema=Schema(sparse=[...], dense=[...]) or "
+                    "call with_schema(); Schema.infer(path) proposes a schema"
                 )
             return self._open_batches(opening)
         rows = self._open_rows(opening, keep_all=True)
 
-        def as_example(lot: _native.Rows) -> Any:
-            return Example.FromString(_native.encode_examples(lot, opening.columns)[0])
+        def as_example(row: _native.Rows) -> Any:
+            return Example.FromString(_native.encode_examples(row, opening.columns)[0])
 
         return BatchStage(rows, 1, as_example, drop_last=False)
 
     def _open_rows(self, opening: _Opening, *, keep_all: bool) -> RowStage:
-        row_steps = self._steps[: self._batch_place]
+        row_steps = self._steps[: self._batch_index]
         return self._open_steps(opening, row_steps, keep_all=keep_all or self._needs_all_features)
 
     @property
-    def _batch_place(self) -> int:
-        places = [place for place, step in enumerate(self._steps) if isinstance(step, _Batched)]
-        return places[0] if places else len(self._steps)
+    def _batch_index(self) -> int:
+        indices = [index for index, step in enumerate(self._steps) if isinstance(step, _Batched)]
+        return indices[0] if indices else len(self._steps)
 
     def _open_steps(self, opening: _Opening, steps: tuple[Any, ...], *, keep_all: bool) -> RowStage:
-        """Open the rows behind ``steps``; a repeat opens what is before it once per epoch."""
+        """Open the rows behind ``steps``; a repeat opens the steps before it once per epoch."""
         if not steps:
             return self._origin.open(opening, keep_all=keep_all)
         *before_steps, step = steps
 
-        def open_before(own: _Opening) -> RowStage:
-            return self._open_steps(own, tuple(before_steps), keep_all=keep_all)
+        def open_before(epoch_opening: _Opening) -> RowStage:
+            return self._open_steps(epoch_opening, tuple(before_steps), keep_all=keep_all)
 
         if isinstance(step, _Repeat):
             place = opening.counts.place
@@ -482,12 +487,12 @@ class Dataset:
         return TransformStage(before, opening.build(step, len(before_steps)))
 
     def _open_batches(self, opening: _Opening) -> Stage[Batch]:
-        place = self._batch_place
+        index = self._batch_index
         make = BatchMaker(opening.schema, opening.columns)
         rows = self._open_rows(opening, keep_all=False)
-        batched, after = self._steps[place], self._steps[place + 1 :]
+        batched, after = self._steps[index], self._steps[index + 1 :]
         per_batch = [step for step in after if isinstance(step, Transform)]
-        operations = [opening.build(step, place + number) for number, step in enumerate(per_batch)]
+        operations = [opening.build(step, index + number) for number, step in enumerate(per_batch)]
         stage: Stage[Batch] = BatchStage(rows, batched.size, make, drop_last=batched.drop_last, operations=operations)
         for step in after:
             if isinstance(step, _MapBatches):
@@ -497,10 +502,25 @@ class Dataset:
         return stage
 
 
+def look_ahead(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
+    """Yield each item with True if it is the last one. Reads one item ahead.
+
+    >>> list(look_ahead([1, 2]))
+    [(1, False), (2, True)]
+    """
+    waiting: list[Item] = []
+    for following in items:
+        if waiting:
+            yield waiting.pop(), False
+        waiting.append(following)
+    if waiting:
+        yield waiting.pop(), True
+
+
 def _nothing() -> Source:
     raise AssertionError("a dataset without a source was opened")
 
 
 def _check_count(name: str, value: int, least: int) -> None:
     if type(value) is not int or value < least:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number from {least} up")
+        raise ConfigError(f"{name} is {value!r}, expected a whole number from {least} up")

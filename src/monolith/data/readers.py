@@ -197,11 +197,11 @@ def kafka(
     on_corrupt: OnCorrupt = "raise",
     **options: Any,
 ) -> Dataset:
-    """Read records from Kafka; see ``monolith.data.sources.kafka.KafkaSource``. Needs the extra ``kafka``.
+    """Read records from Kafka; see ``monolith.data.sources.kafka.source.KafkaSource``. Needs the extra ``kafka``.
 
     Offsets are part of ``Dataset.state``, and reach the broker only through ``Dataset.committed``.
     """
-    from monolith.data.sources.kafka import KafkaSource
+    from monolith.data.sources.kafka.source import KafkaSource
 
     def make() -> Source:
         return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)

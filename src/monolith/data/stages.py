@@ -1,13 +1,12 @@
-"""The stages that a dataset is made of, each of which reads from the one before it.
+"""The stages of a dataset: each reads from the stage before it and returns chunks of rows, or batches.
 
-A stage gives lots of rows (or, behind ``BatchStage``, batches) and can say where it stands. Resuming is exact and its
-state is small, by one rule: **a stage that holds rows back does not save them, it saves where they came from.** Its
-state is the state of the stage before it as it was when the oldest row that it still holds was read, and how many rows
-since then have gone out. To resume is to go back there, read again and drop those rows. That works because everything
-before a stage is a pure function of the input and of the state: random choices hang on a row's number in the stream,
-and item pools can tell how they were at any mark.
+Every stage has a position, and resuming from it is exact. The state stays small by one rule: **a stage that buffers
+rows does not save them, it saves where they came from.** Its state is the state of the stage before it, as it was when
+the oldest buffered row was read, and the number of rows returned since then. To resume, a stage restores that state,
+reads again and drops those rows. This works because the rows before a stage depend on the input and the state only:
+random choices depend on a row's number in the stream, and item pools can restore their content at any mark.
 
-Nothing here knows files, brokers or the public face of datasets.
+Threading: one thread reads a stage; ``close`` may come from another. ``PrefetchStage`` reads in a thread of its own.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+
+from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
@@ -40,10 +41,10 @@ __all__ = [
 ]
 
 State: TypeAlias = Mapping[str, Any]
-"""Where a stage stands: plain JSON."""
+"""The position of a stage as plain JSON."""
 
 Mark: TypeAlias = Callable[[], State]
-"""A place in a stage, cheap to take and kept as long as it may be asked for; calling it spells the state out."""
+"""A position in a stage, cheap to take. A call materializes the state, at any later time."""
 
 Item = TypeVar("Item")
 Item_co = TypeVar("Item_co", covariant=True)
@@ -53,19 +54,19 @@ class Stage(Protocol[Item_co]):
     """A resumable stream. Used by one thread at a time, except ``close``."""
 
     def read(self) -> Item_co | None:
-        """Return what comes next, or None at the end."""
+        """Return the next item, or None at the end."""
 
     def mark(self) -> Mark:
-        """Return the place behind what ``read`` gave last."""
+        """Return the position behind the item that ``read`` returned last."""
 
     def restore(self, state: State) -> None:
-        """Go to a place, before the first ``read``."""
+        """Go to a position, before the first ``read``."""
 
     def committed(self, state: State) -> None:
-        """Take note that everything before this place is safe in a checkpoint."""
+        """Pass on to the source that a checkpoint contains everything before this position."""
 
     def close(self) -> None:
-        """Let go of files, connections and threads. May be called twice, and while another thread reads."""
+        """Release files, connections and threads. May be called twice, and while another thread reads."""
 
 
 RowStage: TypeAlias = Stage[_native.Rows]
@@ -75,111 +76,111 @@ def part(state: State, key: str) -> Any:
     """Return one part of a state.
 
     Raises:
-        DataError: The state is that of another dataset.
+        DataError: The state belongs to another dataset.
     """
     try:
         return state[key]
     except (KeyError, TypeError, IndexError):
         raise DataError(
-            f"the state has no {key!r}: it was saved by a dataset with other steps; restore it into the same ones"
+            f"the state has no {key!r}, expected the state of a dataset with the same steps; restore it into that one"
         ) from None
 
 
-class _Place:
-    """A position of a source, and the one that followed. Who holds a place holds all later ones, and no earlier one."""
+class _SourcePosition:
+    """Node of a linked list of source positions. A reference keeps later nodes alive, not earlier ones."""
 
     __slots__ = ("next", "position")
 
     def __init__(self, position: Position) -> None:
         self.position = position
-        self.next: _Place | None = None
+        self.next: _SourcePosition | None = None
 
-    def later(self) -> Iterator[Position]:
-        """Give the positions that followed."""
-        place = self.next
-        while place is not None:
-            yield place.position
-            place = place.next
+    def following(self) -> Iterator[Position]:
+        """Yield the positions that followed."""
+        node = self.next
+        while node is not None:
+            yield node.position
+            node = node.next
 
 
-class ParseStage:
+class ParseStage(RowStage):
     """Records of a source, parsed into rows."""
 
     def __init__(self, source: Source, parser: _native.RowParser) -> None:
         self._source = source
         self._parser = parser
-        self._place = _Place(source.position())
+        self._position = _SourcePosition(source.position())
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Parse the next lot of records."""
         while (records := self._source.read()) is not None:
-            self._place.next = _Place(self._source.position())
-            self._place = self._place.next
+            self._position.next = _SourcePosition(self._source.position())
+            self._position = self._position.next
             if len(rows := self._parser.parse(records)):
                 return rows
         return None
 
+    @override
     def mark(self) -> Mark:
-        """Return the source's position and the number of the next row; of an unordered source also what followed."""
-        place, row = self._place, self._parser.next_row
+        node, row = self._position, self._parser.next_row
         if self._source.is_ordered:
-            return lambda: {"source": place.position, "row": row}
-        return lambda: {"source": place.position, "row": row, "then": list(place.later())}
+            return lambda: {"source": node.position, "row": row}
+        return lambda: {"source": node.position, "row": row, "then": list(node.following())}
 
+    @override
     def restore(self, state: State) -> None:
-        """Go to a position of the source."""
         self._source.resume(part(state, "source"), state.get("then", ()))
-        self._place = _Place(self._source.position())
+        self._position = _SourcePosition(self._source.position())
         self._parser.next_row = part(state, "row")
 
+    @override
     def committed(self, state: State) -> None:
-        """Tell the source."""
         self._source.committed(part(state, "source"))
 
+    @override
     def close(self) -> None:
-        """Close the source."""
         self._source.close()
 
 
-class TransformStage:
-    """Rows changed by a native operation."""
+class TransformStage(RowStage):
+    """Rows changed by a native operation; a chunk without rows left is skipped."""
 
     def __init__(self, before: RowStage, operation: _native.RowOp) -> None:
         self._before = before
         self._operation = operation
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Change the next lot; lots of which nothing is left are passed over."""
         while (rows := self._before.read()) is not None:
             self._operation.run(rows)
             if len(rows):
                 return rows
         return None
 
+    @override
     def mark(self) -> Mark:
-        """Mark the operation too: an item pool changes with every row."""
         before, operation = self._before.mark(), self._operation
         token = operation.mark()
         if token is None:
             return lambda: {"before": before()}
         return lambda: {"before": before(), "pool": base64.b64encode(operation.state_at(token)).decode()}
 
+    @override
     def restore(self, state: State) -> None:
-        """Restore what is before, and the operation's own state."""
         self._before.restore(part(state, "before"))
         if "pool" in state:
             self._operation.restore(base64.b64decode(state["pool"]))
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on."""
         self._before.committed(part(state, "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
-class RewriteStage:
+class RewriteStage(RowStage):
     """Rows rewritten by a Python function on serialized Examples: one record in, any number out. Slow and general."""
 
     def __init__(
@@ -194,8 +195,8 @@ class RewriteStage:
         self._columns = columns
         self._parser = parser
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Rewrite the next lot."""
         while (rows := self._before.read()) is not None:
             examples = _native.encode_examples(rows, self._columns)
             rewritten = [after for example in examples for after in self._rewrite(example)]
@@ -203,32 +204,32 @@ class RewriteStage:
                 return self._parser.parse(_native.Records(rewritten, "map"))
         return None
 
+    @override
     def mark(self) -> Mark:
-        """Return the place before, and the number of the next row."""
         before, row = self._before.mark(), self._parser.next_row
         return lambda: {"before": before(), "row": row}
 
+    @override
     def restore(self, state: State) -> None:
-        """Go back there."""
         self._before.restore(part(state, "before"))
         self._parser.next_row = part(state, "row")
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on."""
         self._before.committed(part(state, "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
 class RowBuffer:
-    """Takes rows out of a stage in any number, and knows the place behind the last one taken."""
+    """Takes any number of rows out of a stage, and knows the position behind the last row taken."""
 
     def __init__(self, before: RowStage) -> None:
         self._before = before
-        # Lots not used up, each with the mark before it, and how many rows of the first are gone.
-        self._lots: deque[tuple[Mark, _native.Rows]] = deque()
+        # Chunks with rows left, each with the mark before it; ``_gone`` counts the rows taken from the first chunk.
+        self._chunks: deque[tuple[Mark, _native.Rows]] = deque()
         self._gone = 0
         self._held = 0
 
@@ -237,48 +238,48 @@ class RowBuffer:
         while self._held < count and self._grow():
             pass
         taken = _native.Rows()
-        while count and self._lots:
-            _, rows = self._lots[0]
+        while count and self._chunks:
+            _, rows = self._chunks[0]
             size = min(count, len(rows) - self._gone)
             taken.append(rows.slice(self._gone, self._gone + size))
             count -= size
             self._held -= size
             self._gone += size
             if self._gone == len(rows):
-                self._lots.popleft()
+                self._chunks.popleft()
                 self._gone = 0
         return taken
 
     def mark(self) -> Mark:
-        """Return the place behind the last row taken."""
-        before, skip = (self._lots[0][0], self._gone) if self._lots else (self._before.mark(), 0)
+        """Return the position behind the last row taken."""
+        before, skip = (self._chunks[0][0], self._gone) if self._chunks else (self._before.mark(), 0)
         return lambda: {"before": before(), "skip": skip}
 
     def restore(self, state: State) -> None:
-        """Go back to where the held rows came from, and read up to the place again.
+        """Restore the stage before, and read up to the position again.
 
         Raises:
-            DataError: The input ends earlier than it did.
+            DataError: The input ends before the position.
         """
         self._before.restore(part(state, "before"))
         skip = part(state, "skip")
         if len(self.take(skip)) < skip:
-            raise DataError(f"the input is shorter than when the state was saved: {skip} rows are not there any more")
+            raise DataError(f"the input is shorter than when the state was saved, expected {skip} more rows")
 
     def _grow(self) -> bool:
         mark = self._before.mark()
         rows = self._before.read()
         if rows is None:
             return False
-        self._lots.append((mark, rows))
+        self._chunks.append((mark, rows))
         self._held += len(rows)
         return True
 
 
-class ShuffleStage:
-    """Rows in random order within windows: each window of ``size`` rows is read, shuffled and given out.
+class ShuffleStage(RowStage):
+    """Rows in random order within windows: the stage reads a window of ``size`` rows, shuffles and returns it.
 
-    Windows and not a sliding buffer, because then the state is a place and a number, and never the rows themselves.
+    With windows instead of a sliding buffer, the state is a position and a number, without rows.
     """
 
     def __init__(self, before: RowStage, size: int, seed: int) -> None:
@@ -287,19 +288,19 @@ class ShuffleStage:
         self._size = size
         self._seed = seed
         self._window = 0
-        self._lots: deque[_native.Rows] = deque()
+        self._chunks: deque[_native.Rows] = deque()
         self._start = self._buffer.mark()
         self._given = 0
 
-    _LOT_ROWS = 1024
+    _CHUNK_ROWS = 1024
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Return rows of the window, in lots."""
-        if not self._lots and not self._fill():
+        if not self._chunks and not self._fill():
             return None
-        lot = self._lots.popleft()
-        self._given += len(lot)
-        return lot
+        chunk = self._chunks.popleft()
+        self._given += len(chunk)
+        return chunk
 
     def _fill(self) -> bool:
         self._start = self._buffer.mark()
@@ -307,23 +308,23 @@ class ShuffleStage:
         rows = self._buffer.take(self._size)
         if not len(rows):
             return False
-        # The window's number makes the orders differ; it is saved, so a resumed run shuffles alike.
+        # The window's number is part of the seed and of the state, so a resumed run shuffles alike.
         rows.shuffle(_native.mix(self._seed, self._window))
         self._window += 1
-        for begin in range(0, len(rows), self._LOT_ROWS):
-            self._lots.append(rows.slice(begin, min(begin + self._LOT_ROWS, len(rows))))
+        for begin in range(0, len(rows), self._CHUNK_ROWS):
+            self._chunks.append(rows.slice(begin, min(begin + self._CHUNK_ROWS, len(rows))))
         return True
 
+    @override
     def mark(self) -> Mark:
-        """Return where the window began, and how much of it went out."""
-        if self._lots:
+        if self._chunks:
             start, given, window = self._start, self._given, self._window - 1
         else:
             start, given, window = self._buffer.mark(), 0, self._window
         return lambda: {"window": start(), "given": given, "number": window}
 
+    @override
     def restore(self, state: State) -> None:
-        """Read the window again and drop what went out of it."""
         self._buffer.restore(part(state, "window"))
         self._window = part(state, "number")
         given = part(state, "given")
@@ -331,20 +332,20 @@ class ShuffleStage:
             pass
         if self._given != given:
             raise DataError(
-                "the window of shuffled rows is not the one that the state was saved in; was the input cut?"
+                "the window of shuffled rows is shorter than when the state was saved; restore the same input"
             )
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on."""
         self._before.committed(part(part(state, "window"), "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
-class RepeatStage:
-    """The rows of a stage again and again."""
+class RepeatStage(RowStage):
+    """The rows of a stage, repeated for a number of epochs or endlessly."""
 
     def __init__(self, open_epoch: Callable[[int], RowStage], epochs: int | None) -> None:
         self._open_epoch = open_epoch
@@ -353,27 +354,27 @@ class RepeatStage:
         self._before = open_epoch(0)
         self._has_rows = False
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Return the next rows, of the next epoch when one is at its end."""
         while True:
             if (rows := self._before.read()) is not None:
                 self._has_rows = True
                 return rows
             if self._epochs is None and not self._has_rows:
-                return None  # nothing, again and again
+                return None  # an endless repetition of no rows
             if self._epochs is not None and self._epoch + 1 >= self._epochs:
                 return None
             self._before.close()
             self._epoch += 1
             self._before = self._open_epoch(self._epoch)
 
+    @override
     def mark(self) -> Mark:
-        """Return the epoch and the place in it."""
         before, epoch, has_rows = self._before.mark(), self._epoch, self._has_rows
         return lambda: {"before": before(), "epoch": epoch, "has_rows": has_rows}
 
+    @override
     def restore(self, state: State) -> None:
-        """Go to a place in an epoch."""
         epoch = part(state, "epoch")
         if epoch != self._epoch:
             self._before.close()
@@ -382,18 +383,18 @@ class RepeatStage:
         self._has_rows = part(state, "has_rows")
         self._before.restore(part(state, "before"))
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on, if that epoch is still being read."""
-        if part(state, "epoch") == self._epoch:
+        if part(state, "epoch") == self._epoch:  # the source of an earlier epoch is closed
             self._before.committed(part(state, "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
-class MergeStage:
-    """Rows of several stages in turn, ``block`` rows each; one that has ended is passed over."""
+class MergeStage(RowStage):
+    """Rows of several stages in turn, ``block`` rows each; a stage that has ended is skipped."""
 
     def __init__(self, before: Sequence[RowStage], block: int) -> None:
         self._before = before
@@ -402,8 +403,8 @@ class MergeStage:
         self._turn = 0
         self._ended = [False] * len(before)
 
+    @override
     def read(self) -> _native.Rows | None:
-        """Return the next rows of whoever's turn it is."""
         while not all(self._ended):
             turn = self._turn
             self._turn = (turn + 1) % len(self._buffers)
@@ -414,33 +415,35 @@ class MergeStage:
             self._ended[turn] = True
         return None
 
+    @override
     def mark(self) -> Mark:
-        """Return every stage's place, and whose turn it is."""
         marks, turn, ended = [each.mark() for each in self._buffers], self._turn, list(self._ended)
         return lambda: {"parts": [each() for each in marks], "turn": turn, "ended": ended}
 
+    @override
     def restore(self, state: State) -> None:
-        """Go to a place in each."""
         parts = part(state, "parts")
         if len(parts) != len(self._buffers):
-            raise DataError(f"the state is of {len(parts)} merged datasets, these are {len(self._buffers)}")
+            raise DataError(
+                f"the state has {len(parts)} merged datasets, expected {len(self._buffers)}; restore it into the same"
+            )
         for buffer, each in zip(self._buffers, parts, strict=True):
             buffer.restore(each)
         self._turn = part(state, "turn")
         self._ended = list(part(state, "ended"))
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on to each."""
         for stage, each in zip(self._before, part(state, "parts"), strict=True):
             stage.committed(part(each, "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on to each."""
         for stage in self._before:
             stage.close()
 
 
-class BatchStage:
+class BatchStage(Stage[Batch]):
     """Batches of ``size`` rows."""
 
     def __init__(
@@ -459,8 +462,8 @@ class BatchStage:
         self._drop_last = drop_last
         self._operations = operations
 
+    @override
     def read(self) -> Batch | None:
-        """Assemble the next batch."""
         rows = self._buffer.take(self._size)
         if not len(rows) or (self._drop_last and len(rows) < self._size):
             return None
@@ -468,56 +471,56 @@ class BatchStage:
             operation.run(rows)
         return self._make(rows)
 
+    @override
     def mark(self) -> Mark:
-        """Return the place behind the batch."""
         return self._buffer.mark()
 
+    @override
     def restore(self, state: State) -> None:
-        """Go back there."""
         self._buffer.restore(state)
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on."""
         self._before.committed(part(state, "before"))
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
-class MapStage(Generic[Item]):
-    """Items changed by a Python function; those that become None are left out."""
+class MapStage(Stage[Item], Generic[Item]):
+    """Items changed by a Python function; items that become None are dropped."""
 
     def __init__(self, before: Stage[Item], change: Callable[[Item], Item | None]) -> None:
         self._before = before
         self._change = change
 
+    @override
     def read(self) -> Item | None:
-        """Change the next item."""
         while (item := self._before.read()) is not None:
             if (changed := self._change(item)) is not None:
                 return changed
         return None
 
+    @override
     def mark(self) -> Mark:
-        """Return the place before: nothing is held here."""
         return self._before.mark()
 
+    @override
     def restore(self, state: State) -> None:
-        """Pass it on."""
         self._before.restore(state)
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on."""
         self._before.committed(state)
 
+    @override
     def close(self) -> None:
-        """Pass it on."""
         self._before.close()
 
 
-class PrefetchStage(Generic[Item]):
-    """Items made ahead of time by a thread, which starts with the first ``read``."""
+class PrefetchStage(Stage[Item], Generic[Item]):
+    """Items that a thread reads ahead; the thread starts with the first ``read``."""
 
     def __init__(self, before: Stage[Item], depth: int) -> None:
         self._before = before
@@ -526,11 +529,11 @@ class PrefetchStage(Generic[Item]):
         self._mark: Mark | None = None
         self._ended = False
         self._stop = threading.Event()
-        # Held while the thread is inside the stages before, and while one of their marks is spelled out.
+        # Held while the thread reads the stage before, and while one of its marks is materialized.
         self._busy = threading.Lock()
 
+    @override
     def read(self) -> Item | None:
-        """Return the next item, and wait for it if need be."""
         if self._ended:
             return None
         if self._thread is None:
@@ -549,18 +552,18 @@ class PrefetchStage(Generic[Item]):
             with self._busy:
                 try:
                     item = self._before.read()
-                except BaseException as raised:  # handed to whoever reads, and raised there
+                except BaseException as raised:  # ``read`` raises it in the caller's thread
                     error = raised
-                mark = self._guarded(self._before.mark())
+                mark = self._guard(self._before.mark())
             if not self._put((item, mark, error)) or item is None:
                 return
 
-    def _guarded(self, mark: Mark) -> Mark:
-        def spelled() -> State:
+    def _guard(self, mark: Mark) -> Mark:
+        def materialize() -> State:
             with self._busy:
                 return mark()
 
-        return spelled
+        return materialize
 
     def _put(self, entry: tuple[Item | None, Mark, BaseException | None]) -> bool:
         while not self._stop.is_set():
@@ -571,22 +574,22 @@ class PrefetchStage(Generic[Item]):
                 continue
         return False
 
+    @override
     def mark(self) -> Mark:
-        """Return the place behind the item that was read last, not behind those that wait."""
-        return self._mark if self._mark is not None else self._guarded(self._before.mark())
+        return self._mark if self._mark is not None else self._guard(self._before.mark())
 
+    @override
     def restore(self, state: State) -> None:
-        """Pass it on; the thread has not started yet."""
         if self._thread is not None:
-            raise ConfigError("restore() comes before the first batch is read")
+            raise ConfigError("restore() is called after read(), expected before; restore a new iterator")
         self._before.restore(state)
 
+    @override
     def committed(self, state: State) -> None:
-        """Pass it on. Sources allow it beside a ``read`` of another thread."""
         self._before.committed(state)
 
+    @override
     def close(self) -> None:
-        """Stop the thread."""
         self._stop.set()
         self._before.close()
         if self._thread is not None and self._thread is not threading.current_thread():

@@ -1,11 +1,16 @@
-"""Collisionless embedding tables: what they are made of, how they are read, trained, saved and served."""
+"""Collisionless embedding tables: their specs, and how they are read, trained, saved and served.
+
+The names of the original's checkpoint files come from ``monolith.compat``, which is imported when they are first used.
+"""
 
 from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from monolith.embedding.admission import NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.embedding.compressors import FixedR8, Fp16, Fp32, OneBit
 from monolith.embedding.entry import Entry
-from monolith.embedding.entry_dump import read_entry_dump, write_entry_dump
 from monolith.embedding.initializers import Constant, Ones, RandomUniform, Zeros
 from monolith.embedding.learning_rates import LearningRateFunction, PolynomialDecay
 from monolith.embedding.multi_table import FusedRows, MultiTable, RestoreReport
@@ -30,7 +35,10 @@ from monolith.embedding.optimizers import (
 from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
 from monolith.embedding.store import EmbeddingStore, Manifest
 from monolith.embedding.table import Table, set_threads
-from monolith.embedding.writable_file import FileCloseHook, WritableFile
+
+if TYPE_CHECKING:
+    from monolith.compat.entry_dump import WritableFile, read_entry_dump, write_entry_dump
+    from monolith.compat.hooks import FileCloseHook
 
 __all__ = [
     "Adadelta",
@@ -78,3 +86,17 @@ __all__ = [
     "set_threads",
     "write_entry_dump",
 ]
+
+_COMPAT = {
+    "FileCloseHook": "monolith.compat.hooks",
+    "WritableFile": "monolith.compat.entry_dump",
+    "read_entry_dump": "monolith.compat.entry_dump",
+    "write_entry_dump": "monolith.compat.entry_dump",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of ``monolith.compat`` on first use."""
+    if name not in _COMPAT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_COMPAT[name]), name)

@@ -7,6 +7,7 @@ from os import PathLike
 
 from monolith.embedding.images import SavedImage
 from monolith.embedding.optimizers import OPTIMIZERS
+from monolith.embedding.shard_map import shard_of_id
 from monolith.embedding.snapshot import SavedTable, check, read_manifest, spec_of
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.table import Table
@@ -22,7 +23,7 @@ def load_row(saved: SavedTable, fid: int) -> Table:
 
     Every file is read and checked, but the memory is that of a handful of rows.
     """
-    return Table._load_saved(saved, shard=(fid % 2**64 % _FEW_ROWS, _FEW_ROWS))
+    return Table._load_saved(saved, shard=(shard_of_id(fid, _FEW_ROWS), _FEW_ROWS))
 
 
 def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:

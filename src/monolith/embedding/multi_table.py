@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
-from monolith.embedding._arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
+from monolith.embedding.arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
 from monolith.embedding.images import load_images, save_images
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs

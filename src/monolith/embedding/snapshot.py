@@ -16,17 +16,14 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from monolith import _native
 from monolith.core.durable_files import only_writer, seal, sync_folder, unseal, write_synced
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
-from monolith.embedding._arguments import check_whole
+from monolith.embedding.arguments import check_whole
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Manifest
-
-if TYPE_CHECKING:
-    from monolith.embedding.table import Table
 
 __all__ = ["SavedShard", "SavedTable", "SharedSnapshot", "TableCut", "read_manifest", "restore", "save"]
 
@@ -36,6 +33,19 @@ _VERSION = 1
 _ROWS_PER_FILE = 1_000_000
 _MOST_FILES = 4
 _MOST_SHARDS = 9999
+
+
+class EngineTable(Protocol):
+    """A table of the engine with its spec: ``Table``, seen from the files it is saved in."""
+
+    spec: TableSpec
+    is_serving: bool
+    _native: _native.Table
+
+    def __len__(self) -> int: ...
+
+    def clear(self) -> None:
+        """Remove all rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +94,7 @@ class SavedTable:
         return sum(int(shard.filter["bytes"]) for shard in self.shards if shard.filter)
 
 
-def save(tables: Sequence[Table], path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
+def save(tables: Sequence[EngineTable], path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
     """Write the tables, all as of one instant per table, to the folder ``path``.
 
     Args:
@@ -103,7 +113,7 @@ class TableCut:
     one waits until this one is written or dropped. Written once; ``drop`` is for a cut that is not wanted any more.
     """
 
-    def __init__(self, tables: Sequence[Table]) -> None:
+    def __init__(self, tables: Sequence[EngineTable]) -> None:
         self._tables = list(tables)
         self._cuts = [_native.Cut(table._native) for table in self._tables]
         self._is_spent = False
@@ -297,7 +307,7 @@ def _write_table(
     folder: Path,
     generation: int,
     index: int,
-    table: Table,
+    table: EngineTable,
     cuts: list[_native.Cut],
     numbers: range,
     count: int,
@@ -335,7 +345,7 @@ def _write_table(
     }
 
 
-def _slices_of(table: Table) -> list[dict[str, Any]]:
+def _slices_of(table: EngineTable) -> list[dict[str, Any]]:
     """What two tables must have in common for the rows of one to mean the same in the other."""
     if table.is_serving:
         parts = [(piece.compressor.kind, piece.compressor.settings()) for piece in table.spec.slices]
@@ -397,7 +407,9 @@ def find_table(saved: Sequence[SavedTable], spec: TableSpec) -> SavedTable | Non
     return next((by_name[name] for name in (spec.name, *spec.extra_restore_names) if name in by_name), None)
 
 
-def restore(table: Table, path: str | PathLike[str], *, clear: bool = True, shard: tuple[int, int] = (0, 1)) -> None:
+def restore(
+    table: EngineTable, path: str | PathLike[str], *, clear: bool = True, shard: tuple[int, int] = (0, 1)
+) -> None:
     """Load the table's rows from the snapshot in ``path``; see ``Table.restore``."""
     saved = find_table(read_manifest(path), table.spec)
     if saved is None:
@@ -405,7 +417,7 @@ def restore(table: Table, path: str | PathLike[str], *, clear: bool = True, shar
     restore_saved(table, saved, clear=clear, shard=shard)
 
 
-def restore_saved(table: Table, saved: SavedTable, *, clear: bool, shard: tuple[int, int]) -> None:
+def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: tuple[int, int]) -> None:
     """Load one saved table. A table that holds rows is touched only after every byte was checked."""
     index, count = shard
     if not 0 <= index < count:
@@ -438,7 +450,7 @@ def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:
     return [shard for number, shard in enumerate(saved.shards) if (number - index) % common == 0]
 
 
-def _check_budget(table: Table, rows: int) -> None:
+def _check_budget(table: EngineTable, rows: int) -> None:
     """Refuse before anything is cleared what could not fit even into an empty table."""
     needed = rows * (4 * table._native.row_words + 16)
     if table.spec.max_bytes is not None and needed > table.spec.max_bytes:
@@ -448,7 +460,7 @@ def _check_budget(table: Table, rows: int) -> None:
         )
 
 
-def check(table: Table, saved: SavedTable) -> None:
+def check(table: EngineTable, saved: SavedTable) -> None:
     """Check every byte of a saved table, and that it fits ``table``."""
     _check_layout(table, saved)
     for shard in saved.shards:
@@ -456,7 +468,7 @@ def check(table: Table, saved: SavedTable) -> None:
     _native.verify_snapshot(table._native, saved.generation, saved.parts)
 
 
-def _check_layout(table: Table, saved: SavedTable) -> None:
+def _check_layout(table: EngineTable, saved: SavedTable) -> None:
     name = table.spec.name
     if saved.is_serving != table.is_serving:
         kind = "a serving table" if saved.is_serving else "a training table"

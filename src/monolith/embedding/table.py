@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from monolith import _native
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import snapshot
-from monolith.embedding._arguments import (
+from monolith.embedding.arguments import (
     Mode,
     as_array,
     as_counts,

@@ -1,6 +1,6 @@
 """Export: a trained model becomes files that a server reads without the user's code and without torch.
 
-``export_model`` writes them and needs torch and onnx; ``program_session`` runs the dense part and needs neither. Names
+``export_model`` writes them and needs torch and onnx; ``ProgramSession`` runs the dense part and needs neither. Names
 are imported when they are first used. Where files lie, :mod:`monolith.artifacts` knows.
 """
 
@@ -10,17 +10,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from monolith.artifacts.program_session import ProgramSession
     from monolith.export.exporter import export_model, export_onnx
     from monolith.export.options import ExportOptions
-    from monolith.export.program_session import ProgramSession
 
 __all__ = ["ExportOptions", "ProgramSession", "export_model", "export_onnx"]
 
 _HOMES = {
-    "export_model": "exporter",
-    "export_onnx": "exporter",
-    "ExportOptions": "options",
-    "ProgramSession": "program_session",
+    "export_model": "monolith.export.exporter",
+    "export_onnx": "monolith.export.exporter",
+    "ExportOptions": "monolith.export.options",
+    "ProgramSession": "monolith.artifacts.program_session",
 }
 
 
@@ -28,4 +28,4 @@ def __getattr__(name: str) -> Any:
     """Import ``name`` on first use."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(importlib.import_module(_HOMES[name]), name)

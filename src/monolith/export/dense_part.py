@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from torch.export.passes import move_to_device_pass
 
 from monolith.artifacts.export_manifest import DenseProgram, TensorInfo
+from monolith.artifacts.program_session import ProgramSession
+from monolith.artifacts.torch_session import NAMES_FILE, WEIGHT_PREFIX, TorchSession
 from monolith.core.durable_files import write_synced
 from monolith.core.errors import ConfigError
 from monolith.export.onnx_program import OnnxProgram, convert
 from monolith.export.options import ExportOptions
-from monolith.export.program_session import ProgramSession
 from monolith.export.sample_inputs import SAMPLE_SIZES, sample_inputs
-from monolith.export.torch_session import NAMES_FILE, WEIGHT_PREFIX, TorchSession
 from monolith.export.tracing import TracedModel, input_names, trace
 from monolith.features import Model
 

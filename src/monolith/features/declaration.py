@@ -152,6 +152,10 @@ class Declaration:
             max_bytes=owner.max_bytes,
         )
 
+    def has_feature(self, name: FeatureName) -> bool:
+        """Return whether a feature of this name, or with the name of this slot, is declared."""
+        return self._resolve(name, None)[0] in self.features
+
     def feature(self, name: FeatureName) -> EmbeddingFeature:
         """Return a declared feature by its name or slot.
 

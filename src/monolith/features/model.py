@@ -187,60 +187,6 @@ class Model(nn.Module):
         """Declare a dense input, ``batch.dense[name]``; ``options`` are those of ``monolith.data.DenseFeature``."""
         self.declaration.add_dense(name, width=width, **options)
 
-    # --- the original's names -----------------------------------------------------------------------------------------
-
-    def create_embedding_feature_column(
-        self,
-        feature_name: FeatureName,
-        occurrence_threshold: int | None = None,
-        expire_time: int = 36500,
-        max_seq_length: int = 0,
-        shared_name: FeatureName | None = None,
-        combiner: str | None = None,
-        *,
-        slot: int | None = None,
-    ) -> None:
-        """``embedding_feature`` by its older name; a feature that is known already is left as it is."""
-        combiners: dict[str, Combiner] = {"reduce_sum": "sum", "reduce_mean": "mean", "first_n": "first"}
-        if combiner is not None and combiner not in combiners:
-            raise ConfigError(f"combiner is {combiner!r}; use one of {', '.join(combiners)}")
-        if self.declaration._resolve(feature_name, None)[0] in self.declaration.features:
-            return
-        self.embedding_feature(
-            feature_name,
-            slot=slot,
-            shared_with=shared_name,
-            combiner=None if combiner is None else combiners[combiner],
-            max_sequence_length=max_seq_length,
-            expire_days=expire_time,
-            occurrence_threshold=occurrence_threshold or 0,
-        )
-
-    def lookup_embedding_slice(
-        self,
-        features: FeatureNames,
-        slice_name: str,
-        slice_dim: int | None = None,
-        initializer: Initializer | None = None,
-        optimizer: Optimizer | None = None,
-        compressor: Compressor | None = None,
-        learning_rate_fn: float | LearningRateFunction | None = None,
-        group_out_type: Literal["add_n", "concat"] = "add_n",
-        out_type: Out | Literal["addn"] | None = None,
-    ) -> EmbeddingSlice:
-        """``embedding_slice`` by its older name."""
-        return self.embedding_slice(
-            features,
-            slice_name,
-            slice_dim,
-            initializer=initializer,
-            optimizer=optimizer,
-            compressor=compressor,
-            learning_rate=learning_rate_fn,
-            out=out_type,
-            group_out=group_out_type,
-        )
-
     # --- use ----------------------------------------------------------------------------------------------------------
 
     def attach(self, store: EmbeddingStore) -> Embedder:

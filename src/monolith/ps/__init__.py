@@ -5,10 +5,22 @@ Needs gRPC (``pip install 'monolith[train]'``), and no torch.
 
 from __future__ import annotations
 
-from monolith.ps.client import PsClient
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from monolith.ps.config import ServerConfig
-from monolith.ps.security import Security
 from monolith.ps.server import ParameterServer
 from monolith.ps.store import RemoteStore, Restart
+from monolith.rpc.security import Security
+
+if TYPE_CHECKING:
+    from monolith.compat.ps_client import PsClient
 
 __all__ = ["ParameterServer", "PsClient", "RemoteStore", "Restart", "Security", "ServerConfig"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``PsClient``, which is part of ``monolith.compat``, on first use."""
+    if name != "PsClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return importlib.import_module("monolith.compat.ps_client").PsClient

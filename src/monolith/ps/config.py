@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolith.core.errors import ConfigError
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 
 __all__ = ["ServerConfig"]
 

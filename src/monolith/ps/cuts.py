@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from monolith.artifacts.delta_log import LogPosition
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding.snapshot import TableCut
-from monolith.ps.durable_log import LogPosition
 from monolith.ps.tables import FlushedLog, ShardTables
 
 __all__ = ["WaitingCut"]

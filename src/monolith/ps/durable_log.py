@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from monolith import _native
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, remove_log
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, position_in, remove_log
 from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
 from monolith.embedding.multi_table import MultiTable
 from monolith.embedding.snapshot import SavedTable
 
-__all__ = ["DurableLog", "LogPosition", "position_in"]
+__all__ = ["DurableLog"]
 
 logger = logging.getLogger(__name__)
 
@@ -233,11 +233,3 @@ class DurableLog:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
-
-
-def position_in(saved: Sequence[SavedTable], index: int, shards: int) -> LogPosition | None:
-    """Return the segment that a snapshot contains of a shard's log; None when it says nothing of that shard."""
-    if not saved or len(saved[0].shards) != shards:
-        return None
-    log = saved[0].shards[index].log
-    return None if log is None else LogPosition(**log)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from monolith.core.errors import ConfigError
-from monolith.ps import _grpc, messages
-from monolith.ps.security import Security
+from monolith.ps import messages
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 
 __all__ = ["MAX_MESSAGE_BYTES", "Greeting", "ServerLink"]
 
@@ -57,7 +58,7 @@ class ServerLink:
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdecimal()):
             raise ConfigError(f"address of a parameter server is {address!r}; give host:port")
-        self._channel = _grpc.open_channel(self.address, security or Security(), max_message_bytes)
+        self._channel = grpc.open_channel(self.address, security or Security(), max_message_bytes)
         self._calls = {
             verb: self._channel.unary_unary(
                 f"/{service}/{verb}",
@@ -84,8 +85,8 @@ class ServerLink:
         """
         try:
             return call.result()
-        except _grpc.CallError as error:
-            raise _grpc.translated(error, verb, self.address) from error
+        except grpc.CallError as error:
+            raise grpc.translate_error(error, verb, self.address) from error
 
     def call(self, verb: str, request: Any, timeout_s: float | None) -> Any:
         """Send a request and return the answer; see ``finish``."""

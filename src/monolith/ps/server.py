@@ -14,15 +14,16 @@ from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ArtifactError
 from monolith.discovery import ServiceInfo
-from monolith.ps import _grpc
 from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import WaitingCut
 from monolith.ps.data_plane import DataPlane
 from monolith.ps.durable_log import DurableLog
 from monolith.ps.health import Health
-from monolith.ps.metrics import MetricsPage
+from monolith.ps.metrics import serve_metrics
 from monolith.ps.service import Drain, PsService
 from monolith.ps.tables import ShardTables
+from monolith.rpc import grpc
+from monolith.telemetry.page import MetricsPage
 
 __all__ = ["ParameterServer"]
 
@@ -69,7 +70,7 @@ class ParameterServer:
         )
         threads = config.threads + config.max_barrier_waiters
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="ps")
-        self._server = _grpc.make_server(
+        self._server = grpc.make_server(
             self._workers, self.service.handlers(), config.security, config.max_message_bytes
         )
         self._metrics: MetricsPage | None = None
@@ -93,10 +94,10 @@ class ParameterServer:
             if config.recover_from is not None:
                 self.tables.recover(config.recover_from)
                 logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
-            port = _grpc.bind(self._server, _joined(config.host, config.port), config.security)
+            port = grpc.bind(self._server, _joined(config.host, config.port), config.security)
             self.address = _joined(config.advertised_host or config.host, port)
             if config.metrics_port is not None:
-                self._metrics = MetricsPage(self.service, self.tables, self.health, config.host, config.metrics_port)
+                self._metrics = serve_metrics(self.service, self.tables, self.health, config.host, config.metrics_port)
                 self.metrics_address = _joined(config.advertised_host or config.host, self._metrics.port)
         except BaseException:
             if self._log is not None:

@@ -13,17 +13,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from monolith import _native
+from monolith.artifacts.delta_log import LogPosition
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ConfigError, RpcTimeout, ShardUnavailable
-from monolith.ps import _grpc, messages
+from monolith.ps import messages
 from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
-from monolith.ps.call_figures import CallFigures
 from monolith.ps.cuts import WaitingCut
-from monolith.ps.durable_log import LogPosition
 from monolith.ps.health import Health
 from monolith.ps.single_table import SingleTableCalls
 from monolith.ps.tables import FlushedLog, ShardTables
+from monolith.rpc import grpc
+from monolith.telemetry.histogram import CallMetrics
 
 __all__ = ["DataPlaneOffer", "Drain", "PsService"]
 
@@ -105,19 +106,19 @@ class PsService:
         self._single = SingleTableCalls(tables, default_dim)
         self.barriers = Barriers(max_barrier_waiters, clock)
         """Where workers meet."""
-        self.figures = CallFigures(clock)
+        self.call_metrics = CallMetrics(clock)
         """Calls over gRPC."""
 
     def handlers(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the handlers of both services, by the services' names."""
-        training: dict[str, _grpc.Handler] = {
+        training: dict[str, grpc.Handler] = {
             "Lookup": self._lookup,
             "ApplyGradients": self._apply_gradients,
             "Barrier": self._barrier,
             "HealthCheck": self._health_check,
             "GetStats": self._get_stats,
         }
-        own: dict[str, _grpc.Handler] = {
+        own: dict[str, grpc.Handler] = {
             "Connect": self._connect,
             "FusedPull": self._fused_pull,
             "FusedPush": self._fused_push,
@@ -136,14 +137,14 @@ class PsService:
             "Drain": self._begin_drain,
         }
         return {
-            messages.TRAINING_SERVICE: _grpc.method_handlers(messages.TRAINING_METHODS, self._measured(training)),
-            messages.SERVICE: _grpc.method_handlers(messages.METHODS, self._measured(own)),
+            messages.TRAINING_SERVICE: grpc.method_handlers(messages.TRAINING_METHODS, self._measured(training)),
+            messages.SERVICE: grpc.method_handlers(messages.METHODS, self._measured(own)),
         }
 
-    def _measured(self, handlers: Mapping[str, _grpc.Handler]) -> dict[str, _grpc.Handler]:
-        def measured(verb: str, answer: _grpc.Handler) -> _grpc.Handler:
+    def _measured(self, handlers: Mapping[str, grpc.Handler]) -> dict[str, grpc.Handler]:
+        def measured(verb: str, answer: grpc.Handler) -> grpc.Handler:
             def call(request: Any, context: Any) -> Any:
-                with self.figures.call(verb) as outcome:
+                with self.call_metrics.call(verb) as outcome:
                     response = answer(request, context)
                     outcome.has_failed = getattr(response, "status_code", 0) != 0
                     return response
@@ -186,11 +187,11 @@ class PsService:
             ]
         )
 
-    # --- barrier, health, figures ---
+    # --- barrier, health, metrics ---
 
     def _barrier(self, request: messages.BarrierRequest, context: Any) -> messages.BarrierResponse:
         result = self.barriers.wait(
-            request.barrier_id, request.worker_id, request.num_workers, request.timeout_ms, _grpc.on_cancel(context)
+            request.barrier_id, request.worker_id, request.num_workers, request.timeout_ms, grpc.on_cancel(context)
         )
         return messages.BarrierResponse(
             status_code=result.status, error_message=result.message, num_arrived=result.num_arrived
@@ -231,12 +232,12 @@ class PsService:
         )
 
     def calls(self) -> Mapping[str, Mapping[str, Any]]:
-        """Return figures per call: those of gRPC by their names, and pull and push over whatever transport."""
+        """Return metrics per call: those of gRPC by their names, and pull and push over any transport."""
         try:
             native = self._tables.shard.stats()
         except ShardUnavailable:
             native = {}
-        return {**self.figures.by_call(), **{name: native[name] for name in ("pull", "push") if name in native}}
+        return {**self.call_metrics.snapshot(), **{name: native[name] for name in ("pull", "push") if name in native}}
 
     # --- a training ---
 
@@ -365,6 +366,6 @@ def _added(calls: Mapping[str, Mapping[str, Any]], *names: str) -> tuple[int, in
     return sum(one["count"] for one in found), sum(one["sum_us"] for one in found)
 
 
-def _average(figures: tuple[int, int]) -> int:
-    count, sum_us = figures
+def _average(metrics: tuple[int, int]) -> int:
+    count, sum_us = metrics
     return max(1, sum_us // count) if count else 0

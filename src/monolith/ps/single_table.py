@@ -14,10 +14,10 @@ import numpy as np
 
 from monolith.core.clock import Deadline
 from monolith.core.errors import ConfigError, DimensionMismatch, MonolithError, RpcTimeout
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.store import Ids
 from monolith.embedding.table import Table
 from monolith.ps.messages import ApplyGradientsRequest, ApplyGradientsResponse, LookupRequest, LookupResponse
-from monolith.ps.shard_map import shard_of
 from monolith.ps.tables import ShardTables
 
 __all__ = ["SingleTableCalls"]

@@ -18,23 +18,22 @@ from typing import Literal, Self, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from monolith.artifacts.delta_log import LogPosition, position_in
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy, retry
-from monolith.embedding._arguments import as_counts, as_ids, as_rates, as_rows, check_step, check_time
+from monolith.embedding.arguments import as_counts, as_ids, as_rates, as_rows, check_step, check_time
 from monolith.embedding.multi_table import RestoreReport
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.snapshot import read_manifest
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.ps import messages
 from monolith.ps.agreement import encode_specs
 from monolith.ps.checkpoint import RemoteCut
-from monolith.ps.durable_log import LogPosition, position_in
 from monolith.ps.fan_out import call_all
 from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import MAX_MESSAGE_BYTES, Greeting, ServerLink
-from monolith.ps.security import Security
-from monolith.ps.shard_map import shard_of
 from monolith.ps.transport import (
     DataPlaneTransport,
     GrpcTransport,
@@ -43,6 +42,7 @@ from monolith.ps.transport import (
     Transport,
     data_plane_addresses,
 )
+from monolith.rpc.security import Security
 
 __all__ = ["RemoteStore", "Restart", "TransportName"]
 

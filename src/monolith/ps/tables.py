@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from monolith import _native
+from monolith.artifacts.delta_log import LogPosition
 from monolith.core.errors import ConfigError, SchemaMismatch, ShardUnavailable
 from monolith.embedding.multi_table import MultiTable, RestoreReport
 from monolith.embedding.optimizers import Sgd
@@ -24,7 +25,7 @@ from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.store import Ids, Rows
 from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
-from monolith.ps.durable_log import DurableLog, LogPosition
+from monolith.ps.durable_log import DurableLog
 
 __all__ = ["FlushedLog", "ShardTables"]
 

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.core.errors import RpcTimeout
+from monolith.embedding.shard_map import divide
 from monolith.embedding.store import Ids, Rows
 from monolith.ps import messages
 from monolith.ps.fan_out import call_all
 from monolith.ps.fused import PushPart, decode_rows, encode_pull, encode_push
 from monolith.ps.link import Greeting, ServerLink
-from monolith.ps.shard_map import divide
 
 __all__ = ["DataPlaneTransport", "GrpcTransport", "Push", "TablePush", "Transport", "data_plane_addresses"]
 

@@ -18,15 +18,15 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from monolith.core import metrics
 from monolith.core.errors import ConfigError, CutRefused, InvalidRequest
 from monolith.data import Batch
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
 from monolith.serving.canary_measures import CanaryLimits, Measures, measured
 from monolith.serving.canary_sample import RecordSample, read_sample
-from monolith.serving.figures import Samples
 from monolith.serving.servable import Servable
+from monolith.telemetry import names as metrics
+from monolith.telemetry.text import Samples
 
 __all__ = ["Canary", "CanaryLimits", "CanarySettings", "Guarded"]
 

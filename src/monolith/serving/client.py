@@ -30,10 +30,10 @@ from monolith.core.errors import (
     ServingError,
     ShardUnavailable,
 )
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
+from monolith.rpc.status import Code
 from monolith.serving import messages
 from monolith.serving.loaded_model import DEGRADED, DegradedOutputs
-from monolith.serving.status import Code
 from monolith.serving.tensors import encode_tensor, read_tensor
 
 __all__ = ["Client", "Records", "Version"]
@@ -203,11 +203,11 @@ class _Grpc:
     name: Literal["grpc"] = "grpc"
 
     def __init__(self, address: str, security: Security, max_message_bytes: int) -> None:
-        from monolith.ps import _grpc
+        from monolith.rpc import grpc
 
         self._address = address
-        self._errors = _grpc.CallError
-        self._channel = _grpc.open_channel(address, security, max_message_bytes)
+        self._errors = grpc.CallError
+        self._channel = grpc.open_channel(address, security, max_message_bytes)
         services = (
             (messages.PREDICTION_SERVICE, messages.PREDICTION_METHODS),
             (messages.MODEL_SERVICE, messages.MODEL_METHODS),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolith.core.errors import ConfigError
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
 from monolith.serving.model_config import ModelConfig
 

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from monolith.artifacts.delta_log import Cut
-from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.serving.canary import Canary
-from monolith.serving.figures import Histogram, Samples
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
 from monolith.sync.subscription import Subscription
+from monolith.telemetry import names as metrics
+from monolith.telemetry.histogram import Histogram
+from monolith.telemetry.text import Samples
 
 __all__ = ["Following", "Source", "StreamSettings", "StreamSource", "parse_sources"]
 
@@ -222,8 +223,8 @@ class Following:
         now_s = self._clock.now_s()
         found = [((name, str(version)), status) for (name, version), status in self.statuses().items()]
         with self._lock:
-            waits = [((model,), each.figures()) for model, each in self._waits.items()]
-            events = [((model,), each.figures()) for model, each in self._events.items()]
+            waits = [((model,), each.snapshot()) for model, each in self._waits.items()]
+            events = [((model,), each.snapshot()) for model, each in self._events.items()]
         sequences: list[tuple[tuple[str, ...], Any]] = [
             ((*key, str(shard)), sequence)
             for key, status in found

@@ -9,9 +9,10 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from monolith._proto.messages import parse_bytes
 from monolith.core.errors import InvalidRequest, ModelNotFound, RecordCorrupt
-from monolith.data.records._protobuf import parse_bytes
-from monolith.ps import _grpc
+from monolith.rpc import grpc
+from monolith.rpc.status import Code, code_of, text_of
 from monolith.serving import messages
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.loaded_model import DEGRADED
@@ -19,7 +20,6 @@ from monolith.serving.metadata import model_spec, signature_map, status_message
 from monolith.serving.model_config import ModelConfig, configs_of
 from monolith.serving.request_log import RequestLog
 from monolith.serving.scoring import Question, Scoring
-from monolith.serving.status import Code, code_of, text_of
 from monolith.serving.tensors import encode_outputs, read_tensor
 
 __all__ = ["GrpcServices"]
@@ -63,13 +63,13 @@ class GrpcServices:
         """Return gRPC's handlers by service."""
         refused = {verb: _refusing(verb, reason) for verb, reason in _REFUSED.items()}
         return {
-            messages.PREDICTION_SERVICE: _grpc.bytes_handlers(
+            messages.PREDICTION_SERVICE: grpc.bytes_handlers(
                 {"Predict": self._predict, "GetModelMetadata": _guarded(self._metadata), **refused}
             ),
-            messages.MODEL_SERVICE: _grpc.bytes_handlers(
+            messages.MODEL_SERVICE: grpc.bytes_handlers(
                 {"GetModelStatus": _guarded(self._status), "HandleReloadConfigRequest": _guarded(self._reload)}
             ),
-            messages.HEALTH_SERVICE: _grpc.bytes_handlers({"Check": _guarded(self._check)}),
+            messages.HEALTH_SERVICE: grpc.bytes_handlers({"Check": _guarded(self._check)}),
         }
 
     def _predict(self, payload: bytes, context: Any) -> bytes:
@@ -77,10 +77,10 @@ class GrpcServices:
             request = _parsed(messages.PredictRequest, payload)
             question = _question(request)
         except Exception as error:
-            return _grpc.abort(context, code_of(error), text_of(error))
+            return grpc.abort(context, code_of(error), text_of(error))
         answer = self._scoring.answer(question, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
         if answer.error is not None:
-            return _grpc.abort(context, code_of(answer.error), text_of(answer.error))
+            return grpc.abort(context, code_of(answer.error), text_of(answer.error))
         if answer.missing:
             context.set_trailing_metadata(((DEGRADED.lower(), answer.missing),))
         hosted = answer.hosted
@@ -167,13 +167,13 @@ def _guarded(answer: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], by
             code = code_of(error)
             if code == Code.INTERNAL:
                 logger.exception("a call failed")
-            return _grpc.abort(context, code, text_of(error))
+            return grpc.abort(context, code, text_of(error))
 
     return call
 
 
 def _refusing(verb: str, reason: str) -> Callable[[bytes, Any], bytes]:
     def call(payload: bytes, context: Any) -> bytes:
-        return _grpc.abort(context, Code.UNIMPLEMENTED, f"{verb} is not served: {reason}")
+        return grpc.abort(context, Code.UNIMPLEMENTED, f"{verb} is not served: {reason}")
 
     return call

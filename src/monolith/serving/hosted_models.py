@@ -27,10 +27,10 @@ from pathlib import Path
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
 from monolith.core.pace import unhurried
+from monolith.rpc.status import code_of, text_of
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions
-from monolith.serving.status import code_of, text_of
 
 __all__ = ["HostedModels"]
 

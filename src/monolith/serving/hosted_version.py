@@ -9,8 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from monolith.rpc.status import Code
 from monolith.serving.loaded_model import LoadedModel
-from monolith.serving.status import Code
 
 __all__ = ["HostedVersion", "State", "VersionStatus"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.records._protobuf import message_class, parse_text, write_text
+from monolith._proto.messages import message_class, parse_text, write_text
 from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from typing import Any, Literal, TypeAlias
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ModelNotReady, RpcTimeout, ShardUnavailable
-from monolith.ps import _grpc
-from monolith.ps.security import Security
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
+from monolith.rpc.status import Code
 from monolith.serving import messages
 from monolith.serving.remote_addresses import Addresses, Place
 from monolith.serving.request_deadline import request_deadline_s
-from monolith.serving.status import Code
 
 __all__ = ["Ask", "Outcome", "RemoteCalls", "RemoteSettings", "Verb"]
 
@@ -212,7 +212,7 @@ class RemoteCalls:
         found = self._replicas.get(address)
         if found is None:
             settings = self.settings
-            channel = _grpc.open_channel(address, settings.security, settings.max_message_bytes)
+            channel = grpc.open_channel(address, settings.security, settings.max_message_bytes)
             found = self._replicas[address] = _Replica(address, channel)
         return found
 

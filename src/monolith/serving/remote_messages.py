@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from monolith._proto.messages import parse_bytes
 from monolith.core.errors import InvalidRequest, RecordCorrupt, ShardUnavailable
-from monolith.data.records._protobuf import parse_bytes
 from monolith.serving import messages
 from monolith.serving.cut_history import CutKey, OtherCut
 from monolith.serving.tensors import data_type, read_tensor

@@ -12,8 +12,8 @@ import numpy as np
 
 from monolith.artifacts.export_manifest import ExportManifest, ServedTable
 from monolith.core.errors import ShardUnavailable
+from monolith.embedding.shard_map import Division, divide
 from monolith.embedding.store import Ids, Rows
-from monolith.ps.shard_map import Division, divide
 from monolith.serving.cut_history import CutKey, OtherCut
 from monolith.serving.remote_calls import Ask, RemoteCalls
 from monolith.serving.remote_messages import predict_request, read_outputs

@@ -16,13 +16,13 @@ from urllib.parse import unquote
 
 from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import InvalidRequest
+from monolith.rpc.status import Code, code_of, http_status, text_of
 from monolith.serving.http_server import Reply, Request
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
 from monolith.serving.rest_json import encode_answer, only_input, parse_body
 from monolith.serving.scoring import Answer, Question, Scoring
-from monolith.serving.status import Code, code_of, http_status, text_of
 
 __all__ = ["Rest", "error_body"]
 

@@ -13,13 +13,13 @@ from typing import Any
 from monolith.artifacts.export_manifest import SERVING_DEFAULT
 from monolith.core.clock import Clock
 from monolith.core.errors import RpcTimeout
+from monolith.rpc.status import Code, code_of
 from monolith.serving.batching import BatchQueue, Job
-from monolith.serving.figures import Figures
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
 from monolith.serving.loaded_model import DegradedOutputs, Outputs
+from monolith.serving.metrics import ServingMetrics
 from monolith.serving.predict import make_work
-from monolith.serving.status import Code, code_of
 
 __all__ = ["Answer", "Question", "Scoring"]
 
@@ -59,14 +59,14 @@ class Scoring:
     Args:
         models: Who answers.
         queue: Where questions wait.
-        figures: Where they are counted.
+        metrics: Where they are counted.
         clock: Measures them.
     """
 
-    def __init__(self, models: HostedModels, queue: BatchQueue, figures: Figures, clock: Clock) -> None:
+    def __init__(self, models: HostedModels, queue: BatchQueue, metrics: ServingMetrics, clock: Clock) -> None:
         self.models = models
         self._queue = queue
-        self._figures = figures
+        self._metrics = metrics
         self._clock = clock
 
     def ask(
@@ -130,9 +130,9 @@ class Scoring:
         _forget_where(error)
         # A name that nobody configured is not made a label: there would be no end of them.
         name = question.model if hosted is not None else ""
-        self._figures.request(name, api, code, self._clock.monotonic_s() - started_s)
+        self._metrics.request(name, api, code, self._clock.monotonic_s() - started_s)
         if isinstance(outputs, DegradedOutputs):
-            self._figures.degraded(name)
+            self._metrics.degraded(name)
         try:
             then(Answer(hosted, question.signature, outputs, error))
         finally:

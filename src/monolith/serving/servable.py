@@ -31,6 +31,8 @@ from monolith.artifacts.export_manifest import (
     read_export_manifest,
 )
 from monolith.artifacts.export_warmup import decode_warmup
+from monolith.artifacts.program_session import ProgramSession
+from monolith.artifacts.torch_session import TorchSession
 from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
 from monolith.core.pace import rest
 from monolith.data import Batch
@@ -38,8 +40,6 @@ from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
 from monolith.embedding.store import Rows
-from monolith.export.program_session import ProgramSession
-from monolith.export.torch_session import TorchSession
 from monolith.features import Declaration, Embedder
 from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
 from monolith.serving.dense_states import DenseState, DenseStates

@@ -7,9 +7,9 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
+from monolith.artifacts.program_session import ProgramSession
+from monolith.artifacts.torch_session import TorchSession
 from monolith.embedding.store import Ids, Rows
-from monolith.export.program_session import ProgramSession
-from monolith.export.torch_session import TorchSession
 from monolith.serving.cut_history import CutKey
 
 __all__ = ["Arrays", "DenseRunner", "OwnProgram", "PartialRows", "RowSource"]

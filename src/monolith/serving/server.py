@@ -13,20 +13,21 @@ from typing import Self
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
-from monolith.ps import _grpc
-from monolith.ps.security import Security
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 from monolith.serving.batching import BatchQueue
 from monolith.serving.config import ServingConfig
-from monolith.serving.figures import Figures, Samples, metrics_page
 from monolith.serving.grpc_services import GrpcServices
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
 from monolith.serving.http_server import HttpLimits, HttpServer
 from monolith.serving.loaded_model import Loader
+from monolith.serving.metrics import ServingMetrics, metrics_page
 from monolith.serving.model_config import ModelConfig, parse_model_configs
 from monolith.serving.request_log import RequestLog
 from monolith.serving.rest import Rest, error_body
 from monolith.serving.scoring import Scoring
+from monolith.telemetry.text import Samples
 
 __all__ = ["ModelServer"]
 
@@ -40,7 +41,7 @@ class ModelServer:
         config: What it serves, and where.
         loader: Loads the version that is in a folder.
         clock: Measures requests, deadlines and retries.
-        figures: Where things are counted; given where others count there too.
+        metrics: Where things are counted; given where others count there too.
         samples: Gives further numbers for the page of metrics.
     """
 
@@ -50,13 +51,13 @@ class ModelServer:
         loader: Loader,
         clock: Clock | None = None,
         *,
-        figures: Figures | None = None,
+        metrics: ServingMetrics | None = None,
         samples: Callable[[], Iterable[Samples]] = tuple,
     ) -> None:
         clock = clock or SystemClock()
         self._samples = samples
         self.config = config
-        self.figures = figures or Figures()
+        self.metrics = metrics or ServingMetrics()
         self.models = HostedModels(
             loader,
             warm_up=_warm_up if config.warm_up else None,
@@ -65,9 +66,9 @@ class ModelServer:
             load_retries=config.load_retries,
             retry_interval_s=config.load_retry_interval_s,
         )
-        self.queue = BatchQueue(config.batching, clock, self.figures.batch)
-        self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.figures.logged)
-        self._scoring = Scoring(self.models, self.queue, self.figures, clock)
+        self.queue = BatchQueue(config.batching, clock, self.metrics.batch)
+        self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.metrics.logged)
+        self._scoring = Scoring(self.models, self.queue, self.metrics, clock)
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
         self._grpc: object | None = None
@@ -157,7 +158,7 @@ class ModelServer:
             self._scoring, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
         )
         self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
-        server = _grpc.make_server(
+        server = grpc.make_server(
             self._workers,
             services.handlers(),
             config.security,
@@ -165,7 +166,7 @@ class ModelServer:
             config.max_calls,
             config.grpc_options,
         )
-        bound = _grpc.bind(server, _joined(config.host, port), config.security)
+        bound = grpc.bind(server, _joined(config.host, port), config.security)
         server.start()
         self._grpc = server
         self.address = _joined(config.host, bound)
@@ -174,7 +175,7 @@ class ModelServer:
         config = self.config
         rest = Rest(
             self._scoring,
-            lambda: metrics_page(self.figures, self.models, self.queue, self.is_ready, self._samples()),
+            lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._samples()),
             config.metrics_path,
             lambda: self.is_ready,
             config.security.token,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from monolith._proto.messages import message_class, parse_bytes
 from monolith.core.errors import ConfigError, RecordCorrupt, ShardUnavailable
-from monolith.data.records._protobuf import message_class, parse_bytes
 from monolith.data.records.messages import STANDARD
 from monolith.embedding.store import Ids, Rows
 

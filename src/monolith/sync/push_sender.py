@@ -12,18 +12,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias, cast
 
-from monolith.core import metrics
 from monolith.core.clock import Clock
 from monolith.core.errors import MonolithError, RpcTimeout, ShardUnavailable
-from monolith.core.metrics import Metric
 from monolith.core.retry import RetryPolicy
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.store import Ids, Rows
-from monolith.ps import _grpc
-from monolith.ps.security import Security
-from monolith.ps.shard_map import shard_of
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import PushTarget
+from monolith.telemetry import names as metrics
+from monolith.telemetry.names import Metric
 
 __all__ = ["Export", "PushSettings", "RowSource", "Sender", "SenderStatus"]
 
@@ -113,7 +113,7 @@ class Sender:
         self._error: Exception | None = None
         self._is_ended = self._is_hurried = False
         security = settings.security if target.is_encrypted else Security(token=settings.security.token)
-        self._channel = cast(Any, _grpc.open_channel(target.address, security, 2 * MAX_BYTES))
+        self._channel = cast(Any, grpc.open_channel(target.address, security, 2 * MAX_BYTES))
         self._call = self._channel.unary_unary(_PREDICT)
         self._was_ready = False
         self._channel.subscribe(self._on_connectivity)
@@ -220,8 +220,8 @@ class Sender:
         request = self._assignments.request(self.target.model, rows)
         try:
             answer = self._call(request, timeout=self._settings.timeout_s)
-        except _grpc.CallError as error:
-            raise _grpc.translated(error, "Predict", self.target.address) from error
+        except grpc.CallError as error:
+            raise grpc.translate_error(error, "Predict", self.target.address) from error
         return self._assignments.read_answer(answer, rows)
 
     def _put_back(self, lot: Mapping[str, Ids]) -> None:

@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from monolith.artifacts.delta_log import DeltaReader, LogPosition
+from monolith.artifacts.delta_log import DeltaReader, LogPosition, position_in
 from monolith.core.errors import ConfigError
 from monolith.embedding.snapshot import read_manifest
-from monolith.ps.durable_log import position_in
 from monolith.sync.base import Base
 from monolith.sync.publisher import RowState, Weights
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from monolith.data.records._protobuf import message_class
+from monolith._proto.messages import message_class
 from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any, Self
 
 from monolith.artifacts.delta_log import LogPosition, read_cut
 from monolith.core.errors import ArtifactError, ConfigError
-from monolith.ps import _grpc
-from monolith.ps.security import Security
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 from monolith.sync.stream_messages import METHODS, PIECE_BYTES, SERVICE, FollowRequest, FollowResponse
 from monolith.sync.stream_pieces import CutPieces
 
@@ -54,9 +54,9 @@ class StreamServer:
         self._poll_s = poll_s
         self._ended = threading.Event()
         self._workers = ThreadPoolExecutor(_MAX_SUBSCRIBERS, thread_name_prefix="sync")
-        self._server = _grpc.make_server(
+        self._server = grpc.make_server(
             self._workers,
-            {SERVICE: _grpc.stream_handlers(METHODS, {"Follow": self._follow})},
+            {SERVICE: grpc.stream_handlers(METHODS, {"Follow": self._follow})},
             self._security,
             2 * PIECE_BYTES,
             max_calls=_MAX_SUBSCRIBERS,
@@ -72,7 +72,7 @@ class StreamServer:
         """
         host, port = self._place
         joined = f"[{host}]" if ":" in host else host
-        self.address = f"{joined}:{_grpc.bind(self._server, f'{joined}:{port}', self._security)}"
+        self.address = f"{joined}:{grpc.bind(self._server, f'{joined}:{port}', self._security)}"
         self._server.start()
         logger.info("published cuts are streamed address=%s folder=%s", self.address, self._root)
         return self.address

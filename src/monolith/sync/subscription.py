@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 
 from monolith.core.errors import ConfigError, MonolithError
-from monolith.ps import _grpc
-from monolith.ps.security import Security
+from monolith.rpc import grpc
+from monolith.rpc.security import Security
 from monolith.sync.stream_cache import StreamCache
 from monolith.sync.stream_messages import METHODS, PIECE_BYTES, SERVICE, FollowRequest, Position
 
@@ -105,7 +105,7 @@ class Subscription:
         request = FollowRequest(
             shards=[Position(log=each.log, sequence=each.sequence) for _, each in sorted(held.items())]
         )
-        channel = _grpc.open_channel(self.address, self._security, 2 * PIECE_BYTES)
+        channel = grpc.open_channel(self.address, self._security, 2 * PIECE_BYTES)
         has_come = False
         try:
             call = channel.unary_stream(
@@ -128,8 +128,8 @@ class Subscription:
                     self._renews = True
                     return True
             return has_come
-        except _grpc.CallError as error:
-            raise _grpc.translated(error, "Follow", self.address) from error
+        except grpc.CallError as error:
+            raise grpc.translate_error(error, "Follow", self.address) from error
         finally:
             self._call = None
             cache.begin()

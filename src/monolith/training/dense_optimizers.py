@@ -41,7 +41,7 @@ DENSE_OPTIMIZERS: Mapping[str, Factory] = {
     "sgd": torch.optim.SGD,
     "shampoo": _own(Shampoo),
 }
-"""Name to what makes it from (parameters, lr=, further options)."""
+"""Factory by optimizer name; takes (parameters, lr=, further options)."""
 
 
 def make_optimizers(

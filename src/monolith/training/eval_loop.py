@@ -1,6 +1,6 @@
 """Evaluating beside a training: the newest checkpoint, again and again, until the last one.
 
-What a checkpoint is, where it lies and how it is evaluated are arguments; this module only waits and counts.
+Listing and evaluating checkpoints are arguments; this module waits and counts.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def follow_checkpoints(
     when no new one came for ``timeout_s``.
 
     Args:
-        list_checkpoints: Tells what is there.
+        list_checkpoints: Returns the checkpoints of the folder.
         max_steps: The step with which the training ends; None = only time ends the waiting.
         timeout_s: Seconds without a new checkpoint; the time that the caller spends on one does not count. None waits
             for ever.

@@ -1,10 +1,10 @@
-"""Feature engineering only: what the data pipeline makes is written to files, and no model is trained.
+"""Feature engineering only: write the batches of the data pipeline to files, without training a model.
 
 The files hold ExampleBatch records in the default framing (an empty sort id), so they are read again by::
 
     mt.data.files("<model_dir>/features/*.pb", record="example_batch", schema=...)
 
-Features have the names they have in the batch. Nothing here knows a model.
+Features keep their names of the batch.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["FeatureFiles", "encode_batch", "write_features"]
 
 BATCHES_PER_FILE = 100
 
-_MISSING_LABEL = float(np.finfo(np.float32).min)  # what the original writes where there is no label
+_MISSING_LABEL = float(np.finfo(np.float32).min)  # the original's value for a missing label
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeatureFiles:
-    """What was written."""
+    """The written files."""
 
     paths: tuple[Path, ...]
     """The files, in the order of their batches; none when there was no batch."""
@@ -98,7 +98,7 @@ def encode_batch(batch: Batch, line_fields: LineIdFields | None = None) -> bytes
     """Return a batch as a serialized ExampleBatch.
 
     Ids become ``fid_v2_list``, numbers ``float_list`` or ``int64_list``, strings ``bytes_list``. Labels, weight and
-    what is known of each row (time, uid, actions, sample rate, extras) are in the format's own columns. A shared
+    the row fields (time, uid, actions, sample rate, extras) are in the format's own columns. A shared
     feature stays stored once.
     """
     family = messages.with_line_id(line_fields or LineIdFields.standard())
@@ -145,7 +145,7 @@ def _rows_of(values: Array, rows: int) -> tuple[str, list[list[Any]]]:
 
 
 def _line_ids(batch: Batch, family: Messages) -> list[Message]:
-    """What is known of each row, as LineId messages."""
+    """Return the row fields as LineId messages."""
     columns: dict[str, list[list[Any]]] = {
         "req_time": _column(batch.event_time_s),
         "uid": _column(batch.uid),
@@ -167,7 +167,7 @@ def _column(values: NDArray[Any]) -> list[list[Any]]:
 
 
 def _setter(field: LineIdField) -> Callable[[Message, Sequence[Any]], None]:
-    """Return what puts the values of a row into one field of its LineId."""
+    """Return a function that sets one LineId field from the values of a row."""
     convert = _conversion(field)
 
     def put(line: Message, values: Sequence[Any]) -> None:
@@ -181,7 +181,7 @@ def _setter(field: LineIdField) -> Callable[[Message, Sequence[Any]], None]:
 
 
 def _conversion(field: LineIdField) -> Callable[[Any], Any]:
-    """Arrays hold signed numbers and bytes; a message wants what its field is."""
+    """Return the conversion from array values (signed numbers, bytes) to the field's type."""
     if field.type in ("fixed64", "uint64"):
         return lambda value: value & 0xFFFFFFFFFFFFFFFF
     if field.type in ("fixed32", "uint32"):
@@ -198,5 +198,5 @@ def _text(name: str, value: bytes) -> str:
         return value.decode()
     except UnicodeDecodeError as exc:
         raise SchemaMismatch(
-            f"LineId field {name!r} holds {value!r}, which is no UTF-8 text; declare the field with type 'bytes'"
+            f"LineId field {name!r} holds {value!r}, expected UTF-8 text; declare the field with type 'bytes'"
         ) from exc

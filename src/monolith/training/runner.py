@@ -30,8 +30,7 @@ from monolith.training.feature_engineering import FeatureFiles, write_features
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import SharedOut, open_batches, open_rows
-from monolith.training.tasks import BaseTask
-from monolith.training.tasks.base_task import Mode
+from monolith.training.task import Mode, Task
 
 __all__ = ["Job"]
 
@@ -72,7 +71,7 @@ class Job:
         self._files = files
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
-        self._own_task: BaseTask | None = None
+        self._own_task: Task | None = None
         self.estimator = make_estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
 
     @property
@@ -182,7 +181,7 @@ class Job:
             self._inferred = self._infer_schema()
             return models.from_schema(self._task, self._inferred, self._options, labels=self._labels)
         made: object = _instantiate(cls, self._task, self._options)
-        if isinstance(made, BaseTask):
+        if isinstance(made, Task):
             self._own_task = made
             model_fn: object = made.create_model_fn()
             made = model_fn() if callable(model_fn) and not isinstance(model_fn, Model) else model_fn

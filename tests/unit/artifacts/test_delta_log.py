@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, shard_folder
 from monolith.core.errors import ConfigError, DeltaLogBroken, SchemaMismatch
 from monolith.embedding import Adagrad, Adam, Fp16, MultiTable, RandomUniform, Sgd, SliceSpec, Table, TableSpec
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
 
 DAY = 86400
 SPECS = [

@@ -11,7 +11,7 @@ import numpy as np
 from monolith import _native
 from monolith.artifacts.delta_log import DeltaWriter
 from monolith.embedding import Adagrad, FixedR8, MultiTable, Sgd, SliceSpec, TableSpec
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
 
 SPECS = [
     TableSpec("b", [SliceSpec(2, optimizer=Sgd(0.1)), SliceSpec(3, optimizer=Adagrad(0.1), compressor=FixedR8())]),

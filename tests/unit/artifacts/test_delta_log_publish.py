@@ -7,7 +7,7 @@ import pytest
 from monolith.artifacts.delta_log import Cut, publish, read_cut
 from monolith.core.durable_files import seal
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
 
 
 def test_the_published_cut_is_the_one_that_is_read(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def test_the_marker_counts_up_by_one_wherever_its_row_is() -> None:
     from freshness.workload import MARKER, Ranker
     from monolith.embedding import MultiTable
     from monolith.ps import RemoteStore
-    from monolith.testing.ps_servers import PsServers
+    from monolith.testing.processes.ps_servers import PsServers
 
     class Pipe:
         def poll(self) -> bool:

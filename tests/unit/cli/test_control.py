@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,14 +8,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fake_run import FakeRun
 from monolith.cli import main as program
 from monolith.core.errors import ClusterError, NoSuchService
 from monolith.training.control import read_address
 from monolith.training.hooks import ControllerHook
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "training" / "hooks"))
-
-from fake_run import FakeRun
 
 
 @pytest.fixture
@@ -62,7 +58,7 @@ def test_json_is_one_object(run: FakeRun) -> None:
 
 def test_what_cannot_be_done_is_one_error(run: FakeRun, tmp_path: Path) -> None:
     control("stop", run.model_dir)
-    with pytest.raises(ClusterError, match="stopped already"):
+    with pytest.raises(ClusterError, match="is paused"):
         control("stop", run.model_dir)
     with pytest.raises(NoSuchService, match="no training with a controller"):
         control("status", tmp_path / "elsewhere")

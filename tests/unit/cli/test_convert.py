@@ -8,9 +8,9 @@ import pytest
 from typer.testing import CliRunner
 
 from monolith.cli import main as program
+from monolith.compat.entry_dump.convert import table_to_entry_dump, tables_to_multi_entry_dump
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, MultiTable, SliceSpec, Table, TableSpec
-from monolith.embedding.convert import table_to_entry_dump, tables_to_multi_entry_dump
 
 
 def spec_of(name: str) -> TableSpec:

@@ -12,7 +12,7 @@ from monolith.artifacts.delta_log import Cut, DeltaWriter, publish, shard_folder
 from monolith.cli import main as program
 from monolith.core.errors import ConfigError, DeltaLogBroken
 from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
 
 
 @pytest.fixture

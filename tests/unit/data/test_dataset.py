@@ -210,7 +210,7 @@ def test_a_file_that_is_gone_is_told_when_resuming(folder: Path) -> None:
     (folder / "part-4.pb").unlink()
     again = open_files(folder).batch(60)
     again.restore(state)
-    with pytest.raises((DataError, ConfigError), match=r"part-4|not there any more"):
+    with pytest.raises((DataError, ConfigError), match=r"part-4|9 more rows"):
         list(again)
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,14 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from message_strategies import BY_RECORD
 from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
-from monolith.data.parsing import parse_batch
-from monolith.data.schema import DenseFeature, Schema, SparseFeature
-from monolith.testing.reference_parser import reference_batch
-
-sys.path.insert(0, str(Path(__file__).parent))
-from message_strategies import BY_RECORD
+from monolith.data.schema import DenseFeature, Schema, SparseFeature, parse_batch
+from monolith.testing.reference.parser import reference_batch
 
 RECORDS = list(BY_RECORD)
 SCHEMA = Schema(

@@ -12,8 +12,8 @@ from monolith.core.retry import RetryPolicy
 from monolith.discovery import ConsulAgent, ConsulDiscovery, ConsulEndpoint, DiscoveryGuard, LookupAgent, ServiceInfo
 from monolith.discovery.consul_agent import consul_agent
 from monolith.testing import FakeClock
-from monolith.testing.consul_server import ConsulServer
-from monolith.testing.discovery_suite import eventually
+from monolith.testing.eventually import eventually
+from monolith.testing.fakes.consul_server import ConsulServer
 
 ONCE = RetryPolicy(attempts=1)
 SERVICE = ServiceInfo(service_type="ps", index=0, host="10.0.0.1", port=2222)

@@ -5,8 +5,8 @@ import pytest
 
 from monolith.core.errors import SchemaMismatch
 from monolith.data.batch import Batch, ParsedIds
-from monolith.data.parsing import parse_batch
 from monolith.data.records.messages import Example
+from monolith.data.schema import parse_batch
 from monolith.features import Declaration, Embedder
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from monolith import _native
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import set_threads
-from monolith.testing.reference_layouts import FeatureTuple, PartTuple, ReferenceLayouts
+from monolith.testing.reference.layouts import FeatureTuple, PartTuple, ReferenceLayouts
 
 
 @dataclass(frozen=True)

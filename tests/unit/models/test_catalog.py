@@ -7,11 +7,11 @@ import pytest
 from monolith import data
 from monolith.core.errors import ConfigError
 from monolith.data import DenseFeature, Schema, SparseFeature
+from monolith.demo.world import World
+from monolith.demo.world.files import write_parquet
 from monolith.embedding import Adam, Fp16, Zeros
 from monolith.features import Model
 from monolith.models import MODELS, DeepFM, TwoTower, build, from_schema
-from monolith.testing.world import World
-from monolith.testing.world_files import write_parquet
 
 
 def names(model: Model) -> tuple[list[str], list[str]]:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 
 from monolith.core.errors import ConfigError
 from monolith.data import Batch, DenseFeature, Ragged, SparseFeature
+from monolith.demo.world import World
 from monolith.embedding import Constant, MultiTable, Sgd
 from monolith.features import EmbeddedBatch, Model, Output
 from monolith.features.autograd import embed
 from monolith.layers.clipping import ClippingConfig
 from monolith.models import DIEN, DIN, DLRM, DCNv2, DeepFM, MMoE, TwoTower
-from monolith.testing.world import World
 from monolith.training.heads import judge
 from monolith.training.step import Stepper
 

@@ -10,7 +10,7 @@ import pytest
 
 from monolith.embedding import Adagrad, Constant, Sgd, SliceSpec, TableSpec
 from monolith.ps import PsClient, RemoteStore, ServerConfig
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 
 USER = TableSpec("user", [SliceSpec(2, optimizer=Sgd(1.0))], deterministic=True)
 ITEM = TableSpec(

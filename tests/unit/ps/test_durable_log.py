@@ -18,7 +18,8 @@ from monolith.embedding.snapshot import read_manifest
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig, messages
 from monolith.ps.fused import PushPart, encode_push
 from monolith.ps.link import ServerLink
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 
 TABLE = TableSpec(
     "t", [SliceSpec(4, optimizer=Adagrad(0.1), initializer=RandomUniform())], deterministic=True, expire_days=3
@@ -126,8 +127,7 @@ def test_segments_are_written_once_per_interval(durable: Callable[..., PsServers
     reader = DeltaReader(tmp_path / "log" / "ps_0")
     with RemoteStore(servers.addresses, [TABLE]) as store:
         learn(store, 0)
-        while sum(segment.upserts for segment in reader.segments()) < len(IDS):
-            servers.servers[0]._ending.wait(0.01)
+        eventually(lambda: sum(segment.upserts for segment in reader.segments()) >= len(IDS))
         crash(servers, 0)
         assert rows(store) == learnt(0)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from monolith import _native
 from monolith.core.errors import ClusterError
 from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
+from monolith.embedding.shard_map import shard_of
 from monolith.ps.fused import PushPart, decode_rows, encode_pull, encode_push
-from monolith.ps.shard_map import shard_of
 
 SPECS = [TableSpec(name, [SliceSpec(dim, optimizer=Sgd(1.0))]) for name, dim in (("a", 1), ("b", 3), ("c", 2))]
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=9)

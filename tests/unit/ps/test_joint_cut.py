@@ -21,7 +21,8 @@ from monolith.ps.checkpoint import RemoteCut
 from monolith.ps.fused import PushPart, encode_push
 from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import ServerLink
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 
 COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 PAIR = np.array([0, 1])
@@ -164,8 +165,7 @@ def test_a_server_that_is_stopped_lets_held_pushes_end(two: Callable[..., Cluste
     with ThreadPoolExecutor(1) as pool:
         pushing = pool.submit(cluster.push, 0, 1)
         server = cluster.servers.servers[0]
-        while not server._drain._under_way:
-            server._ending.wait(0.005)
+        eventually(lambda: server._drain._under_way)
         server.stop(300)
         pushing.result(60)
     assert server.tables["t"].lookup([0]).tolist() == [[1.0]]

@@ -12,9 +12,9 @@ from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import PsClient, RemoteStore, Security
-from monolith.ps.security import read_token
-from monolith.testing.certificates import Authority, Certificate
-from monolith.testing.ps_servers import PsServers
+from monolith.rpc.security import read_token
+from monolith.testing.processes.certificates import Authority, Certificate
+from monolith.testing.processes.ps_servers import PsServers
 
 TABLE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 ONCE = RetryPolicy(attempts=1)
@@ -53,7 +53,7 @@ def test_tls_keeps_everything_on_grpc(
     assert trains(servers, Security(ca_file=authority.ca_file, token="x")) == "grpc"
     with pytest.raises(ClusterError, match="token"):
         trains(servers, Security(ca_file=authority.ca_file))
-    with pytest.raises(MonolithError, match="if it has TLS give the authority"):
+    with pytest.raises(MonolithError, match=r"TLS.*ca_file"):
         trains(servers, Security(token="x"))  # in the clear
 
 
@@ -64,7 +64,7 @@ def test_mutual_tls_asks_clients_for_a_certificate(
     servers = serve(1, security=Security(**server._asdict(), ca_file=ca))
     mine = Security(ca_file=ca, **authority.sign("client", "DNS:client")._asdict())
     assert trains(servers, mine) == "grpc"
-    with pytest.raises(MonolithError, match="if it asks for a certificate"):
+    with pytest.raises(MonolithError, match=r"client certificate.*cert_file"):
         trains(servers, Security(ca_file=ca))
 
 
@@ -78,7 +78,7 @@ def test_certificates_that_cannot_be_used_are_not_called_a_taken_port(
         Security(cert_file=server.cert_file, key_file=other.key_file),
         Security(**server._asdict(), ca_file=tmp_path / "text.pem"),
     ):
-        with pytest.raises(ConfigError, match="PEM files that belong together"):
+        with pytest.raises(ConfigError, match="PEM files"):
             serve(1, security=wrong)
 
 
@@ -101,6 +101,6 @@ def test_half_a_pair_and_missing_files_are_refused(tmp_path: Path) -> None:
         Security(key_file=tmp_path / "a")
     with pytest.raises(ConfigError, match="cannot be read"):
         Security(ca_file=tmp_path / "absent").read("ca_file")
-    with pytest.raises(ConfigError, match="no header can carry"):
+    with pytest.raises(ConfigError, match=r"Security\.token has characters"):
         Security(token="a\nb")
     assert "s3cret" not in repr(Security(token="s3cret"))

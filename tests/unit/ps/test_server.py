@@ -25,7 +25,8 @@ from monolith.ps.link import ServerLink
 from monolith.ps.service import Drain
 from monolith.ps.tables import ShardTables
 from monolith.testing import FakeClock
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 
 ONE = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 IDS = np.array([1, 2])
@@ -51,6 +52,7 @@ def test_it_starts_without_anything_heavy() -> None:
     code = """
 import sys
 from monolith.ps import ParameterServer, ServerConfig
+from monolith.testing.eventually import eventually
 with ParameterServer(ServerConfig()) as server:
     heavy = {"torch", "tensorflow", "pandas", "pyarrow", "tensorboardX", "safetensors"} & set(sys.modules)
     assert server.address.startswith("127.0.0.1:"), server.address
@@ -285,8 +287,7 @@ def test_draining_waits_for_calls_under_way() -> None:
     with drain.call():
         thread = threading.Thread(target=lambda: (drain.begin(), has_drained.set()))
         thread.start()
-        while not drain.is_on:
-            pass
+        eventually(lambda: drain.is_on)
         assert not has_drained.is_set()
         with pytest.raises(ShardUnavailable, match="draining"), drain.call():
             pass

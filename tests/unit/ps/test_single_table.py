@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.compat.ps_client.client import GradientEntry, LookupEntry
 from monolith.core.errors import ClusterError, ConfigError, DimensionMismatch, RpcTimeout, ShardUnavailable
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
 from monolith.ps import PsClient, messages
-from monolith.ps.client import GradientEntry, LookupEntry
 from monolith.ps.link import ServerLink
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 
 
 @pytest.fixture
@@ -288,8 +289,7 @@ def test_a_caller_that_is_cancelled_leaves_the_barrier(servers: PsServers) -> No
     barriers.wait = watched  # type: ignore[method-assign]
     request = messages.BarrierRequest(barrier_id="b", worker_id=0, num_workers=2, timeout_ms=60_000)
     call = link.begin("Barrier", request, 60)
-    while not len(barriers):
-        pass
+    eventually(lambda: len(barriers))
     call.cancel()
     assert left.wait(30)
     assert len(barriers) == 0

@@ -146,7 +146,7 @@ def test_the_data_plane_is_taken_where_it_is_offered(serve: Any, store_of: Any) 
 
 
 def test_a_server_that_does_not_answer_is_named_and_the_wait_ends() -> None:
-    with pytest.raises(RetriesExhausted, match=r"Connect at 127\.0\.0\.1:1: nobody answers"):
+    with pytest.raises(RetriesExhausted, match=r"Connect at 127\.0\.0\.1:1: no server answers"):
         RemoteStore(["127.0.0.1:1"], [WIDE], retries=QUICK)
 
 

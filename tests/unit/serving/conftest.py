@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from monolith.testing.linear_model import write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.fakes.linear_model import write_version
+from monolith.testing.processes.linear_server import LinearServer
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,23 +10,20 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from test_servable import WEIGHT, declared, example, fid_of, make_export
 
 from monolith.core.errors import ConfigError, CutRefused
 from monolith.data import RecordWriter
 from monolith.embedding import MultiTable
-from monolith.ps.metrics import render
 from monolith.serving import Servable
 from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
 from monolith.serving.canary_measures import measured
 from monolith.serving.canary_sample import RecordSample
 from monolith.serving.following import Following
 from monolith.sync import Follower, LocalRows, Publisher
-from monolith.testing.clock import FakeClock
-from monolith.testing.linear_model import example_batch
+from monolith.telemetry.text import render
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.linear_model import example_batch
 
 ASKED = [example([user], [item], 0.25).SerializeToString() for user in (7, 8, 9) for item in (7, 8, 9)]
 LOOSE = CanaryLimits(score_shift=1.0, mean_shift=0.8, calibration_error=0.5)

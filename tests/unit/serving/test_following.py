@@ -10,11 +10,12 @@ import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.ps.metrics import render
 from monolith.serving.following import Following, StreamSource, parse_sources
 from monolith.sync.stream_server import StreamServer
-from monolith.testing.clock import FakeClock
-from monolith.testing.published import FollowedTables, PublishedTables
+from monolith.telemetry.text import render
+from monolith.testing.eventually import eventually
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.published import FollowedTables, PublishedTables
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 
@@ -73,8 +74,7 @@ def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_goes_on(tmp_path: 
     assert number(following, 'monolith_sync_publish_to_servable_seconds_sum{model="clicks"}') == 1.5
     assert number(following, 'monolith_event_to_servable_seconds_sum{model="clicks"}') == 11.5
     trainer.publish(3.0)
-    while number(following, "monolith_sync_cut{") < 2:
-        pass
+    eventually(lambda: number(following, "monolith_sync_cut{") >= 2)
     assert version.shown() == [3.0, 3.0]
     assert number(following, "monolith_sync_cuts_behind{") == number(following, "monolith_sync_lag_seconds{") == 0
     version.close()
@@ -126,10 +126,9 @@ def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) 
         assert [version.shown() for version in versions] == [[2.0, 2.0]] * 2
         (scratch,) = {subscription.folder for subscription in following._subscriptions.values()}
         trainer.publish(3.0)
-        while any(version.shown() != [3.0, 3.0] for version in versions):
-            assert not any(status.error for status in following.statuses().values())
-    while not all(status.error for status in following.statuses().values()):  # the publisher is lost
-        pass
+        eventually(lambda: all(version.shown() == [3.0, 3.0] for version in versions))
+        assert not any(status.error for status in following.statuses().values())
+    eventually(lambda: all(status.error for status in following.statuses().values()))  # the publisher is lost
     assert all(version.shown() == [3.0, 3.0] for version in versions)
     assert all(status.failures for status in following.statuses().values())
     for version in versions:

@@ -13,12 +13,12 @@ import pytest
 
 from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
 from monolith.core.pace import rest
+from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion, State
-from monolith.serving.status import Code
 from monolith.testing import FakeClock
-from monolith.testing.linear_model import LinearModel, write_version
+from monolith.testing.fakes.linear_model import LinearModel, write_version
 
 
 class Loads:

@@ -15,6 +15,7 @@ import pytest
 from monolith.core.errors import ClusterError
 from monolith.serving.http_server import HttpLimits, HttpServer, Reply, Request
 from monolith.serving.rest import error_body
+from monolith.testing.eventually import eventually
 
 
 class Echo:
@@ -216,8 +217,7 @@ def test_a_client_that_does_not_read_its_answer_is_let_go(http: Callable[..., Ht
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(1) == b"H"
-        while server.connections:
-            threading.Event().wait(0.01)
+        eventually(lambda: not server.connections)
 
 
 def test_slow_clients_do_not_keep_others_waiting(http: Callable[..., HttpServer]) -> None:

@@ -32,7 +32,7 @@ from monolith.serving import (
 )
 from monolith.serving.cut_history import KEPT, CutKey, RowHistory, key_of
 from monolith.serving.following import Following
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
 
 LONG_S = 60.0
 USER, ITEM = 2, 3

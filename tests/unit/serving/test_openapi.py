@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 
 from monolith.serving import ModelConfig
 from monolith.serving.openapi import description
-from monolith.testing.linear_model import write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.fakes.linear_model import write_version
+from monolith.testing.processes.linear_server import LinearServer
 
 OPERATIONS = [
     (method, path) for path, item in description()["paths"].items() for method in ("get", "post") if method in item

@@ -36,11 +36,12 @@ from monolith.serving import (
     VersionPolicy,
     servable_loader,
 )
-from monolith.serving.figures import Figures
 from monolith.serving.loaded_model import Loader
+from monolith.serving.metrics import ServingMetrics
 from monolith.serving.remote_addresses import Addresses, Place, parse_remotes
 from monolith.serving.remote_rows import RemoteRows
 from monolith.serving.request_deadline import until
+from monolith.telemetry.names import SERVING_REMOTE_CALLS_TOTAL
 
 LONG_S = 60.0
 SHARDS = 2
@@ -128,32 +129,32 @@ class Fleet:
         config = ModelConfig(name=name, base_path=self.exports / "parts" / name, policy=VersionPolicy(**policy))
         return self.start(config, loader or servable_loader())
 
-    def start(self, config: ModelConfig, loader: Loader, figures: Figures | None = None) -> ModelServer:
+    def start(self, config: ModelConfig, loader: Loader, metrics: ServingMetrics | None = None) -> ModelServer:
         server = ModelServer(
             ServingConfig(models=[config], port=0, rest_port=0, version_poll_s=0.0, load_retry_interval_s=0.0),
             loader,
-            figures=figures,
+            metrics=metrics,
         )
         self._stack.callback(server.stop, 0.0)
         server.start()
         assert server.models.wait_until_settled(LONG_S)
         return server
 
-    def calls(self, addresses: Addresses | dict[str, list[str]], **settings: Any) -> tuple[RemoteCalls, Figures]:
-        figures = Figures()
+    def calls(self, addresses: Addresses | dict[str, list[str]], **settings: Any) -> tuple[RemoteCalls, ServingMetrics]:
+        metrics = ServingMetrics()
         where = GivenAddresses(addresses) if isinstance(addresses, dict) else addresses
-        made = RemoteCalls(where, RemoteSettings(**{"timeout_s": LONG_S, **settings}), on_call=figures.remote_call)
+        made = RemoteCalls(where, RemoteSettings(**{"timeout_s": LONG_S, **settings}), on_call=metrics.remote_call)
         self._stack.callback(made.close)
-        return made, figures
+        return made, metrics
 
     def entry(
         self, addresses: Addresses | dict[str, list[str]], version: int = 2, **settings: Any
     ) -> tuple[ModelServer, Client]:
         """Serve an entry that asks the servers at these addresses."""
-        calls, figures = self.calls(addresses, **settings)
+        calls, metrics = self.calls(addresses, **settings)
         policy = VersionPolicy(kind="specific", versions=[version])
         config = ModelConfig(name="m", base_path=self.exports / "parts" / "entry", policy=policy)
-        server = self.start(config, servable_loader(calls), figures)
+        server = self.start(config, servable_loader(calls), metrics)
         client = Client(server.address, model="m", timeout_s=LONG_S)
         self._stack.callback(client.close)
         return server, client
@@ -234,11 +235,12 @@ def test_an_entry_without_tables_asks_for_those_of_before_and_for_its_own_dense_
 
 def test_a_batch_makes_one_call_per_shard_and_no_call_where_no_id_is(fleet: Fleet, exports: Path) -> None:
     parts = {name: [fleet.serve(name).address] for name in ("ps_0", "ps_1")}
-    calls, figures = fleet.calls(parts)
+    calls, metrics = fleet.calls(parts)
     rows = RemoteRows(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
 
     def counts() -> dict[tuple[str, str], int]:
-        return dict(figures._remote)
+        outcomes = dict(metrics.registry.samples())[SERVING_REMOTE_CALLS_TOTAL]
+        return {(part, outcome): count for (part, outcome), count in outcomes}
 
     found = rows.pull({"item": np.array([7, 1, 9]), "user": np.array([3])})
     assert counts() == {("ps_1", "ok"): 1}
@@ -301,10 +303,10 @@ def test_the_deadline_of_a_call_is_honoured(fleet: Fleet, exports: Path, slow: S
     with pytest.raises(RpcTimeout, match="ps_1 did not give rows of 'user'"):
         rows.pull({"user": np.array([3])})
     # A request's own deadline comes first: otherwise this would take a minute.
-    patient, figures = fleet.calls(parts)
+    patient, metrics = fleet.calls(parts)
     with until(0.0), pytest.raises(RpcTimeout):
         RemoteRows(manifest, patient).pull({"user": np.array([3])})
-    assert ("ps_1", "ok") not in figures._remote
+    assert metrics.registry.value(SERVING_REMOTE_CALLS_TOTAL, ("ps_1", "ok")) is None
 
 
 def test_a_hedged_call_takes_the_faster_answer(fleet: Fleet, exports: Path, slow: Slow) -> None:

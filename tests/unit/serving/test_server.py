@@ -32,9 +32,10 @@ from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
 from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
 from monolith.serving.openapi import description
-from monolith.testing.certificates import Authority
-from monolith.testing.linear_model import LinearModel, example, example_batch, instance, write_version
-from monolith.testing.linear_server import LinearServer
+from monolith.testing.eventually import eventually
+from monolith.testing.fakes.linear_model import LinearModel, example, example_batch, instance, write_version
+from monolith.testing.processes.certificates import Authority
+from monolith.testing.processes.linear_server import LinearServer
 
 BOTH = pytest.mark.parametrize("transport", ["grpc", "rest"])
 
@@ -166,8 +167,8 @@ def test_many_requests_at_once_are_computed_together_and_each_gets_its_own_rows(
         rest = [threading.Thread(target=ask, args=((one, other)[index % 2], index)) for index in range(1, 32)]
         for thread in rest:
             thread.start()
-        while served.server.queue.queued[0] < 27:  # all but the bad ones, which are refused before they wait
-            threading.Event().wait(0.005)
+        # Bad requests are refused before they are queued.
+        eventually(lambda: served.server.queue.queued[0] >= 27)
         gate.set()
         for thread in [first, *rest]:
             thread.join(60)
@@ -202,8 +203,7 @@ def test_one_bad_record_fails_its_own_request_only(serve: Callable[..., LinearSe
         assert begun.wait(60)
         for thread in threads[1:]:
             thread.start()
-        while served.server.queue.queued[0] < 3:
-            threading.Event().wait(0.005)
+        eventually(lambda: served.server.queue.queued[0] >= 3)
         gate.set()
         for thread in threads:
             thread.join(60)
@@ -227,8 +227,7 @@ def test_a_full_queue_sheds(transport: Any, serve: Callable[..., LinearServer]) 
         running[0].start()
         assert begun.wait(60)
         running[1].start()
-        while served.server.queue.queued[0] < 1:
-            threading.Event().wait(0.005)
+        eventually(lambda: served.server.queue.queued[0] >= 1)
         with pytest.raises(Overloaded if transport == "grpc" else ModelNotReady, match="queue is full"):
             client.score(example())
         gate.set()
@@ -307,12 +306,10 @@ def test_the_config_file_is_read_again_and_a_broken_one_changes_nothing(
     served = serve(model_config_file=file, model_config_poll_s=0.01)
     assert served.server.models.names() == ["a"]
     file.write_text("what is this")
-    while "config-poll failed" not in caplog.text:
-        threading.Event().wait(0.005)
+    eventually(lambda: "config-poll failed" in caplog.text)
     assert served.server.models.names() == ["a"]
     file.write_text(config.format("b", tmp_path / "b"))
-    while served.server.models.names() != ["b"]:
-        threading.Event().wait(0.005)
+    eventually(lambda: served.server.models.names() == ["b"])
     with pytest.raises(ConfigError, match="cannot be read"):
         serve(model_config_file=tmp_path / "absent.conf")
 
@@ -321,8 +318,7 @@ def test_new_versions_are_found_by_themselves(serve: Callable[..., LinearServer]
     served = serve(version_poll_s=0.01)
     served.write(2, bias=7.0, warm_up_requests=3)
     with served.client() as client:
-        while client.score(example())["score"].tolist() != [7.0]:
-            pass
+        eventually(lambda: client.score(example())["score"].tolist() == [7.0])
     assert served.loaded[-1].calls[:3] == [1, 1, 1]  # warmed up before it answered anybody
 
 
@@ -351,8 +347,8 @@ def test_swaps_under_load_fail_no_request_mix_no_answer_and_leave_no_version_beh
     for version in range(2, 8):
         served.write(version, bias=float(version), weights={user: float(user) for user in range(8)})
         served.poll()
-        while not errors and not all(expected(version) in each for each in seen.values()):
-            threading.Event().wait(0.005)
+        answer = expected(version)
+        eventually(lambda answer=answer: bool(errors) or all(answer in each for each in seen.values()))
     ended.set()
     for thread in threads:
         thread.join(60)
@@ -436,8 +432,7 @@ def test_a_server_that_stops_answers_what_it_has_and_refuses_the_rest(serve: Cal
             assert begun.acquire(timeout=60)
         stopping = threading.Thread(target=served.server.stop)
         stopping.start()
-        while served.server.is_ready:
-            threading.Event().wait(0.005)
+        eventually(lambda: not served.server.is_ready)
         with pytest.raises((ServingError, ClusterError)):  # refused, or too late to be refused and without an answer
             one.score(example(), timeout_s=1.0)
         gate.set()

@@ -22,7 +22,7 @@ from monolith.embedding import Adagrad, Fp16, Fp32, MultiTable, SliceSpec, Table
 from monolith.sync import Base, Follower, LocalRows, Publisher, read_base, write_base
 from monolith.sync.stream_server import StreamServer
 from monolith.sync.subscription import Subscription
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
 
 IDS = np.arange(1, 9)
 

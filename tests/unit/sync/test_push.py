@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,16 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from push_target import PushTargetServer
-
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, changed_ids
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.serving import messages
 from monolith.serving.tensors import make_tensor
 from monolith.sync import Base, LocalRows, Publisher, write_base
@@ -31,8 +26,9 @@ from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import parse_targets
-from monolith.testing.certificates import Authority
-from monolith.testing.clock import FakeClock
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.processes.certificates import Authority
+from push_target import PushTargetServer
 
 SPECS = [
     TableSpec(name, [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])

@@ -18,7 +18,7 @@ from monolith.artifacts.delta_log.publish import encoded_cut
 from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ClusterError, ConfigError
 from monolith.embedding import Adagrad, Fp32, SliceSpec, TableSpec
-from monolith.ps.security import Security
+from monolith.rpc.security import Security
 from monolith.sync import read_base
 from monolith.sync import subscription as subscription_module
 from monolith.sync.stream_cache import StreamCache
@@ -26,8 +26,8 @@ from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
 from monolith.sync.stream_pieces import CutPieces
 from monolith.sync.stream_server import StreamServer
 from monolith.sync.subscription import Subscription
-from monolith.testing.certificates import Authority
-from monolith.testing.published import PublishedTables
+from monolith.testing.fakes.published import PublishedTables
+from monolith.testing.processes.certificates import Authority
 
 LONG_S = 60.0
 SPEC = TableSpec("item", [SliceSpec(2, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
@@ -202,9 +202,9 @@ def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
         for number, (changes, why) in enumerate((
             ({"ca_file": stranger.ca_file}, "its certificate is not of the authority in ca_file"),
             ({"server_name": ""}, "its certificate is for another name; .* server_name"),
-            ({"ca_file": None, "cert_file": None, "key_file": None}, "if it has TLS give the authority"),
-            ({"cert_file": None, "key_file": None}, "if it asks for a certificate one that its authority has signed"),
-            (stranger.sign("follower", "DNS:follower")._asdict(), "one that its authority has signed"),
+            ({"ca_file": None, "cert_file": None, "key_file": None}, r"TLS.*ca_file"),
+            ({"cert_file": None, "key_file": None}, r"client certificate.*cert_file"),
+            (stranger.sign("follower", "DNS:follower")._asdict(), "one that its authority signed"),
             ({"ca_file": tmp_path / "absent"}, "ca_file is '.*absent', which cannot be read"),
             ({"token": ""}, "the bearer token is missing or wrong; give the server's token"),
             ({"token": "s3cres"}, "the bearer token is missing or wrong; give the server's token"),

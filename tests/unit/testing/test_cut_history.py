@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from monolith.testing.cut_history import Answer, Applied, NotedCut, violations
+from monolith.testing.suites.cut_history import Answer, Applied, NotedCut, violations
 
 Parts = tuple[list[NotedCut], list[Answer], list[Applied]]
 

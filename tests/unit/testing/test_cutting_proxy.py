@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from monolith.testing.cutting_proxy import CuttingProxy
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.cutting_proxy import CuttingProxy
 
 SOON_S = 60.0
 
@@ -77,9 +78,7 @@ def read(connection: socket.socket, count: int) -> bytes:
 
 
 def wait_until_heard(echo: Echo, count: int) -> None:
-    waiting = threading.Event()
-    while len(echo.heard) < count:
-        waiting.wait(0.002)
+    eventually(lambda: len(echo.heard) >= count)
 
 
 def test_bytes_pass_in_both_directions_and_the_end_too(proxy: CuttingProxy) -> None:

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from monolith.testing.growth import Usage, growth, usage_of
+from monolith.testing.suites.growth import Usage, growth, usage_of
 
 MB = 1 << 20
 

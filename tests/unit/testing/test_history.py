@@ -12,9 +12,9 @@ import pytest
 
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding import MultiTable
-from monolith.ps.shard_map import shard_of
-from monolith.testing.history import Cells, History, Kill, Lookup, Push, numbers_table
-from monolith.testing.history_clients import HistoryClients, read_numbers
+from monolith.embedding.shard_map import shard_of
+from monolith.testing.suites.history import Cells, History, Kill, Lookup, Push, numbers_table
+from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
 KEYS = list(range(10))
 CLIENTS = 3

@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
 from monolith.core.errors import ClusterError
-from monolith.testing import soak
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "chaos"))
+
+import soak
 
 
 class Cluster:

@@ -22,9 +22,10 @@ from monolith.core.errors import (
     SchemaMismatch,
     TrainingDiverged,
 )
+from monolith.demo.world import World
 from monolith.embedding import Adagrad, Sgd
-from monolith.testing.clock import FakeClock
-from monolith.testing.world import World
+from monolith.testing.eventually import eventually
+from monolith.testing.fakes.clock import FakeClock
 from monolith.training.hooks import Hook
 
 
@@ -353,8 +354,8 @@ def test_a_changed_feature_set_keeps_what_is_common(tmp_path: Path, caplog: pyte
     after = mt.Estimator(lambda: Clicker(features=["item_id", "gender"]), config(tmp_path))
     assert after.step == 3
     assert table_rows(after) == {"item_id": old["item_id"], "gender": {}}
-    assert "tables of the checkpoint that the model has not tables=user_id" in caplog.text
-    assert "tables that the checkpoint has not start empty tables=gender" in caplog.text
+    assert "not in the model, skipped tables=user_id" in caplog.text
+    assert "starting empty tables=gender" in caplog.text
     after.train(rows().batch(64), steps=1)
     assert len(table_rows(after)["gender"]) == 3
 
@@ -579,9 +580,7 @@ class Steered(Hook):
 
 
 def wait_until(said: Callable[[], bool]) -> None:
-    waiting = threading.Event()
-    while not said():
-        waiting.wait(0.001)
+    eventually(said)
 
 
 def test_a_run_can_be_paused_saved_and_resumed_from_another_thread(tmp_path: Path) -> None:

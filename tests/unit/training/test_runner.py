@@ -11,8 +11,8 @@ from monolith.core.errors import CheckpointMissing, ConfigError, DataError
 from monolith.core.params import InstantiableParams
 from monolith.core.registry import SingleTaskModelParams, register_single_task_model
 from monolith.data import RecordWriter
-from monolith.testing.world import World
-from monolith.testing.world_files import write_parquet, write_records
+from monolith.demo.world import World
+from monolith.demo.world.files import write_parquet, write_records
 from monolith.training.config.job import JobConfig
 from monolith.training.runner import Job
 

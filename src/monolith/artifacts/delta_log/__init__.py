@@ -13,6 +13,7 @@ from monolith.artifacts.delta_log.changed_ids import changed_ids
 from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
 from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
 from monolith.artifacts.delta_log.segment import Flavour, LogPosition, Segment, TableChanges, shard_folder
+from monolith.artifacts.delta_log.snapshot_position import position_in
 from monolith.artifacts.delta_log.writer import DeltaWriter, remove_log
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Segment",
     "TableChanges",
     "changed_ids",
+    "position_in",
     "publish",
     "read_cut",
     "remove_log",

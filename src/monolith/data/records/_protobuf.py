@@ -1,43 +1,34 @@
-"""The one place that imports google.protobuf.
+"""Descriptor pools with a LineId of chosen fields, and questions about the schema of messages.
 
-Everything lives in descriptor pools of our own: the process-wide pool may hold the original's messages, or
-TensorFlow's, under the same names. What the messages mean is not known here.
+The pools are private: the process-wide pool may hold the original's messages, or TensorFlow's, under the same names.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
-from google.protobuf import descriptor_pb2, message_factory, text_format, unknown_fields
+from google.protobuf import descriptor_pb2, unknown_fields
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.descriptor_pool import DescriptorPool
-from google.protobuf.message import DecodeError, Message
+from google.protobuf.message import Message
 
 from monolith._proto.descriptors import DESCRIPTOR_SET
-from monolith.core.errors import ConfigError, RecordCorrupt
+from monolith.core.errors import ConfigError
 from monolith.data.records.line_id import LineIdField, LineIdFields
 
 __all__ = [
     "Descriptor",
     "DescriptorPool",
     "FieldDescriptor",
-    "Message",
     "ScalarKind",
     "build_pool",
     "descriptor_of",
     "enum_type",
     "is_map",
     "map_entry",
-    "message_class",
-    "missing_fields",
-    "parse_bytes",
-    "parse_text",
     "scalar_kind",
     "unknown_bytes",
-    "write_text",
 ]
-
-M = TypeVar("M", bound=Message)
 
 ScalarKind: TypeAlias = Literal["message", "enum", "string", "bytes", "bool", "float", "double", "int", "long"]
 """What a value is in JSON terms: a ``long`` needs more than 53 bits, an ``int`` does not."""
@@ -76,48 +67,6 @@ def build_pool(fields: LineIdFields) -> DescriptorPool:
     return pool
 
 
-def message_class(pool: DescriptorPool, full_name: str) -> type[Message]:
-    """Return the class of a message; the same one at every call."""
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(full_name))
-
-
-def parse_bytes(kind: type[M], payload: bytes, source: str) -> M:
-    """Return the message that ``payload`` is the wire form of.
-
-    Raises:
-        RecordCorrupt: It is not; ``source`` says what to call it.
-    """
-    message = kind()
-    try:
-        message.ParseFromString(payload)
-    except DecodeError as exc:
-        raise RecordCorrupt(
-            f"{source}: {len(payload)} bytes are no {kind.DESCRIPTOR.name} ({exc}); "
-            "check the record kind and the framing"
-        ) from exc
-    return message
-
-
-def parse_text(text: str, message: Message, source: str) -> None:
-    """Fill ``message`` from protobuf text format.
-
-    Raises:
-        RecordCorrupt: With the line.
-    """
-    try:
-        text_format.Parse(text, message)
-    except text_format.ParseError as exc:
-        place = f"line {exc.GetLine()}" if exc.GetLine() is not None else "text"
-        raise RecordCorrupt(f"{source}: {place}: no text of {message.DESCRIPTOR.name}: {exc}") from exc
-    except ValueError as exc:
-        raise RecordCorrupt(f"{source}: no text of {message.DESCRIPTOR.name}: {exc}") from exc
-
-
-def write_text(message: Message) -> str:
-    """Return the protobuf text format of ``message``, without its unknown fields."""
-    return text_format.MessageToString(message, as_utf8=True)
-
-
 def scalar_kind(field: FieldDescriptor) -> ScalarKind:
     """Return what one value of ``field`` is."""
     if field.type == FieldDescriptor.TYPE_BYTES:
@@ -146,12 +95,6 @@ def enum_type(field: FieldDescriptor) -> EnumDescriptor:
     """Return the enum of an enum field."""
     found: Any = field.enum_type
     return found  # type: ignore[no-any-return]
-
-
-def missing_fields(message: Message) -> list[str]:
-    """Return the paths of required fields that are not set."""
-    found: list[str] = message.FindInitializationErrors()  # type: ignore[attr-defined]
-    return found
 
 
 def unknown_bytes(message: Message) -> bytes:

@@ -13,18 +13,9 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from monolith._proto.messages import Message, missing_fields, parse_bytes, parse_text, write_text
 from monolith.core.errors import ConfigError, RecordCorrupt
-from monolith.data.records._protobuf import (
-    Message,
-    is_map,
-    map_entry,
-    missing_fields,
-    parse_bytes,
-    parse_text,
-    scalar_kind,
-    unknown_bytes,
-    write_text,
-)
+from monolith.data.records._protobuf import is_map, map_entry, scalar_kind, unknown_bytes
 from monolith.data.records.key_dump import looks_like_dump, parse_dump, write_dump
 from monolith.data.records.message_tree import Misfit, fill, to_readable_tree, to_tree
 from monolith.data.records.messages import STANDARD, Messages

@@ -21,16 +21,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from monolith._proto.messages import Message
 from monolith.core.errors import RecordCorrupt
-from monolith.data.records._protobuf import (
-    Descriptor,
-    FieldDescriptor,
-    Message,
-    descriptor_of,
-    is_map,
-    map_entry,
-    scalar_kind,
-)
+from monolith.data.records._protobuf import Descriptor, FieldDescriptor, descriptor_of, is_map, map_entry, scalar_kind
 from monolith.data.records.message_tree import UNKNOWN, Misfit, Tree, fill, find_field
 
 __all__ = ["looks_like_dump", "parse_dump", "write_dump"]

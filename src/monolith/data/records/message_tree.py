@@ -15,17 +15,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from monolith._proto.messages import Message, parse_bytes
 from monolith.core import fid
 from monolith.core.errors import RecordCorrupt
 from monolith.data.records._protobuf import (
     Descriptor,
     FieldDescriptor,
-    Message,
     descriptor_of,
     enum_type,
     is_map,
     map_entry,
-    parse_bytes,
     scalar_kind,
     unknown_bytes,
 )

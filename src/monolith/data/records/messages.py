@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeVar
 
+from monolith._proto.messages import Message, message_class, parse_bytes
 from monolith.core.errors import ConfigError
-from monolith.data.records._protobuf import Message, build_pool, message_class, parse_bytes
+from monolith.data.records._protobuf import build_pool
 from monolith.data.records.line_id import LineIdFields
 
 if TYPE_CHECKING:

@@ -1,6 +1,6 @@
-"""Which file comes next: a fixed list, read once or several times, or a work list shared with other workers.
+"""``FilePlan``: decides which file comes next. ``FixedPlan`` reads a list, ``SharedPlan`` claims from a work list.
 
-Knows names only; nothing is opened here.
+Plans know file names only; they open no file.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from monolith.core.errors import DataError
-from monolith.data.sources.work_list import Tenure, WorkList
+from monolith.data.sources.work_list import Lease, WorkList
 
 __all__ = ["FilePlan", "FixedPlan", "SharedPlan"]
 
@@ -19,33 +21,36 @@ _LOOK_S = 0.2
 
 
 class FilePlan(Protocol):
-    """Hands out files in order."""
+    """Returns files in order."""
 
     def take(self) -> str | None:
-        """Return the next file to open, or None when there is none."""
+        """Return the next file to open, or None after the last one."""
         ...
 
     def position(self) -> dict[str, Any]:
-        """Return where the plan stands, as JSON."""
+        """Return the position of the plan as JSON."""
         ...
 
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Go to ``position``; say of each file that was open then whether it is still ours to read."""
+        """Go to ``position``; return for each file that was open there whether this reader may still read it."""
         ...
 
     def start(self) -> None:
-        """Begin at the beginning."""
+        """Start without a position."""
         ...
 
     def done(self, file: str) -> None:
-        """Note that everything in a file was handed out, and that the user came back for more."""
+        """Mark a file as done: the reader's caller has all its records and has asked for more."""
         ...
 
     def ended(self, empty_files: int) -> None:
-        """Take note that a file was read to its end, maybe ahead of the user; so many in a row had no record.
+        """Count a file that was read to its end, perhaps ahead of the caller.
+
+        Args:
+            empty_files: How many files in a row, up to this one, had no record.
 
         Raises:
-            DataError: It would go on like this for ever.
+            DataError: No file has a record, so an endless plan would never return one.
         """
         ...
 
@@ -54,108 +59,114 @@ class FilePlan(Protocol):
         ...
 
 
-class FixedPlan:
-    """The files of a list, ``repeat`` times (None: for ever), passes following each other without a gap."""
+class FixedPlan(FilePlan):
+    """The files of a list, ``repeat`` times (None: endlessly), without a gap between passes."""
 
     def __init__(self, files: Sequence[str], repeat: int | None) -> None:
         self._files = list(files)
         self._repeat = repeat
         self._next = 0
-        self._checksums = [0]  # of the first n names
+        self._checksums = [0]  # [n]: of the first n names
         for file in self._files:
             self._checksums.append(zlib.crc32(file.encode() + b"\n", self._checksums[-1]))
 
+    @override
     def take(self) -> str | None:
-        """Return the next file to open, or None when there is none."""
         if self._repeat is not None and self._next >= self._repeat * len(self._files):
             return None
         file = self._files[self._next % len(self._files)]
         self._next += 1
         return file
 
+    @override
     def position(self) -> dict[str, Any]:
-        """Return how many files were opened, with a checksum of their names."""
         return {"next": self._next, "names": self._checksums[min(self._next, len(self._files))]}
 
+    @override
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Go to ``position``. Files may have been added at the end of the list since, but not before."""
         following = int(position["next"])
         seen = min(following, len(self._files))
         if following < 0 or (self._repeat == 1 and following > seen) or position["names"] != self._checksums[seen]:
             raise DataError(
-                f"the first {following} files are not the same as when the position was saved; "
-                "resume with the same files in the same order (new ones may follow at the end)"
+                f"the first {following} files differ from those of the saved position; "
+                "resume with the same files in the same order (new files may follow at the end)"
             )
         self._next = following
         return [True] * len(open_files)
 
+    @override
     def start(self) -> None:
-        """Nothing to do: a list begins at its beginning."""
+        pass
 
+    @override
     def done(self, file: str) -> None:
-        """Nothing to do: nobody else waits for it."""
+        pass
 
+    @override
     def ended(self, empty_files: int) -> None:
-        """Refuse to go round for ever in files without a record."""
         if self._repeat is None and empty_files >= len(self._files):
             raise DataError(f"none of the {len(self._files)} files has a record; with repeat=None this would never end")
 
+    @override
     def close(self) -> None:
-        """Nothing to do: a list does not wait."""
+        pass
 
 
-class SharedPlan:
-    """Files claimed from a work list, one when one is needed."""
+class SharedPlan(FilePlan):
+    """Files claimed from a work list, each when the reader needs it."""
 
     def __init__(self, work_list: WorkList, worker: str) -> None:
         self._work_list = work_list
         self._worker = worker
-        self._tenure: Tenure | None = None  # at what was handed out last
-        self._own: list[str] = []  # claimed before the process was started, and to be read again
+        self._lease: Lease | None = None  # behind the last file that was read to its end
+        self._resumed: list[str] = []  # claimed before the restart, to be read again
         self._closed = threading.Event()
 
+    @override
     def take(self) -> str | None:
-        """Claim the next file; wait for it while one may follow."""
-        if self._own:
-            return self._own.pop(0)
+        if self._resumed:
+            return self._resumed.pop(0)
         while (file := self._work_list.claim(self._worker)) is None and self._work_list.may_follow():
             if self._closed.wait(_LOOK_S):
                 break
         return file
 
+    @override
     def position(self) -> dict[str, Any]:
-        """Return how many files had ended. The work list's state is saved apart, once for all workers."""
-        tenure = self._tenure or self._work_list.tenure(self._worker)
-        return {"worker": self._worker, **tenure._asdict()}
+        # The state of the work list is saved separately, once for all workers. The key of the epoch is "life".
+        lease = self._lease or self._work_list.lease(self._worker)
+        return {"worker": self._worker, "finished": lease.finished, "life": lease.epoch}
 
+    @override
     def resume(self, position: Mapping[str, Any], open_files: Sequence[str]) -> list[bool]:
-        """Take up again the files that were open.
+        """Hold the files again that were open at ``position``.
 
-        The list may be of a later moment than the position: what was claimed in between is read again, in the same
-        order, and nobody else gets it.
+        The list may be newer than the position. This worker reads the files that it claimed in between again, in the
+        same order.
 
         Raises:
-            FilesGivenAway: Others have got some of them.
+            FilesReassigned: Some of these files were reassigned to other workers.
         """
-        self._tenure = Tenure(int(position["finished"]), int(position.get("life", 0)))
-        own = self._work_list.take_back(self._worker, self._tenure)
-        self._own = [file for file in own if file not in open_files]
-        return [file in own or self._work_list.reclaim(self._worker, file) for file in open_files]
+        self._lease = Lease(int(position["finished"]), int(position.get("life", 0)))
+        held = self._work_list.take_back(self._worker, self._lease)
+        self._resumed = [file for file in held if file not in open_files]
+        return [file in held or self._work_list.reclaim(self._worker, file) for file in open_files]
 
+    @override
     def start(self) -> None:
-        """Give back what a worker of this name held before."""
-        self._work_list.requeue(self._worker)
-        self._tenure = self._work_list.tenure(self._worker)
+        self._work_list.requeue(self._worker)  # files that an earlier worker of this name held
+        self._lease = self._work_list.lease(self._worker)
 
+    @override
     def done(self, file: str) -> None:
-        """Tell the others."""
         self._work_list.done(self._worker, file)
 
+    @override
     def ended(self, empty_files: int) -> None:
-        """Count it: positions are taken ahead of the user, and so is this."""
-        assert self._tenure is not None  # it was started or resumed
-        self._tenure = self._tenure._replace(finished=self._tenure.finished + 1)
+        # Not read from the work list: positions are taken ahead of the caller, before ``done``.
+        assert self._lease is not None, "start() or resume() comes first"
+        self._lease = self._lease._replace(finished=self._lease.finished + 1)
 
+    @override
     def close(self) -> None:
-        """Wait no longer for files of others."""
         self._closed.set()

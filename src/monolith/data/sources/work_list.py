@@ -1,8 +1,8 @@
-"""Dynamic sharding: workers take files from one shared list, so that slow ones take fewer.
+"""Dynamic sharding: workers claim files from one shared list, so that slow workers read fewer.
 
-A file is *waiting*, *held* by a worker, or *done*. Two lists are here: one in memory for the threads of a process, one
-in a folder for processes. Both promise that a file is held by one worker at a time, and that a file held by a worker
-that died can be given to another, who reads it from its beginning. What is in the files, nothing here knows.
+A file is *waiting*, *held* by a worker, or *done*. ``MemoryWorkList`` serves the threads of a process,
+``FolderWorkList`` processes that share a folder. Invariants: one worker at a time holds a file. A file that a dead
+worker held can be reassigned to another worker, which reads it from the beginning. Both lists are thread-safe.
 """
 
 from __future__ import annotations
@@ -12,103 +12,111 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
+from typing_extensions import override
+
+from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError, DataError
 
-__all__ = ["FilesGivenAway", "FolderWorkList", "MemoryWorkList", "Tenure", "WorkList", "WorkListState"]
+__all__ = ["FilesReassigned", "FolderWorkList", "Lease", "MemoryWorkList", "WorkList", "WorkListState"]
 
 WorkListState: TypeAlias = Mapping[str, Any]
-"""Plain JSON: the files that are waiting, in order, those held and by whom, those done, and the lives of workers."""
+"""Plain JSON: the waiting files in order, the claimed files with their workers, the done files, the epochs of workers.
+
+The JSON key of the epochs is ``lives``.
+"""
 
 
-class FilesGivenAway(DataError):
-    """A worker cannot resume at its position: files that followed it are others' by now. It begins anew."""
+class FilesReassigned(DataError):
+    """A worker cannot resume at its position: files that followed it were reassigned. It starts without a position."""
 
 
-class Tenure(NamedTuple):
-    """Where a worker of a list stands. Its position holds good for as long as its life lasts."""
+class Lease(NamedTuple):
+    """Progress of a worker. A position saved under a lease can be resumed while the worker's epoch stays the same."""
 
     finished: int
-    """Files that it has read to their end, in all its lives."""
-    life: int
-    """Counts how often files were taken from it: what follows a position of another life, nobody knows."""
+    """Number of files that the worker has read to their end, in all epochs."""
+    epoch: int
+    """Incremented whenever this worker's files are reassigned. A position of an older epoch cannot be resumed."""
 
 
 @runtime_checkable
 class WorkList(Protocol):
-    """Files that workers share out among themselves. Concurrent."""
+    """Files that workers claim one by one. Thread-safe."""
 
     def claim(self, worker: str) -> str | None:
-        """Return the next waiting file, now held by ``worker``; None when none is waiting."""
+        """Return the next waiting file, now held by ``worker``; None when no file is waiting."""
         ...
 
     def reclaim(self, worker: str, file: str) -> bool:
-        """Take up a file again after a restart: it is waiting, or ``worker`` still holds it. False when neither."""
+        """Hold a file again after a restart; return False unless it is waiting or ``worker`` still holds it."""
         ...
 
     def done(self, worker: str, file: str) -> None:
-        """Note that ``worker`` has read ``file`` to its end.
+        """Mark ``file`` as read to its end by ``worker``.
 
         Raises:
-            DataError: The worker does not hold the file: it was taken for dead, and another has it.
+            DataError: The worker does not hold the file: it counted as dead, and another worker has it.
         """
         ...
 
     def may_follow(self) -> bool:
-        """Whether files may be waiting later though none is now."""
+        """Return True if files may be waiting later though none is waiting now."""
         ...
 
     def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files. Some end its life."""
+        """Put the files that a dead worker holds back to the front of the list, and return them.
+
+        If there are any, the worker's epoch is incremented.
+        """
         ...
 
-    def tenure(self, worker: str) -> Tenure:
-        """Return where ``worker`` stands."""
+    def lease(self, worker: str) -> Lease:
+        """Return the lease of ``worker``."""
         ...
 
-    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
-        """Let a worker that resumes at an earlier ``tenure`` hold again what it finished since.
+    def take_back(self, worker: str, lease: Lease) -> list[str]:
+        """Roll a worker back to an earlier ``lease``: it holds the files again that it has finished since.
 
         Returns:
-            All that it holds now, in the order in which it claimed them: to be read before anything else.
+            All files that the worker holds now, in the order of its claims. It reads them before it claims more.
 
         Raises:
-            FilesGivenAway: Its life has ended. What it has not finished by then is waiting again.
+            FilesReassigned: Files of the worker were reassigned since. Its unfinished files are waiting again.
         """
         ...
 
     def state(self) -> WorkListState:
-        """Return everything, to be saved with a checkpoint."""
+        """Return the state of the list, to be saved with a checkpoint."""
         ...
 
     def restore(self, state: WorkListState) -> None:
-        """Go back to a saved state; every worker then resumes at its own saved position.
+        """Restore a saved state; every worker then resumes at its own saved position.
 
         Raises:
-            DataError: The state is none of such a list.
+            DataError: ``state`` is not the state of a work list.
         """
         ...
 
 
 class _Ledger:
-    """The bookkeeping itself, without locks."""
+    """Bookkeeping of a work list, without locks."""
 
     def __init__(
         self,
         waiting: Sequence[str],
         claimed: Mapping[str, str],
         done: Sequence[str],
-        lives: Mapping[str, int] | None = None,
+        epochs: Mapping[str, int] | None = None,
     ) -> None:
-        self.lives = dict(lives or {})
+        self.epochs = dict(epochs or {})
         self.waiting = list(waiting)
-        self.claimed = dict(claimed)  # by whom, in the order of the claims; those that are done included
-        self.finished = dict.fromkeys(done)  # in the order in which they were
+        self.claimed = dict(claimed)  # file -> worker in the order of the claims; includes done files
+        self.finished = dict.fromkeys(done)  # in the order in which they were finished
 
     @classmethod
     def parse(cls, state: object, where: str) -> _Ledger:
@@ -118,9 +126,9 @@ class _Ledger:
             if not all(isinstance(name, str) for name in [*files, *claimed.values()]) or len(set(files)) < len(files):
                 raise TypeError("names are not text, or a file is there twice")
             if not set(done) <= set(claimed):
-                raise ValueError("a file is done that nobody claimed")
-            lives = state.get("lives", {})  # type: ignore[attr-defined]
-            return cls(waiting, claimed, done, {str(worker): int(life) for worker, life in lives.items()})
+                raise ValueError("a file is done that no worker claimed")
+            epochs = state.get("lives", {})  # type: ignore[attr-defined]
+            return cls(waiting, claimed, done, {str(worker): int(epoch) for worker, epoch in epochs.items()})
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise DataError(
                 f"{where} is not the state of a work list ({error!r}); start with the files again"
@@ -131,7 +139,7 @@ class _Ledger:
             "waiting": list(self.waiting),
             "claimed": dict(self.claimed),
             "done": list(self.finished),
-            "lives": dict(self.lives),
+            "lives": dict(self.epochs),
         }
 
     @property
@@ -148,8 +156,8 @@ class _Ledger:
         self.claimed[file] = worker
         return file
 
-    def tenure(self, worker: str) -> Tenure:
-        return Tenure(len(self._finished_by(worker)), self.lives.get(worker, 0))
+    def lease(self, worker: str) -> Lease:
+        return Lease(len(self._finished_by(worker)), self.epochs.get(worker, 0))
 
     def take_back(self, worker: str, finished: int) -> list[str]:
         for file in self._finished_by(worker)[finished:]:
@@ -171,8 +179,10 @@ class _Ledger:
     def done(self, worker: str, file: str) -> None:
         holder = self.claimed.get(file)
         if holder != worker or file in self.finished:
-            whose = "waiting" if holder is None else "done" if file in self.finished else f"held by {holder!r}"
-            raise DataError(f"{worker!r} does not hold {file!r}, which is {whose}; was the worker taken for dead?")
+            status = "waiting" if holder is None else "done" if file in self.finished else f"held by {holder!r}"
+            raise DataError(
+                f"{file!r} is {status}, expected held by {worker!r}; the worker probably counted as dead, restart it"
+            )
         self.finished[file] = None
 
     def requeue(self, worker: str) -> list[str]:
@@ -181,38 +191,40 @@ class _Ledger:
             del self.claimed[file]
         self.waiting[:0] = files
         if files:
-            self.lives[worker] = self.lives.get(worker, 0) + 1
+            self.epochs[worker] = self.epochs.get(worker, 0) + 1
         return files
 
     def give_back(self, worker: str, finished: int) -> list[str]:
         self.take_back(worker, finished)
         return self.requeue(worker)
 
-    def resume(self, worker: str, tenure: Tenure) -> list[str] | None:
-        if tenure.life == self.lives.get(worker, 0):
-            return self.take_back(worker, tenure.finished)
-        self.give_back(worker, tenure.finished)
+    def resume(self, worker: str, lease: Lease) -> list[str] | None:
+        if lease.epoch == self.epochs.get(worker, 0):
+            return self.take_back(worker, lease.finished)
+        self.give_back(worker, lease.finished)
         return None
 
 
-def _still_held(held: list[str] | None, worker: str) -> list[str]:
+def _require_held(held: list[str] | None, worker: str) -> list[str]:
     if held is None:
-        raise FilesGivenAway(f"files of {worker!r} were given to others since its position was saved; begin anew")
+        raise FilesReassigned(
+            f"files of {worker!r} were reassigned after its position was saved; start the worker without a position"
+        )
     return held
 
 
-def _checked(files: Sequence[str]) -> list[str]:
+def _check_files(files: Sequence[str]) -> list[str]:
     if isinstance(files, str):
-        raise ConfigError(f"a work list takes a list of files, got the text {files!r}; expand it first")
+        raise ConfigError(f"files is {files!r}, expected a list of files; expand the pattern first")
     names = [os.fspath(file) for file in files]
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise ConfigError(f"{twice!r} is in the work list twice; give each file once")
+        raise ConfigError(f"{twice!r} is in the work list twice, expected once; remove the duplicate")
     return names
 
 
-class MemoryWorkList:
-    """A work list for the threads of one process.
+class MemoryWorkList(WorkList):
+    """Work list for the threads of one process.
 
     >>> shared = MemoryWorkList(["a", "b"])
     >>> shared.claim("first"), shared.claim("second"), shared.claim("first")
@@ -222,75 +234,71 @@ class MemoryWorkList:
     """
 
     def __init__(self, files: Sequence[str]) -> None:
-        self._ledger = _Ledger(_checked(files), {}, [])
+        self._ledger = _Ledger(_check_files(files), {}, [])
         self._lock = threading.Lock()
 
+    @override
     def claim(self, worker: str) -> str | None:
-        """Return the next waiting file, now held by ``worker``; None when none is waiting."""
         with self._lock:
             return self._ledger.claim(worker)
 
+    @override
     def reclaim(self, worker: str, file: str) -> bool:
-        """Take up a file again that is waiting or still held by ``worker``; return whether it could be."""
         with self._lock:
             return self._ledger.reclaim(worker, file)
 
+    @override
     def done(self, worker: str, file: str) -> None:
-        """Note that ``worker`` has read ``file`` to its end."""
         with self._lock:
             self._ledger.done(worker, file)
 
+    @override
     def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
         with self._lock:
             return self._ledger.requeue(worker)
 
+    @override
     def may_follow(self) -> bool:
-        """Whether files may be waiting later: not without ``requeue``."""
-        return False
+        return False  # only ``requeue`` adds files
 
-    def tenure(self, worker: str) -> Tenure:
-        """Return where ``worker`` stands."""
+    @override
+    def lease(self, worker: str) -> Lease:
         with self._lock:
-            return self._ledger.tenure(worker)
+            return self._ledger.lease(worker)
 
-    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
-        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
-
-        Raises:
-            FilesGivenAway: Its life has ended.
-        """
+    @override
+    def take_back(self, worker: str, lease: Lease) -> list[str]:
         with self._lock:
-            held = self._ledger.resume(worker, tenure)
-        return _still_held(held, worker)
+            held = self._ledger.resume(worker, lease)
+        return _require_held(held, worker)
 
+    @override
     def state(self) -> WorkListState:
-        """Return everything, to be saved with a checkpoint."""
         with self._lock:
             return self._ledger.as_json()
 
+    @override
     def restore(self, state: WorkListState) -> None:
-        """Go back to a saved state."""
-        ledger = _Ledger.parse(state, "what was given")
+        ledger = _Ledger.parse(state, "the given state")
         with self._lock:
             self._ledger = ledger
 
 
-class FolderWorkList:
-    """A work list for processes that share a folder.
+class FolderWorkList(WorkList):
+    """Work list for processes that share a folder.
 
-    The list is one JSON file, replaced as a whole while a lock is held, so a process killed at any instant leaves it
-    either before or after its step. A worker that claims also holds a lock of its own for as long as its process lives;
-    the system lets go of it when the process dies, however it dies. When nothing is waiting, ``claim`` looks for files
-    of such dead workers and gives them out again. The folder must be on a file system with working ``flock``.
+    The list is one JSON file. A process replaces the file as a whole while it holds a lock, so a kill leaves the list
+    before or after the change. Each worker also holds a lock of its own. The system releases that lock when the
+    worker's process dies. When no file is waiting, ``claim`` requeues the files of such dead workers. The folder must
+    be on a file system with working ``flock``.
 
     Args:
-        folder: The shared folder; it is made when it is not there.
-        files: What to read. The process that comes first writes the list; for the others it must be the same, or None.
-        requeue_dead: Whether ``claim`` takes over from dead workers. Without, only ``requeue`` does.
+        folder: The shared folder; created if absent.
+        files: The files to read. The first process writes the list; the other processes pass the same files or None.
+        requeue_dead: Whether ``claim`` requeues the files of dead workers. If False, only ``requeue`` does.
 
     Raises:
-        ConfigError: The folder holds a list of other files, or none and no files are given.
+        ConfigError: The folder holds a list of other files, or it holds no list and ``files`` is None.
     """
 
     def __init__(
@@ -301,94 +309,90 @@ class FolderWorkList:
         self._alive: dict[str, int] = {}
         self._threads = threading.Lock()
         self._folder.mkdir(parents=True, exist_ok=True)
-        names = None if files is None else _checked(files)
-        with self._locked():
+        names = None if files is None else _check_files(files)
+        with self._lock_list():
             if not self._path.exists():
                 if names is None:
-                    raise ConfigError(f"{self._folder} holds no work list; give the files to begin with")
+                    raise ConfigError(f"{str(self._folder)!r} holds no work list; pass files= to create one")
                 self._write(_Ledger(names, {}, []))
             elif names is not None:
                 ledger = self._read()
                 known = ledger.files
                 if known != set(names):
                     raise ConfigError(
-                        f"{self._folder} holds a list of {len(known)} files, {len(known & set(names))} of them among "
-                        f"the {len(names)} given; use another folder, or remove this one"
+                        f"{str(self._folder)!r} holds a list of {len(known)} files, {len(known & set(names))} of them "
+                        f"among the {len(names)} given, expected the same files; use another folder, or remove this one"
                     )
 
+    @override
     def claim(self, worker: str) -> str | None:
-        """Return the next waiting file, now held by ``worker``; None when none is waiting and no holder is dead."""
-        with self._changed() as ledger:
-            self._stay_alive(worker)
+        with self._update() as ledger:
+            self._lock_worker(worker)
             if not ledger.waiting and self._requeue_dead:
                 for holder in ledger.holders():
                     if holder != worker and self._is_dead(holder):
                         ledger.requeue(holder)
             return ledger.claim(worker)
 
+    @override
     def reclaim(self, worker: str, file: str) -> bool:
-        """Take up a file again that is waiting or still held by ``worker``; return whether it could be."""
-        with self._changed() as ledger:
-            self._stay_alive(worker)
+        with self._update() as ledger:
+            self._lock_worker(worker)
             return ledger.reclaim(worker, file)
 
+    @override
     def done(self, worker: str, file: str) -> None:
-        """Note that ``worker`` has read ``file`` to its end."""
-        with self._changed() as ledger:
+        with self._update() as ledger:
             ledger.done(worker, file)
 
+    @override
     def requeue(self, worker: str) -> list[str]:
-        """Put what a dead worker holds back to the front of the list; return those files."""
-        with self._changed() as ledger:
+        with self._update() as ledger:
             return ledger.requeue(worker)
 
+    @override
     def may_follow(self) -> bool:
-        """Whether files may be waiting later: not without ``requeue``, or a holder that dies."""
-        return False
+        return False  # only ``requeue``, or the death of a holder, adds files
 
-    def tenure(self, worker: str) -> Tenure:
-        """Return where ``worker`` stands."""
-        with self._locked():
-            return self._read().tenure(worker)
+    @override
+    def lease(self, worker: str) -> Lease:
+        with self._lock_list():
+            return self._read().lease(worker)
 
-    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
-        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
-
-        Raises:
-            FilesGivenAway: Its life has ended.
-        """
-        with self._changed() as ledger:
-            self._stay_alive(worker)
-            held = ledger.resume(worker, tenure)
-        return _still_held(held, worker)
+    @override
+    def take_back(self, worker: str, lease: Lease) -> list[str]:
+        with self._update() as ledger:
+            self._lock_worker(worker)
+            held = ledger.resume(worker, lease)
+        return _require_held(held, worker)
 
     def give_back(self, worker: str, finished: int) -> list[str]:
-        """Put all that a dead worker claimed, but for the first ``finished`` files that it finished, back to the front.
+        """Put a dead worker's files back to the front, except the first ``finished`` files that it finished.
 
         Returns:
-            Those files; none when the worker lives, or lives again.
+            These files; empty if the worker's process is alive.
         """
-        with self._changed() as ledger:
+        with self._update() as ledger:
             return ledger.give_back(worker, finished) if self._is_dead(worker) else []
 
     def dead_workers(self) -> list[str]:
-        """Return who has claimed files, finished or not, and has no process any more."""
-        with self._locked():
+        """Return the workers that have claimed files, finished or not, and whose process is dead."""
+        with self._lock_list():
             return [worker for worker in dict.fromkeys(self._read().claimed.values()) if self._is_dead(worker)]
 
+    @override
     def state(self) -> WorkListState:
-        """Return everything, to be saved with a checkpoint."""
-        with self._locked():
+        with self._lock_list():
             return self._read().as_json()
 
+    @override
     def restore(self, state: WorkListState) -> None:
-        """Go back to a saved state, for every process that shares the folder."""
-        ledger = _Ledger.parse(state, "what was given")
-        with self._locked():
+        ledger = _Ledger.parse(state, "the given state")
+        with self._lock_list():
             self._write(ledger)
 
     def close(self) -> None:
-        """Let go of this process's workers: to the others they are dead. May be called twice."""
+        """Release the locks of this process's workers: other processes then count them as dead. May be called twice."""
         with self._threads:
             while self._alive:
                 os.close(self._alive.popitem()[1])
@@ -402,7 +406,7 @@ class FolderWorkList:
         return self._folder / "work_list.json"
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _lock_list(self) -> Iterator[None]:
         with self._threads:
             descriptor = os.open(self._folder / "work_list.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -412,8 +416,8 @@ class FolderWorkList:
                 os.close(descriptor)
 
     @contextlib.contextmanager
-    def _changed(self) -> Iterator[_Ledger]:
-        with self._locked():
+    def _update(self) -> Iterator[_Ledger]:
+        with self._lock_list():
             ledger = self._read()
             before = ledger.as_json()
             yield ledger
@@ -424,41 +428,37 @@ class FolderWorkList:
         try:
             state = json.loads(self._path.read_text())
         except (OSError, ValueError) as error:
-            raise DataError(f"the work list {self._path} cannot be read: {error}") from error
+            raise DataError(f"work list {str(self._path)!r} cannot be read: {error}") from error
         return _Ledger.parse(state, str(self._path))
 
     def _write(self, ledger: _Ledger) -> None:
-        for left_behind in self._folder.glob("work_list.json-tmp-*"):
-            left_behind.unlink(missing_ok=True)  # of a process that was killed: nobody else writes while we may
-        temporary = self._folder / f"work_list.json-tmp-{secrets.randbits(64)}"
-        with open(temporary, "x") as file:
-            json.dump(ledger.as_json(), file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, self._path)
+        for pattern in ("work_list.json.tmp-*", "work_list.json-tmp-*"):  # the second: of earlier releases
+            for temporary in self._folder.glob(pattern):
+                temporary.unlink(missing_ok=True)  # of a killed process: the lock keeps other writers out
+        replace_file(self._path, json.dumps(ledger.as_json()).encode())
 
-    def _worker_lock(self, worker: str) -> Path:
+    def _worker_lock_path(self, worker: str) -> Path:
         if not re.fullmatch(r"[\w.@:-]+", worker):
-            raise ConfigError(f"worker {worker!r} has no usable name; use letters, digits and . _ @ : -")
+            raise ConfigError(f"worker is {worker!r}, expected letters, digits and . _ @ : -; rename the worker")
         return self._folder / f"worker-{worker}.lock"
 
-    def _stay_alive(self, worker: str) -> None:
+    def _lock_worker(self, worker: str) -> None:
         if worker in self._alive:
             return
-        descriptor = os.open(self._worker_lock(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(self._worker_lock_path(worker), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(descriptor)
             raise ConfigError(
-                f"another process is worker {worker!r} of {self._folder}; give each its own name"
+                f"worker {worker!r} of {str(self._folder)!r} is another process already; give each worker its own name"
             ) from None
         self._alive[worker] = descriptor
 
     def _is_dead(self, worker: str) -> bool:
         if worker in self._alive:
             return False
-        with open(self._worker_lock(worker), "a") as file:
+        with open(self._worker_lock_path(worker), "a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:

@@ -1,7 +1,7 @@
 """Transforms of rows: filters, labels, sampling, features and negatives.
 
 A transform is a frozen dataclass; ``build`` makes the native operation that a dataset runs. Functions on arrays are in
-``ragged`` and ``correction``.
+``ragged``.
 """
 
 from monolith.data.transforms.base import BuildContext, RowTransform, Transform

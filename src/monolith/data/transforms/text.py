@@ -31,7 +31,7 @@ def parse_transform_config(text: str) -> Compose:
     (FilterByAction(has_actions=(2,)),)
     """
     # Imported here: protobuf is needed by this function only.
-    from monolith.data.records._protobuf import missing_fields, parse_text
+    from monolith._proto.messages import missing_fields, parse_text
     from monolith.data.records.messages import TransformConfig
 
     config = TransformConfig()

@@ -1,6 +1,6 @@
-"""Checkpoints of a training run: the state that is saved, when, and how it comes back.
+"""Checkpoints of a training run: the saved state, the schedule of saves, and restoring.
 
-Where files lie and which stay, :mod:`monolith.artifacts` knows; how tables are written, :mod:`monolith.embedding`.
+:mod:`monolith.artifacts` owns the folder and its retention, :mod:`monolith.embedding` the snapshots of tables.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from monolith.training.checkpoints.checkpointer import Checkpointer
 from monolith.training.checkpoints.pending import PendingSave
 from monolith.training.checkpoints.restoring import Restored
-from monolith.training.checkpoints.settings import CheckpointSettings, SaveTimer
+from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import TrainingState
 
-__all__ = ["CheckpointSettings", "Checkpointer", "PendingSave", "Restored", "SaveTimer", "TrainingState"]
+__all__ = ["CheckpointSettings", "Checkpointer", "PendingSave", "Restored", "TrainingState"]

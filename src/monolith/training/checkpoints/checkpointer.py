@@ -1,7 +1,7 @@
-"""What the training loop talks to: when to save, saving in the background, restoring.
+"""Save and restore the state of a run; the training loop calls ``Checkpointer``.
 
-The loop's thread takes the cut (copies of the dense part, a mark in the tables) and goes on; one writer thread does the
-rest. Which checkpoint a run starts from is in :mod:`choice`, how it comes back in :mod:`restoring`.
+The loop's thread takes the cut (copies of the dense part, a mark in the tables) and continues; one writer thread writes
+the files. :mod:`choice` selects the checkpoint that a run starts from, :mod:`restoring` restores it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
 from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
-from monolith.training.checkpoints.settings import CheckpointSettings, SaveTimer
+from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
+from monolith.training.config.tide import SaveTimer
 
 __all__ = ["Checkpointer"]
 
@@ -40,7 +41,7 @@ class _Evicting(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Save:
-    """What is known of a save when its state has been taken."""
+    """Description of a save, complete once its state is captured."""
 
     kind: Literal["full", "dense_only"]
     step: int
@@ -56,10 +57,8 @@ class Checkpointer:
         model_dir: The run's folder. Full checkpoints are in ``checkpoints/``, dense-only ones in ``dense_only/``.
         config: A ``CheckpointConfig``, or anything with its fields.
         clock: Where the time comes from.
-        timer: Says when a full save is due; None = only when ``save`` is called.
-        dense_timer: The same of dense-only saves.
-        on_safe: Called with step and folder when a full checkpoint is safe, by the thread that wrote it. What it
-            raises is logged: the checkpoint is there all the same.
+        timer: Schedule of full saves; None = save only when ``save`` is called.
+        dense_timer: Schedule of dense-only saves.
     """
 
     def __init__(
@@ -70,16 +69,14 @@ class Checkpointer:
         clock: Clock,
         timer: SaveTimer | None = None,
         dense_timer: SaveTimer | None = None,
-        on_safe: Callable[[int, Path], None] | None = None,
     ) -> None:
         self._model_dir = local_folder("model_dir", str(model_dir))
         if config.clear_nn and config.reload_alias_map:
-            raise ConfigError("clear_nn starts the dense part anew, reload_alias_map restores it; set one of them")
+            raise ConfigError("clear_nn initializes the dense part, reload_alias_map restores it; set one of them")
         self._config = config
         self._clock = clock
         self._timer = timer
         self._dense_timer = dense_timer
-        self._on_safe = on_safe
         self._retention = Retention(
             max_to_keep=config.checkpoints_max_to_keep, spare_every_hours=config.keep_checkpoint_every_n_hours
         )
@@ -90,7 +87,7 @@ class Checkpointer:
         self._started_at_s = clock.now_s()
         self._writer = BackgroundWriter()
         self.last_step: int | None = None
-        """The step of the newest full checkpoint that was begun or restored here; None before both."""
+        """Step of the newest full checkpoint that this object saved or restored; None before the first."""
 
     @property
     def folder(self) -> CheckpointFolder:
@@ -104,16 +101,16 @@ class Checkpointer:
         return self._timer is not None and self._timer.is_due(step, self._clock.now_s())
 
     def is_dense_due(self, step: int) -> bool:
-        """Return whether a dense-only save is due after ``step``; not where a full one is."""
+        """Return whether a dense-only save is due after ``step``; False where a full save is due."""
         if self._dense_timer is None or self.last_step == step:
             return False
         return self._dense_timer.is_due(step, self._clock.now_s())
 
     def save(self, state: TrainingState, *, reason: str) -> PendingSave:
-        """Take the state as it is now and write it as a full checkpoint.
+        """Capture the current state and write it as a full checkpoint.
 
-        Returns after the cut, unless ``background_save`` is off or the store cannot be cut. Waits first for a save that
-        is still under way.
+        Returns after the cut, unless ``background_save`` is off or the store cannot be cut. First waits for a save in
+        progress.
 
         Raises:
             ConfigError: The state holds something that cannot be saved; nothing was written.
@@ -138,7 +135,7 @@ class Checkpointer:
                 return self._write(save, fill)
             finally:
                 if cut is not None:
-                    cut.drop()  # also when it failed before the tables' turn: they must not stay cut
+                    cut.drop()  # also after a failure before the tables are written: they must not stay cut
 
         self.last_step = state.step
         if self._timer is not None:
@@ -161,17 +158,8 @@ class Checkpointer:
             self._dense_timer.mark_saved(state.step, saved_at_s)
         return self._begin(save, lambda: self._write(save, fill), in_background=True)
 
-    def poll(self) -> list[tuple[int, Path]]:
-        """Return step and folder of the full saves that became safe since the last call.
-
-        Raises:
-            ArtifactError: One could not be written, of either kind; earlier ones are as they were. Told once.
-        """
-        safe = [(pending.step, pending.wait()) for pending in self._writer.poll()]
-        return [(step, path) for step, path in safe if path.parent == self.folder.root]
-
     def close(self) -> None:
-        """Wait for what is under way; raise the error of a save that failed, unless someone was told before."""
+        """Wait for saves in progress; raise the error of a failed save that no caller has received."""
         self._writer.close()
 
     def _begin(self, save: _Save, write: Callable[[], Path], *, in_background: bool) -> PendingSave:
@@ -201,25 +189,20 @@ class Checkpointer:
             1000 * save.pause_s,
             self._clock.monotonic_s() - started_s,
         )
-        if save.kind == "full" and self._on_safe is not None:
-            try:
-                self._on_safe(save.step, saved.path)
-            except Exception:
-                logger.exception("on_safe failed; the checkpoint is safe path=%s", saved.path)
         return saved.path
 
     # --- restoring ---
 
     def restore(self, state: TrainingState) -> Restored | None:
-        """Put the newest checkpoint, or the one that was asked for, into the objects of ``state``.
+        """Restore the newest checkpoint, or the requested one, into the objects of ``state``.
 
         Returns:
-            What the loop takes over itself; None when there is nothing to start from.
+            The state that the loop takes over itself; None when there is no checkpoint.
 
         Raises:
-            ArtifactError: The checkpoint is missing or damaged. Nothing has changed; an older one is never taken
-                silently, the text says how to.
-            SchemaMismatch: It does not fit the model.
+            ArtifactError: The checkpoint is missing or damaged. Nothing has changed. An older checkpoint
+                is never used silently; the error names the remedy.
+            SchemaMismatch: The checkpoint does not fit the model.
         """
         self.folder.repair()
         choice = choose(self._model_dir, self._config)
@@ -246,7 +229,7 @@ class Checkpointer:
         Give a state without optimizers, and with ``rng=False``, to leave those as they are.
 
         Args:
-            state: What to restore into.
+            state: The objects to restore into.
             checkpoint: Folder of a checkpoint; None = as ``restore`` chooses.
         """
         if checkpoint is not None:

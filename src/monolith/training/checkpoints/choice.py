@@ -1,4 +1,4 @@
-"""Which checkpoint a run starts from: its own newest one, or one that was asked for, once.
+"""Choose the checkpoint that a run starts from: its own newest, or a requested one, once.
 
 A request (``restore_dir``, ``restore_ckpt``) is noted in ``<model_dir>/restore_ckpt`` with the number of the newest
 checkpoint at that time. Until the run has saved a newer one it starts from there again; after that, from its own. The
@@ -30,7 +30,7 @@ DENSE_ONLY = "dense_only"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """What to restore, and the notes to leave when it is restored."""
+    """The checkpoint to restore, and the markers to write after restoring it."""
 
     saved: SavedCheckpoint | None
     """None: there is nothing to start from."""
@@ -47,7 +47,7 @@ def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
     """Decide for a training run.
 
     Raises:
-        ArtifactError: What was asked for is not there, or the newest checkpoint is damaged.
+        ArtifactError: The requested checkpoint is missing, or the newest one is damaged.
     """
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
     number = folder.last_number()
@@ -81,7 +81,7 @@ def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCh
 
 
 def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedCheckpoint | None:
-    """What was asked for; None when it is only another folder, and this one has checkpoints of its own."""
+    """Return the requested checkpoint; None when the request is another folder and this run has checkpoints."""
     if settings.restore_dir and not folder.saved():
         place = local_folder("restore_dir", str(settings.restore_dir))
         if (place / MANIFEST).is_file() and not settings.restore_ckpt:
@@ -93,7 +93,7 @@ def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedC
                 raise CheckpointMissing(f"restore_dir '{place}' holds no checkpoint; check the path")
             return saved
     if settings.restore_ckpt is None:
-        logger.info("restore_dir is not used: the run has checkpoints of its own dir=%s", folder.root)
+        logger.info("restore_dir ignored: the run has checkpoints dir=%s", folder.root)
         return None
     return folder.find(_name_in(folder, settings.restore_ckpt))
 
@@ -118,7 +118,7 @@ def _current(folder: CheckpointFolder, marker: dict[str, Any] | None, number: in
 
 
 def _is_still_to_do(marker: dict[str, Any] | None, number: int) -> bool:
-    """Whether what was asked for once is not in any checkpoint yet."""
+    """Return whether no checkpoint saved since contains the effect of a one-time request."""
     return marker is None or marker.get("number", -1) >= number
 
 

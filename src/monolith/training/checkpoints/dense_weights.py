@@ -37,14 +37,16 @@ class Aliases:
             if not covered:
                 near = difflib.get_close_matches(new, _names_and_modules(names), n=1)
                 hint = f"did you mean {near[0]!r}?" if near else "its keys are names of the model as it is now"
-                raise ConfigError(f"reload_alias_map names {new!r}, which is no weight of the model; {hint}")
+                raise ConfigError(f"reload_alias_map names {new!r}, expected a weight of the model; {hint}")
             olds.update({name: old + name.removeprefix(new) for name in covered})
         self._olds = {} if olds.keys() <= known else olds
         for new, old in self._olds.items():
             if old not in known:
                 near = difflib.get_close_matches(old, sorted(known), n=1)
                 hint = f"did you mean {near[0]!r}?" if near else f"it has {_listed(sorted(known))}"
-                raise ConfigError(f"reload_alias_map says {new!r} was {old!r}, which the checkpoint has not; {hint}")
+                raise ConfigError(
+                    f"reload_alias_map maps {new!r} to {old!r}, expected a weight of the checkpoint; {hint}"
+                )
 
     def saved_name(self, name: str) -> str:
         """Return the checkpoint's name of a weight of the model."""
@@ -54,7 +56,7 @@ class Aliases:
 def fit_weights(
     model: nn.Module, saved: Mapping[str, Tensor], alias_map: Mapping[str, str] | None, path: Path
 ) -> tuple[dict[str, Tensor], Aliases]:
-    """Return what ``model.load_state_dict`` takes, by the model's own names; the model is not changed.
+    """Return the argument of ``model.load_state_dict``, by the model's names; the model is not changed.
 
     Raises:
         SchemaMismatch: Names or shapes differ; the text lists them.
@@ -74,13 +76,13 @@ def fit_weights(
         text = "; ".join(f"{reason}: {_listed(names)}" for reason, names in reasons if names)
         raise SchemaMismatch(
             f"the weights of '{path}' do not fit the model: {text}. If names changed, set reload_alias_map "
-            "{new: old}; to keep the tables and start the dense part anew, set clear_nn=True"
+            "{new: old}; to keep the tables and initialize the dense part, set clear_nn=True"
         )
     return {name: saved[source] for name, source in sources.items()}, aliases
 
 
 def _weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor | None]]:
-    """What the state dict has, or will have: weights that wait for their shape, and extra state, come as None."""
+    """Yield names and tensors of the state dict; lazy weights and extra state come as None."""
     for place, module in model.named_modules(remove_duplicate=False):
         prefix = f"{place}." if place else ""
         kept = {

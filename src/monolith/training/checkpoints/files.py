@@ -47,7 +47,7 @@ def write_dense(folder: Path, captured: Captured) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loaded:
-    """The content of a checkpoint, checked, but for its tables."""
+    """The verified content of a checkpoint, except its tables."""
 
     path: Path
     dense: Mapping[str, Tensor]
@@ -74,7 +74,7 @@ def read_files(saved: SavedCheckpoint) -> Loaded:
 
 
 def restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreReport | None:
-    """Load the tables, all or none; say what came back, where the store says so.
+    """Load the tables, all or none; return the report of a store that makes one.
 
     Raises:
         ManifestInvalid: A file is missing or altered; no row has changed.

@@ -134,7 +134,7 @@ def _weights_of(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
 
 
 def _names_of(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[int, str]:
-    """The name of each weight; one that is not the model's is named by its place."""
+    """Return the name of each weight; a weight that the model does not have is named by its index."""
     names = {id(weight): name for name, weight in model.named_parameters()}
     for number, weight in enumerate(_weights_of(optimizer)):
         names.setdefault(id(weight), f"#{number}")

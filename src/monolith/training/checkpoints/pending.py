@@ -1,4 +1,4 @@
-"""Saves on their way to the disk: one thread that writes them, one at a time, and what became of each."""
+"""Saves in progress: one thread writes them in order, and ``PendingSave`` holds the result of each."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class PendingSave:
         self.step = step
         self.reason = reason
         self.pause_s = pause_s
-        """How long training stood still for it, the wait for an earlier save included."""
+        """How long the save paused training, including the wait for an earlier save."""
         self.is_reported = False
-        """Whether a caller was told how it ended."""
+        """Whether a caller has received the result."""
         self._future = future
 
     @property
@@ -30,12 +30,12 @@ class PendingSave:
         return self._future.done()
 
     @property
-    def has_failed(self) -> bool:
-        """Whether it ended, and not well."""
-        return self._future.done() and self._future.exception() is not None
+    def has_unreported_error(self) -> bool:
+        """Whether it failed and no caller has received the error."""
+        return not self.is_reported and self._future.done() and self._future.exception() is not None
 
     def wait(self, timeout_s: float | None = None) -> Path:
-        """Wait until the checkpoint is safe and return its folder; raise what went wrong.
+        """Wait until the checkpoint is safe and return its folder.
 
         Raises:
             ArtifactError: It could not be written; earlier ones are as they were.
@@ -51,14 +51,14 @@ class PendingSave:
 
 
 class BackgroundWriter:
-    """Runs the writing of saves in a thread of its own. Used by one thread."""
+    """Writes saves in a background thread. Called by one thread."""
 
     def __init__(self) -> None:
         self._pool: ThreadPoolExecutor | None = None
         self._pending: list[PendingSave] = []
 
     def wait_until_idle(self, step: int) -> None:
-        """Wait for the save under way, whatever becomes of it, because that of ``step`` comes next."""
+        """Wait for the save in progress, whether it succeeds or fails, before the save of ``step``."""
         for pending in self._pending:
             if not pending.is_done:
                 logger.info("waiting for the save under way step=%d under_way=%d", step, pending.step)
@@ -75,28 +75,20 @@ class BackgroundWriter:
         future: Future[Path] = Future()
         try:
             future.set_result(write())
-        except Exception as error:  # reported like that of the thread, by wait or poll
+        except Exception as error:  # reported like an error of the thread, by wait or close
             future.set_exception(error)
         return self._add(PendingSave(step, reason, pause_s, future))
 
     def _add(self, pending: PendingSave) -> PendingSave:
+        """Keep a save until it has ended well or its error was reported."""
+        self._pending = [each for each in self._pending if not each.is_done or each.has_unreported_error]
         self._pending.append(pending)
         return pending
 
-    def poll(self) -> list[PendingSave]:
-        """Return those that became safe since the last call; raise the error of one that failed, once."""
-        for pending in [each for each in self._pending if each.has_failed]:
-            self._pending.remove(pending)
-            if not pending.is_reported:
-                pending.wait()
-        safe = [each for each in self._pending if each.is_done]
-        self._pending = [each for each in self._pending if not each.is_done]
-        return safe
-
     def close(self) -> None:
-        """Wait for what is under way, end the thread, and raise the error that nobody was told of, if any."""
+        """Wait for saves in progress, end the thread, and raise an error that no caller has received."""
         if self._pool is not None:
             self._pool.shutdown(wait=True)
             self._pool = None
-        for pending in [each for each in self._pending if each.has_failed and not each.is_reported]:
+        for pending in [each for each in self._pending if each.has_unreported_error]:
             pending.wait()

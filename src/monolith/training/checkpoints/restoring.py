@@ -1,4 +1,4 @@
-"""Putting a checkpoint back into the objects of a run: all of it is checked before the first of them changes."""
+"""Restore a checkpoint into the objects of a run; everything is checked before the first object changes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What a run starts from."""
+    """State that a run starts from."""
 
     step: int
     path: Path
@@ -33,7 +33,7 @@ class Restored:
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
     report: RestoreReport | None
-    """Which tables came back; None when the store does not say."""
+    """The restored tables; None when the store makes no report."""
 
 
 def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
@@ -52,7 +52,7 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
 
 
 def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_step: bool) -> Restored:
-    """Restore the tables and the place in the data; weights, optimizers and random generators stay as they are.
+    """Restore the tables and the data position; weights, optimizers and random generators are unchanged.
 
     Without ``keep_step`` steps, metrics and extra start over.
     """
@@ -90,14 +90,14 @@ def _restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepo
         raise _with_remedy(saved, error) from error
     skipped = [] if report is None else [name for name in report.skipped if not name.startswith(JOB_TABLES)]
     if skipped:
-        logger.warning("tables of the checkpoint that the model has not tables=%s", ",".join(skipped))
+        logger.warning("checkpoint tables not in the model, skipped tables=%s", ",".join(skipped))
     if report is not None and report.missing:
-        logger.warning("tables that the checkpoint has not start empty tables=%s", ",".join(report.missing))
+        logger.warning("model tables not in the checkpoint, starting empty tables=%s", ",".join(report.missing))
     return report
 
 
 def _with_remedy(damaged: SavedCheckpoint, error: ManifestInvalid) -> ManifestInvalid:
-    """Name the newest of the earlier checkpoints that is whole; to fall back on it is for the user to decide."""
+    """Return ``error`` with the newest earlier checkpoint that is intact; the user decides about the fallback."""
     earlier = [
         saved
         for saved in CheckpointFolder(damaged.path.parent).saved()

@@ -1,4 +1,4 @@
-"""What a checkpointer asks of its configuration and of the timer that says when to save."""
+"""``CheckpointSettings``: the settings that a checkpointer reads."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol
 
-__all__ = ["CheckpointSettings", "SaveTimer"]
+__all__ = ["CheckpointSettings"]
 
 
 class CheckpointSettings(Protocol):
-    """The fields of ``CheckpointConfig`` that decide what is saved, kept and restored."""
+    """The fields of ``CheckpointConfig`` that control saving, retention and restoring."""
 
     @property
     def checkpoints_max_to_keep(self) -> int | None:
@@ -24,7 +24,7 @@ class CheckpointSettings(Protocol):
 
     @property
     def restore_dir(self) -> str | Path | None:
-        """Another run's folder to start from, while this one has no checkpoint of its own."""
+        """Another run's folder to start from, while this run has no checkpoint."""
         ...
 
     @property
@@ -34,7 +34,7 @@ class CheckpointSettings(Protocol):
 
     @property
     def clear_nn(self) -> bool:
-        """Restore the tables only, once; the dense part starts anew."""
+        """Restore only the tables, once; the dense part is initialized."""
         ...
 
     @property
@@ -49,22 +49,10 @@ class CheckpointSettings(Protocol):
 
     @property
     def background_save(self) -> bool:
-        """Whether training goes on while files are written."""
+        """Whether training continues while files are written."""
         ...
 
     @property
     def feature_eviction_on_save(self) -> bool:
         """Whether expired rows leave the tables with each save."""
-        ...
-
-
-class SaveTimer(Protocol):
-    """Says when the next save is due: by steps, by seconds, by the hour of the day."""
-
-    def is_due(self, step: int, now_s: float) -> bool:
-        """Return whether to save after this step; never twice at one step."""
-        ...
-
-    def mark_saved(self, step: int, now_s: float) -> None:
-        """Take note of a save, for whatever reason it was made."""
         ...

@@ -1,4 +1,4 @@
-"""What a checkpoint holds of a run, and taking it: quick copies at one step boundary, for another thread to write."""
+"""The state of a run at one step boundary, and ``capture``: quick copies that another thread writes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Captured", "Cut", "CuttingStore", "TrainingState", "capture"]
 
 @dataclass(kw_only=True)
 class TrainingState:
-    """All that training goes on from, at one step boundary."""
+    """Complete state of a run at one step boundary; training resumes from it."""
 
     step: int
     """Steps finished."""
@@ -28,7 +28,7 @@ class TrainingState:
     optimizers: Mapping[str, torch.optim.Optimizer]
     store: EmbeddingStore
     data: Mapping[str, Any] | None = None
-    """Where the data stands, ``Dataset.state()``: JSON."""
+    """Data position, ``Dataset.state()``: JSON."""
     rng: bool = True
     """Whether the process-wide generators of torch, NumPy and Python belong to it."""
     metrics: Mapping[str, Any] = field(default_factory=dict)
@@ -42,11 +42,11 @@ class Cut(Protocol):
     """Tables as they were at one instant."""
 
     def write(self, path: str | PathLike[str]) -> Manifest:
-        """Write them; once."""
+        """Write the tables; once."""
         ...
 
     def drop(self) -> None:
-        """Let go of them."""
+        """Release the tables."""
         ...
 
 
@@ -61,7 +61,7 @@ class CuttingStore(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Captured:
-    """Copies of everything but the tables; nothing that training does later changes them."""
+    """Copies of everything except the tables; later training does not change them."""
 
     dense: Mapping[str, Tensor]
     optimizer_tensors: Mapping[str, Tensor]

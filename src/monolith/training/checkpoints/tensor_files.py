@@ -27,7 +27,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """
     try:
         save_file(dict(tensors), path)
-    except SafetensorError as error:  # it has no error of its own for a full disk
+    except SafetensorError as error:  # safetensors has no error class for a full disk
         raise OSError(f"cannot write '{path}': {error}") from error
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -40,7 +40,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """Return all tensors of a file.
 
     Raises:
-        ManifestInvalid: It is not what ``write_tensors`` wrote.
+        ManifestInvalid: ``write_tensors`` did not write the file.
     """
     try:
         return load_file(path)
@@ -55,5 +55,5 @@ def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def unpack_tensors(packed: bytes) -> dict[str, Tensor]:
-    """Return what ``pack_tensors`` was given."""
+    """Return the tensors that ``pack_tensors`` packed."""
     return load(packed)

@@ -62,4 +62,6 @@ def decode_tree(tree: Any, tensors: Mapping[str, Tensor]) -> Any:
             return [decode_tree(each, tensors) for each in content]
         case "tuple":
             return tuple(decode_tree(each, tensors) for each in content)
-    raise ManifestInvalid(f"a value of the kind {kind!r} is not known to this release")
+    raise ManifestInvalid(
+        f"kind of a value is {kind!r}, expected dict, list, tuple or tensor; a newer release wrote the checkpoint"
+    )

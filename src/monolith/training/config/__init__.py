@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.cluster import ClusterConfig
-from monolith.training.config.environment import environment_exports
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
@@ -35,7 +34,6 @@ __all__ = [
     "ServingConfig",
     # old and outside
     "RETIRED",
-    "environment_exports",
     # time
     "SaveTimer",
     "TideWindow",

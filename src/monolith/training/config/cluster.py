@@ -86,8 +86,6 @@ class ClusterConfig:
     """Attempts to reach one server."""
     retry_backoff_ms: int = 500
     """Milliseconds before the second of these attempts; the pause doubles each time."""
-    barrier_timeout_ms: int = 10_000
-    """Milliseconds that workers wait for each other at a barrier."""
     restore_sync_timeout_secs: float = 1800
     """Seconds that workers wait for the chief to restore."""
     restore_sync_poll_interval_ms: int = 1000
@@ -106,10 +104,6 @@ class ClusterConfig:
     """This process is one of several ranks: each holds a shard of the tables, and all of them step together."""
     enable_partial_sync_training: bool = False
     """Tables on parameter servers, and the dense gradients of all workers added up at each step: they step together."""
-    tf_grpc_worker_cache_threads: int | None = None
-    """Exported to child processes as TF_GRPC_WORKER_CACHE_THREADS."""
-    monolith_grpc_worker_service_handler_multiplier: float | None = None
-    """Exported to child processes as MONOLITH_GRPC_WORKER_SERVICE_HANDLER_MULTIPLIER."""
 
     def __post_init__(self) -> None:
         check_choice(self, "server_type", get_args(ServerType))
@@ -126,9 +120,8 @@ class ClusterConfig:
         check_number(self, "chief_timeout_secs", "session_creation_timeout_secs", "retry_wait_in_secs", at_least=0)
         check_number(self, "restore_sync_timeout_secs", at_least=0)
         check_whole(self, "operation_timeout_in_ms", "restore_sync_poll_interval_ms", at_least=1)
-        check_whole(self, "retry_backoff_ms", "barrier_timeout_ms", "tf_grpc_worker_cache_threads", at_least=1)
+        check_whole(self, "retry_backoff_ms", at_least=1)
         check_bool(self, "partial_recovery", "force_shutdown_ps")
         check_whole(self, "ps_memory_limit_mb", at_least=1)
         check_choice(self, "ps_memory_action", get_args(MemoryAction))
         check_bool(self, "enable_sync_training", "enable_partial_sync_training")
-        check_number(self, "monolith_grpc_worker_service_handler_multiplier", above=0)

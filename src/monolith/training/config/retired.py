@@ -1,6 +1,7 @@
-"""Settings of the original that are no more, each with what to do instead.
+"""``RETIRED``: settings of the original that have no effect here, each with its remedy.
 
-An old configuration is told so by name, rather than that its settings are unknown.
+An old configuration is refused by the name of such a setting, and the error states the remedy. A remedy names only
+settings and options that exist and work.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ _AS_DATA = "the data say it themselves; give it to mt.data.files, or to monolith
 _AS_STREAM = "name the stream as data, with mt.data.kafka; dumps have prediction_kafka_servers and _topic"
 _AS_HOOK = "give the hook to Estimator(hooks=[...]), or set what it needs in the metrics section"
 _BUILT_IN = "it is always done; remove it"
-_EXPORT = "the export takes it; give it to Estimator.export or monolith export"
+_AGENT = "the configuration of monolith agent holds it; remove it here"
+_FRESHNESS = "use publish_dir, whose log servers follow, or sync_targets, which are pushed to"
 _NEVER_WORKED = "it had no effect; remove it"
 _NO_PLATFORM = "it was for one company's platform; remove it"
 _NO_TENSORFLOW = "it steered TensorFlow, which is not used; remove it"
@@ -46,11 +48,11 @@ RETIRED: Mapping[str, str] = MappingProxyType(
         "enable_async_optimize": "use enable_embedding_postpush",
         "enable_pipelined_fwda2a": "use embedding_prefetch_capacity",
         "enable_pipelined_bwda2a": "use enable_embedding_postpush",
-        "sample_bias": "give the sample rates in the data: the loss corrects the logit by them",
+        "sample_bias": "correct the logit in the model: mt.layers.LogitCorrection(sample_bias=True)",
         # checkpoints
         "merge_sync_training_ckpt": _BUILT_IN,
         "dense_only_stop_training_when_save": "every save is a cut between two steps; remove it",
-        "max_pending_seconds_for_barrier": "use barrier_timeout_ms",
+        "max_pending_seconds_for_barrier": "a save waits at no barrier; remove it",
         "enable_alias_map_auto_gen": "names are not guessed; use reload_alias_map",
         "enable_model_ckpt_info": "monolith inspect checkpoint counts the rows; remove it",
         # profiling, metrics, dumps
@@ -102,6 +104,10 @@ RETIRED: Mapping[str, str] = MappingProxyType(
         "roughsort_candidate_items_path": _ROUGH_SORT,
         "roughsort_items_use_parquet": _ROUGH_SORT,
         # the cluster
+        "is_local": "num_ps and enable_sync_training decide it; remove it",
+        "barrier_timeout_ms": "workers wait at no barrier; remove it",
+        "tf_grpc_worker_cache_threads": _NO_TENSORFLOW,
+        "monolith_grpc_worker_service_handler_multiplier": _NO_TENSORFLOW,
         "zk_watch_address_family": "addresses of both families are understood; remove it",
         "ps_replica_num": _NEVER_WORKED,
         "submit_time_secs": _NO_PLATFORM,
@@ -109,11 +115,15 @@ RETIRED: Mapping[str, str] = MappingProxyType(
         "cluster_type": _NO_PLATFORM,
         "dc_aware": _NO_PLATFORM,
         # serving
-        "enable_realtime_training": "use enable_parameter_sync",
+        "enable_realtime_training": _FRESHNESS,
+        "enable_parameter_sync": _FRESHNESS,
+        "base_name": _AGENT,
+        "bzid": _AGENT,
+        "max_rpc_deadline_millis": "the server takes it; give monolith serve --remote-timeout-ms",
         "unified_serving": _BUILT_IN,
-        "export_mode": _EXPORT,
-        "shared_embedding": _EXPORT,
-        "with_remote_gpu": _EXPORT,
+        "export_mode": "give monolith export --layout",
+        "shared_embedding": "each export has its own copy of the rows; remove it",
+        "with_remote_gpu": "give monolith export --layout distributed --remote-dense",
         "export_with_gpu_allowed": _NO_TENSORFLOW,
         "export_with_cleared_entry_devices": _NO_TENSORFLOW,
     }

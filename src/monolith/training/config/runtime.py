@@ -16,8 +16,6 @@ Accelerator: TypeAlias = Literal["cpu", "cuda"]
 class RuntimeConfig:
     """The process and its place in the job."""
 
-    is_local: bool = True
-    """Everything in this process; False = with the processes that the cluster settings name."""
     seed: int = 0
     """Seed of first weights, shuffling and dropout."""
     deterministic: bool = False
@@ -44,7 +42,7 @@ class RuntimeConfig:
     """Workers of the job, the chief included."""
 
     def __post_init__(self) -> None:
-        check_bool(self, "is_local", "deterministic", "only_feature_engineering")
+        check_bool(self, "deterministic", "only_feature_engineering")
         check_whole(self, "seed", "slow_start_steps", "index", "profile_some_steps_from")
         check_choice(self, "accelerator", get_args(Accelerator))
         check_whole(self, "threads", "profile_save_steps_interval", "num_workers", at_least=1)

@@ -1,4 +1,4 @@
-"""Steering a training that runs: the ``Controller`` service, its client, and the file that says where it listens.
+"""Control of a running training: the ``Controller`` service, its client, and the file with its address.
 
 gRPC is imported by ``server`` and ``client`` only.
 """

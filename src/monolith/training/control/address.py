@@ -17,24 +17,24 @@ ADDRESS_FILE = "controller_server_addr.txt"
 
 
 def address_path(model_dir: Path) -> Path:
-    """Return where a training with this folder says how to reach it."""
+    """Return the path of the file with a training's controller address."""
     return model_dir / ADDRESS_FILE
 
 
 def write_address(model_dir: Path, address: str) -> None:
-    """Say that ``address`` answers, whole or not at all."""
+    """Write ``address`` atomically."""
     model_dir.mkdir(parents=True, exist_ok=True)
     replace_file(address_path(model_dir), address.encode())
 
 
 def remove_address(model_dir: Path, address: str) -> None:
-    """Take back what ``write_address`` said, unless another training has said something else since."""
+    """Remove the file of ``write_address``, unless another training has replaced it."""
     path = address_path(model_dir)
     try:
         if path.read_text().strip() == address:
             path.unlink()
     except FileNotFoundError:
-        pass  # somebody tidied up
+        pass  # already removed
 
 
 def read_address(target: str | Path) -> str:

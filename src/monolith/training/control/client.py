@@ -56,11 +56,11 @@ class ControllerClient:
         self._call("StopTraining", self._timeout_s)
 
     def resume_training(self) -> None:
-        """Let the training go on."""
+        """Resume the training."""
         self._call("ResumeTraining", self._timeout_s)
 
     def block_status(self) -> BlockStatus:
-        """Return which workers stand still."""
+        """Return the paused workers."""
         answer = self._call("GetBlockStatus", self._timeout_s)
         return BlockStatus(blocked=tuple(answer.blocked_indices), unblocked=tuple(answer.unblocked_indices))
 
@@ -68,7 +68,7 @@ class ControllerClient:
         """Have a checkpoint written, and return when it is safe.
 
         Raises:
-            ClusterError: It could not be written; the text says why.
+            ClusterError: The checkpoint could not be written.
         """
         self._call("SaveCheckpoint", self._save_timeout_s)
 

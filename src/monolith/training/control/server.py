@@ -1,6 +1,6 @@
-"""The ``Controller`` service of one training: turns calls into what the run and its gate can do.
+"""The ``Controller`` service of one training: pauses, resumes, saves and reports the run.
 
-Where clients find it is said by ``address``; who starts it is ``monolith.training.hooks.controller``.
+``address`` writes its address for clients; ``monolith.training.hooks.controller`` starts it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ControllerServer", "Watch"]
 logger = logging.getLogger(__name__)
 
 GRACE_S = 20.0
-"""How long calls under way may go on when the server stops."""
+"""Grace period of calls in progress when the server stops."""
 
 Watch: TypeAlias = Callable[[], Sequence[WorkerStatus]]
 """Tells where the workers of a job stand."""
@@ -40,11 +40,11 @@ class ControllerServer:
     """Serves one run. ``start`` opens the port, ``stop`` closes it.
 
     Args:
-        run: Whose step is told, and which is saved.
+        run: The run to report and save.
         gate: What StopTraining and ResumeTraining work on.
-        host: The interface to listen on. Whoever reaches it can stop the training: there is no password.
+        host: The interface to listen on. Every client that reaches it can stop the training: there is no password.
         port: 0 lets the system choose.
-        workers: Tells where all workers of the job stand; None = the run is the only one.
+        workers: Returns the status of all workers; None = the run is the only worker.
     """
 
     def __init__(
@@ -96,15 +96,18 @@ class ControllerServer:
 
     def _stop_training(self, request: messages.StopTrainingRequest, context: Any) -> messages.StopTrainingResponse:
         if not self._gate.place():
-            context.abort(grpc.StatusCode.ALREADY_EXISTS, "the training is stopped already; ResumeTraining lets it go")
-        logger.info("training is being held step=%d", self._run.step)
+            context.abort(
+                grpc.StatusCode.ALREADY_EXISTS,
+                "training is paused, expected running; call ResumeTraining first",
+            )
+        logger.info("training paused step=%d", self._run.step)
         return messages.StopTrainingResponse()
 
     def _resume_training(
         self, request: messages.ResumeTrainingRequest, context: Any
     ) -> messages.ResumeTrainingResponse:
         self._gate.remove()
-        logger.info("training goes on step=%d", self._run.step)
+        logger.info("training resumed step=%d", self._run.step)
         return messages.ResumeTrainingResponse()
 
     def _get_block_status(
@@ -118,8 +121,8 @@ class ControllerServer:
     ) -> messages.SaveCheckpointResponse:
         try:
             self._run.save("controller")
-        except Exception as exc:  # the caller is told; the loop deals with its own failures
-            logger.warning("a checkpoint asked for by the controller failed", exc_info=True)
+        except Exception as exc:  # the caller gets the error; the loop handles its own failures
+            logger.warning("checkpoint requested by the controller failed", exc_info=True)
             context.abort(grpc.StatusCode.INTERNAL, f"the checkpoint failed: {exc}")
         return messages.SaveCheckpointResponse()
 

@@ -158,7 +158,6 @@ def from_cluster(cluster: ClusterConfig, process: RuntimeConfig) -> DistributedC
         discovery_service_type_worker=cluster.discovery_service_type_worker,
         connect_retries=cluster.connect_retries,
         retry_backoff_ms=cluster.retry_backoff_ms,
-        barrier_timeout_ms=cluster.barrier_timeout_ms,
         discovery_operation_timeout_ms=cluster.discovery_operation_timeout_ms,
         discovery_cleanup_timeout_ms=cluster.discovery_cleanup_timeout_ms,
         heartbeat_interval_s=cluster.heartbeat_interval_secs,

@@ -7,16 +7,18 @@ from dataclasses import dataclass
 from monolith.core.errors import ConfigError
 from monolith.training.config.cluster import ClusterConfig
 from monolith.training.config.job import JobConfig
+from monolith.training.config.serving import ServingConfig
 
 __all__ = ["ClusterJobConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClusterJobConfig(JobConfig, ClusterConfig):
+class ClusterJobConfig(JobConfig, ClusterConfig, ServingConfig):
     """Everything that ``monolith train`` can be told; ``num_ps`` of 1 or more makes it a job of several processes."""
 
     def __post_init__(self) -> None:
         ClusterConfig.__post_init__(self)
+        ServingConfig.__post_init__(self)
         JobConfig.__post_init__(self)
         if self.enable_partial_sync_training:
             self._check_team()

@@ -14,7 +14,7 @@ from monolith.core.stop_signals import stop_signals
 from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
 from monolith.discovery.address import split_address
 from monolith.ps.config import ServerConfig
-from monolith.ps.security import Security, read_token
+from monolith.rpc.security import Security, read_token
 from monolith.training.config.cluster import ClusterConfig
 from monolith.training.distributed.config import from_cluster
 from monolith.training.distributed.job_config import ClusterJobConfig

@@ -10,7 +10,8 @@ import logging
 from collections.abc import Callable, Sequence
 
 from monolith.core.errors import ClusterError
-from monolith.ps import PsClient, Security
+from monolith.ps import Security
+from monolith.ps.health_client import HealthClient
 from monolith.ps.messages import HealthCheckResponse
 from monolith.training.config.cluster import MemoryAction
 from monolith.training.control.gate import Gate, RunGate
@@ -55,7 +56,7 @@ class ServerMemoryHook(Hook):
         self._evict = evict
         self._gate = gate
         self._interval = Interval(every_s)
-        self._client: PsClient | None = None
+        self._client: HealthClient | None = None
         self._has_acted = False
 
     def on_start(self, run: Run) -> None:
@@ -85,8 +86,8 @@ class ServerMemoryHook(Hook):
 
     def _full_servers(self) -> list[str]:
         if self._client is None:
-            self._client = PsClient(self._addresses, security=self._security, timeout_s=EVERY_S)
-        found = self._client.health_check_all()
+            self._client = HealthClient(self._addresses, security=self._security, timeout_s=EVERY_S)
+        found = self._client.check_all()
         names = HealthCheckResponse.Status.Name
         return [f"server {index}: {one.message}" for index, one in enumerate(found) if names(one.status) in _FULL]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from monolith.data.sources.work_list import FolderWorkList, Tenure, WorkListState
+from monolith.data.sources.work_list import FolderWorkList, Lease, WorkListState
 from monolith.training.hooks.base import Hook, Run
 
 __all__ = ["SharedFiles", "SharedFilesHook", "finished_files", "unread_files", "worker_name"]
@@ -135,17 +135,17 @@ class SharedFiles:
         """Put what a dead worker holds back to the front of the list; return those files."""
         return self._list.requeue(worker)
 
-    def tenure(self, worker: str) -> Tenure:
-        """Return where ``worker`` stands."""
-        return self._list.tenure(worker)
+    def lease(self, worker: str) -> Lease:
+        """Return the lease of ``worker``."""
+        return self._list.lease(worker)
 
-    def take_back(self, worker: str, tenure: Tenure) -> list[str]:
-        """Let a worker hold again what it finished since an earlier ``tenure``; return all that it holds.
+    def take_back(self, worker: str, lease: Lease) -> list[str]:
+        """Let a worker hold again what it finished since an earlier ``lease``; return all that it holds.
 
         Raises:
-            FilesGivenAway: Its life has ended.
+            FilesReassigned: Files of the worker were reassigned since.
         """
-        return self._list.take_back(worker, tenure)
+        return self._list.take_back(worker, lease)
 
     def state(self) -> WorkListState:
         """Return everything, to be saved with a checkpoint after the places of the workers."""

@@ -1,13 +1,16 @@
-"""What runs beside the training loop, one hook per file. :mod:`base` says what a hook sees and when it is called."""
+"""Hooks, which run beside the training loop, one per file. :mod:`base` defines when each method is called.
+
+Hooks that no default list contains come from ``monolith.compat``, which is imported when they are first used.
+"""
 
 from __future__ import annotations
 
-from monolith.training.hooks.action_file import ActionFileHook
-from monolith.training.hooks.barrier import Barrier, BarrierHook
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.export import ExportHook
-from monolith.training.hooks.file_close import FileCloseHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
 from monolith.training.hooks.profiler import ProfilerHook
@@ -18,10 +21,18 @@ from monolith.training.hooks.push import PushHook
 from monolith.training.hooks.slow_start import SlowStartHook
 from monolith.training.hooks.stop_file import StopFileHook
 from monolith.training.hooks.stop_signal import StopSignalHook
-from monolith.training.hooks.store_health import StoreHealthHook
 from monolith.training.hooks.summaries import SummaryHook
-from monolith.training.hooks.throughput import Throughput, ThroughputHook
-from monolith.training.hooks.tide_stop import TideStopHook
+from monolith.training.hooks.throughput import ThroughputHook
+
+if TYPE_CHECKING:
+    from monolith.compat.hooks import (
+        ActionFileHook,
+        Barrier,
+        BarrierHook,
+        FileCloseHook,
+        StoreHealthHook,
+        TideStopHook,
+    )
 
 __all__ = [
     # the seam
@@ -45,7 +56,6 @@ __all__ = [
     "ProgressHook",
     "PrometheusHook",
     "SummaryHook",
-    "Throughput",
     "ThroughputHook",
     "heap_profile_environment",
     # files
@@ -55,3 +65,12 @@ __all__ = [
     "PublishHook",
     "PushHook",
 ]
+
+_COMPAT = ("ActionFileHook", "Barrier", "BarrierHook", "FileCloseHook", "StoreHealthHook", "TideStopHook")
+
+
+def __getattr__(name: str) -> Any:
+    """Import a hook of ``monolith.compat`` on first use."""
+    if name not in _COMPAT:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module("monolith.compat.hooks"), name)

@@ -1,6 +1,6 @@
 """Runs the ``Controller`` service beside the loop, for as long as the loop runs.
 
-What the service does is in ``monolith.training.control``; gRPC is imported when a run starts.
+``monolith.training.control`` implements the service; gRPC is imported when a run starts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ControllerHook(Hook):
 
     Args:
         port: 0 lets the system choose.
-        host: The interface to listen on, as clients name it. Whoever reaches it can stop the training.
-        gate: What StopTraining holds; None = the run itself. A ``Barrier`` holds all workers of the process.
-        workers: Tells where the workers of a job of several processes stand; None = the run is the only one.
-        grace_s: How long calls under way may go on when the run has ended.
+        host: The interface to listen on, as clients name it. Every client that reaches it can stop the training.
+        gate: Target of StopTraining; None = the run itself. A ``Barrier`` pauses all workers of the process.
+        workers: Returns the status of all workers of the job; None = the run is the only worker.
+        grace_s: Grace period of calls in progress when the run has ended.
     """
 
     def __init__(

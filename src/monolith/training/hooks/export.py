@@ -1,11 +1,15 @@
-"""Exports the model with every checkpoint, for servers that poll the folder of its versions."""
+"""``ExportHook``: exports the model with every checkpoint, for servers that poll the folder of its versions."""
 
 from __future__ import annotations
 
 import logging
 from pathlib import Path
 
+from typing_extensions import override
+
 from monolith.artifacts import CheckpointFolder, read_manifest
+from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import ServingConfig
 from monolith.training.export_places import export_base, export_name
 from monolith.training.hooks.base import Hook, Run
@@ -16,18 +20,19 @@ logger = logging.getLogger(__name__)
 
 
 class ExportHook(Hook):
-    """After each full checkpoint: a standalone export, which is removed when its checkpoint is.
+    """Writes a standalone export after each full checkpoint. Retention removes the export with its checkpoint.
 
-    A checkpoint is written while training goes on; the export holds the model as it is when that is done, a few steps
-    later. An export that fails is logged and counted, and training goes on: the checkpoint is safe.
+    The export holds the dense weights at the time the checkpoint is complete, a few steps after its cut. Rows in this
+    process are exported as of the same time. Rows on servers or ranks come from the checkpoint, which one process can
+    read alone. A failed export is logged and counted; the checkpoint stays, and training continues.
     """
 
     def __init__(self) -> None:
         self.failures = 0
         """Exports that failed."""
 
+    @override
     def after_save(self, run: Run, path: Path) -> None:
-        """Export."""
         from monolith.export import ExportOptions, export_model
 
         saved = read_manifest(path)
@@ -37,7 +42,7 @@ class ExportHook(Hook):
         try:
             export_model(
                 run.model,
-                run.store,
+                _rows_of(run.store, path),
                 export_base(run.config),
                 name=export_name(run.config, run.model),
                 step=run.step,
@@ -50,3 +55,12 @@ class ExportHook(Hook):
         except Exception:
             self.failures += 1
             logger.exception("export failed step=%d failures=%d", run.step, self.failures)
+
+
+def _rows_of(store: EmbeddingStore, checkpoint: Path) -> EmbeddingStore:
+    """Return the rows to export: those of this process, or else those of the checkpoint."""
+    if isinstance(store, MultiTable):
+        return store
+    tables = MultiTable(spec.for_serving() for spec in store.specs.values())
+    tables.restore(checkpoint / TABLES)
+    return tables

@@ -8,7 +8,7 @@ __all__ = ["Interval"]
 
 
 class Interval:
-    """Says when it is time to look again: at once, then ``every_s`` seconds after the last look.
+    """Timer of repeated checks: due immediately, then ``every_s`` seconds after the last check.
 
     >>> interval = Interval(30.0)
     >>> [interval.is_due(now_s) for now_s in (0.0, 10.0, 31.0, 60.0, 61.0)]
@@ -22,7 +22,7 @@ class Interval:
         self._next_s: float | None = None
 
     def reset(self) -> None:
-        """Be due at once."""
+        """Become due immediately."""
         self._next_s = None
 
     def is_due(self, now_s: float) -> bool:

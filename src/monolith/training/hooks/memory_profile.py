@@ -115,7 +115,7 @@ def heap_profile_environment(
 ) -> dict[str, str]:
     """Return the variables that make a process started with them write heap profiles through tcmalloc.
 
-    They must be there when the process starts, so a launcher sets them; nothing here changes this process.
+    They must be set before the process starts, so a launcher sets them; this function changes nothing.
 
     Args:
         environment: The launcher's own: libraries that are preloaded already stay.

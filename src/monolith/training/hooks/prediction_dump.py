@@ -1,6 +1,6 @@
-"""Sampled predictions of a run, to files or to a Kafka topic, for whoever looks into them later.
+"""Dump sampled predictions of a run to files or to a Kafka topic.
 
-What a message holds is decided in :mod:`monolith.training.metrics.prediction_messages`.
+:mod:`monolith.training.metrics.prediction_messages` builds the messages.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from monolith.core.clock import Clock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.data.prediction_files import PredictionFiles
-from monolith.data.sources.kafka_writer import KafkaWriter
+from monolith.data.sources.kafka.writer import KafkaWriter
 from monolith.training.hooks.base import Hook, Run, StepResult
 from monolith.training.metrics.prediction_messages import folder_by_day, prediction_messages, sampled_rows
 
@@ -65,13 +65,13 @@ def prediction_topic(
 
 
 class PredictionDumpHook(Hook):
-    """Sends what the model said of a sample of users, before it learnt from it, together with the labels.
+    """Sends predictions and labels of a sample of users, computed before the step trains on the batch.
 
     A sink that cannot be reached does not end the run: its messages are dropped and counted.
 
     Args:
-        open_sink: Makes what messages go to, at the start of a run; it is closed at the end.
-        model_name: What the model is called in messages.
+        open_sink: Opens the sink of the messages at the start of a run; the hook closes it at the end.
+        model_name: Name of the model in messages.
         sample_ratio: The share of users; see ``sampled_rows``.
         heads: The heads to tell of; None = all.
         extra_fields: Further fields of the batch to tell of.
@@ -100,7 +100,7 @@ class PredictionDumpHook(Hook):
         self.written = 0
         """Messages handed to the sink so far."""
         self.failures = 0
-        """How often the sink said that it has lost messages."""
+        """How often the sink reported lost messages."""
 
     def on_start(self, run: Run) -> None:
         """Make the sink."""

@@ -53,7 +53,7 @@ class ProfilerHook(Hook):
             self._write(run.model_dir, result.step)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Write what there is of a window that the end of the run cut."""
+        """Write the incomplete trace of a window that the end of the run interrupted."""
         if self._profiler is not None:
             self._write(run.model_dir, run.step)
 

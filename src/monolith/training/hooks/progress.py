@@ -33,8 +33,8 @@ class ProgressHook(Hook):
     every ``every_steps`` steps.
 
     Args:
-        metrics: The run's metrics, which someone else updates.
-        target_steps: The step at which the run ends; None when nobody knows.
+        metrics: The run's metrics; the loop updates them.
+        target_steps: The step at which the run ends; None when unknown.
         every_steps: Steps between two lines of the log.
         is_live: Whether to draw; None = when the console is a terminal.
         console: Where to draw; None = standard error.

@@ -1,20 +1,13 @@
-"""A run's numbers for Prometheus to fetch.
-
-The only module that imports prometheus_client, and only when it is used. Names and meanings are those of
-:mod:`monolith.core.metrics`.
-"""
+"""Metrics of a run for Prometheus to fetch; names and meanings are those of :mod:`monolith.telemetry.names`."""
 
 from __future__ import annotations
 
-import importlib
 import logging
-import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from monolith.core.errors import ConfigError
-from monolith.core.metrics import (
+from monolith.core.errors import ClusterError, ConfigError
+from monolith.telemetry.names import (
     CHECKPOINT_AGE_SECONDS,
     TABLE_BYTES,
     TABLE_EVICTED_ROWS_TOTAL,
@@ -31,100 +24,22 @@ from monolith.core.metrics import (
     TRAIN_STEPS_TOTAL,
     Metric,
 )
+from monolith.telemetry.page import MetricsPage
+from monolith.telemetry.registry import Registry
 from monolith.training.hooks.base import Hook, Run, StepResult
 from monolith.training.metrics.batch_fields import on_host
 from monolith.training.metrics.run_metrics import RunMetrics
 from monolith.training.metrics.table_sizes import TableSize, table_sizes
 
-__all__ = ["MetricRegistry", "MetricServer", "PrometheusHook"]
+__all__ = ["PrometheusHook"]
 
 logger = logging.getLogger(__name__)
 
-_SECONDS_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TABLE_COUNTS: tuple[tuple[Metric, Callable[[TableSize], int]], ...] = (
     (TABLE_EVICTED_ROWS_TOTAL, lambda size: size.evicted_rows),
     (TABLE_NOT_ADMITTED_IDS_TOTAL, lambda size: size.not_admitted_ids),
     (TABLE_NONFINITE_GRADIENTS_TOTAL, lambda size: size.nonfinite_gradients),
 )
-
-
-class MetricRegistry:
-    """Metrics by their description, apart from those of any other registry. Safe to use from several threads.
-
-    ``export`` has the signature of what sources take as ``metrics=``.
-
-    Raises:
-        ConfigError: prometheus_client is not installed.
-    """
-
-    def __init__(self) -> None:
-        self._client = _load()
-        self.registry = self._client.CollectorRegistry()
-        """The ``prometheus_client.CollectorRegistry`` behind it."""
-        self._made: dict[str, Any] = {}
-        self._lock = threading.Lock()
-
-    def export(self, metric: Metric, value: float, labels: tuple[str, ...] = ()) -> None:
-        """Take what a counter grew by, what a gauge is now, or one observation of a histogram."""
-        child = self._child(metric, labels)
-        if metric.kind == "counter":
-            child.inc(value)
-        elif metric.kind == "gauge":
-            child.set(value)
-        else:
-            child.observe(value)
-
-    def compute(self, metric: Metric, function: Callable[[], float]) -> None:
-        """Ask ``function`` for the value of a gauge whenever it is fetched; it is called in other threads."""
-        self._child(metric, ()).set_function(function)
-
-    def text(self) -> str:
-        """Return everything as it is served."""
-        return bytes(self._client.generate_latest(self.registry)).decode()
-
-    def _child(self, metric: Metric, labels: tuple[str, ...]) -> Any:
-        with self._lock:
-            made = self._made.get(metric.name)
-            if made is None:
-                made = self._made[metric.name] = self._make(metric)
-        return made.labels(*labels) if metric.labels else made
-
-    def _make(self, metric: Metric) -> Any:
-        if metric.kind == "histogram":
-            more = {"buckets": _SECONDS_BUCKETS}
-            return self._client.Histogram(metric.name, metric.help, metric.labels, registry=self.registry, **more)
-        kind = self._client.Counter if metric.kind == "counter" else self._client.Gauge
-        return kind(metric.name, metric.help, metric.labels, registry=self.registry)
-
-
-class MetricServer:
-    """Serves a registry over HTTP, at ``/metrics`` and any other path, until it is closed.
-
-    Args:
-        metrics: What to serve.
-        port: Where; 0 = any that is free.
-        host: The address to listen on.
-
-    Raises:
-        ConfigError: The port cannot be had.
-    """
-
-    def __init__(self, metrics: MetricRegistry, port: int, host: str = "0.0.0.0") -> None:
-        try:
-            self._server, self._thread = _load().start_http_server(port, host, metrics.registry)
-        except (OSError, OverflowError) as exc:
-            raise ConfigError(
-                f"metrics_port {port} on {host} cannot be served ({exc}); choose another, or 0 for any"
-            ) from exc
-        self.port: int = self._server.server_port
-        """The port that it listens on."""
-
-    def close(self) -> None:
-        """Stop serving. May be called twice."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-            self._thread.join()
-        self._server.server_close()
 
 
 class PrometheusHook(Hook):
@@ -139,9 +54,6 @@ class PrometheusHook(Hook):
         host: The address to listen on.
         every_steps: Steps between two looks at heads and tables.
         registry: Where to export to; None = one of its own. Give the same one to a source to serve its metrics too.
-
-    Raises:
-        ConfigError: prometheus_client is not installed.
     """
 
     def __init__(
@@ -151,7 +63,7 @@ class PrometheusHook(Hook):
         *,
         host: str = "0.0.0.0",
         every_steps: int = 100,
-        registry: MetricRegistry | None = None,
+        registry: Registry | None = None,
     ) -> None:
         if every_steps < 1:
             raise ConfigError(f"every_steps must be at least 1, got {every_steps}")
@@ -159,9 +71,9 @@ class PrometheusHook(Hook):
         self._port = port
         self._host = host
         self._every_steps = every_steps
-        self.registry = registry or MetricRegistry()
+        self.registry = registry or Registry()
         """Where everything is exported to."""
-        self._server: MetricServer | None = None
+        self._server: MetricsPage | None = None
         self._counted: dict[tuple[str, str], int] = {}
         self._newest_event_s = 0
         self._saved_at_s = 0.0
@@ -179,7 +91,7 @@ class PrometheusHook(Hook):
         self.registry.compute(CHECKPOINT_AGE_SECONDS, lambda: clock.monotonic_s() - self._saved_at_s)
         self.registry.export(TRAIN_STEP, run.step)
         self._look(run)
-        self._server = MetricServer(self.registry, self._port, self._host)
+        self._server = _serve(self.registry, self._host, self._port)
         logger.info("metrics served url=http://%s:%d/metrics", self._host, self._server.port)
 
     def after_step(self, run: Run, result: StepResult) -> None:
@@ -227,10 +139,10 @@ class PrometheusHook(Hook):
             self._counted[key] = count
 
 
-def _load() -> Any:
+def _serve(registry: Registry, host: str, port: int) -> MetricsPage:
     try:
-        return importlib.import_module("prometheus_client")
-    except ImportError as exc:
+        return MetricsPage(registry.text, host=host, port=port)
+    except ClusterError as exc:
         raise ConfigError(
-            f"metrics for Prometheus need prometheus_client ({exc}); install it with: pip install 'monolith[train]'"
+            f"metrics_port {port} on {host} cannot be served ({exc}); choose another, or 0 for any"
         ) from exc

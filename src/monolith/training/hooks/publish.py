@@ -1,4 +1,4 @@
-"""Publishes what a run learns: rows and dense weights of one moment between two steps, again and again.
+"""Publish rows and dense weights of one step boundary, periodically.
 
 Training waits while changed rows and the dense weights are copied; writing is the business of another thread.
 """
@@ -37,15 +37,15 @@ logger = logging.getLogger(__name__)
 class PublishHook(Hook):
     """Publishes at the start, every so often, with every checkpoint, and at the end.
 
-    A publish that fails is told in the log and made up for by the next. A checkpoint that is safe lets the log drop
-    what came before it.
+    A failed publish is logged, and the next one covers it. Once a checkpoint is safe, the log drops the segments before
+    it.
 
     Args:
         folder: Where to; servers read it.
         every_s: Seconds from one publish to the next.
         flavour: The form of the rows; see ``PublishConfig``.
-        rows: Gives the logs of rows that are not in this process, told what holds the run between two steps.
-        stream: Opens what streams the folder to servers that do not see it, from the start of the run to its end.
+        rows: Opens the logs of rows in other processes; takes the lock that pauses the run between two steps.
+        stream: Opens the feed of the folder for servers that cannot read it, from the start of the run to its end.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PublishHook(Hook):
         self._saved: dict[int, RowState] = {}
 
     def on_start(self, run: Run) -> None:
-        """Publish what was restored, and go on in a thread."""
+        """Publish the restored state, and start the publishing thread."""
         rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
         self._publisher.publish()
@@ -97,7 +97,7 @@ class PublishHook(Hook):
         due_s = run.clock.monotonic_s()
         while True:
             now_s = run.clock.monotonic_s()
-            due_s = max(due_s + self._every_s, now_s)  # from begin to begin; what came late is not caught up with
+            due_s = max(due_s + self._every_s, now_s)  # from start to start; missed publishes are not repeated
             if self._ended.wait(due_s - now_s):
                 return
             self._try_publish()
@@ -107,7 +107,7 @@ class PublishHook(Hook):
         try:
             return self._publisher.publish()
         except (MonolithError, OSError) as error:
-            logger.error("nothing was published; trying again folder=%s error=%s", self._folder, error)
+            logger.error("publish failed, retrying folder=%s error=%s", self._folder, error)
             return None
 
     def before_save(self, run: Run) -> None:
@@ -126,10 +126,10 @@ class PublishHook(Hook):
         try:
             self._publisher.rebase(path / TABLES, state)
         except (MonolithError, OSError) as error:
-            logger.warning("the published log was not shortened path=%s error=%s", path, error)
+            logger.warning("log compaction failed path=%s error=%s", path, error)
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Publish the last step, unless the run failed, and let go of the folder."""
+        """Publish the last step, unless the run failed, and release the folder."""
         if self._publisher is None:
             return
         self._ended.set()
@@ -146,13 +146,13 @@ class PublishHook(Hook):
 
 
 def stream_of(config: PublishConfig) -> Callable[[], StreamServer] | None:
-    """Return what opens the stream that settings ask for; None where they ask for none."""
+    """Return a function that opens the configured feed; None when no feed is configured."""
     folder, port = config.publish_dir, config.publish_port
     if folder is None or port is None:
         return None
 
     def open_stream() -> StreamServer:
-        from monolith.ps.security import Security, read_token
+        from monolith.rpc.security import Security, read_token
         from monolith.sync.stream_server import StreamServer
 
         token = read_token(config.publish_token_file, "publish_token_file")
@@ -184,7 +184,7 @@ def copied_weights(model: torch.nn.Module) -> dict[str, NDArray[Any]]:
     """Return copies of a model's dense weights, by the names that a checkpoint gives them.
 
     Raises:
-        ConfigError: One is of a type that cannot be published.
+        ConfigError: A weight has a type that cannot be published.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, value in model.state_dict().items():

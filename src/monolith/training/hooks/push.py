@@ -27,7 +27,7 @@ class PushHook(Hook):
 
     Args:
         folder: Where the run publishes.
-        config: Who gets rows, and how.
+        config: Targets, signature, timeout and security.
 
     Raises:
         ConfigError: There are no targets.
@@ -42,11 +42,11 @@ class PushHook(Hook):
         self.export: Export | None = None
         """Where numbers go."""
         self.pusher: RowPusher | None = None
-        """What pushes while a run is under way."""
+        """The pusher of the current run."""
 
     def on_start(self, run: Run) -> None:
         """Begin to push."""
-        from monolith.ps.security import Security, read_token  # gRPC is for those who push
+        from monolith.rpc.security import Security, read_token  # gRPC is for those who push
         from monolith.sync.push import PushSettings, RowPusher
 
         config = self._config
@@ -66,7 +66,7 @@ class PushHook(Hook):
         self.pusher.start()
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Push what was published last, unless the run failed, and stop."""
+        """Push the last published rows, unless the run failed, and stop."""
         if self.pusher is None:
             return
         if error is None:

@@ -13,7 +13,7 @@ __all__ = ["SaveRequest"]
 
 logger = logging.getLogger(__name__)
 
-_END_S = 20.0  # what the run's end waits for one that is under way
+_END_S = 20.0  # how long the end of a run waits for a save in progress
 
 
 class SaveRequest:
@@ -31,7 +31,7 @@ class SaveRequest:
         """Ask for a checkpoint of the next step boundary.
 
         A failure is logged, not raised: the loop tells its own. ``then`` is called in the other thread, with the folder
-        or with what failed.
+        or with the error.
         """
 
         def save() -> None:

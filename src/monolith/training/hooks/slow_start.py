@@ -1,6 +1,6 @@
-"""Workers that begin one after the other, so that the first steps of a model are not taken by all of them at once.
+"""Start workers one after the other, so that not all of them take the first steps of a model.
 
-Which step a worker waits for is the caller's to say; where the shared step comes from, too.
+The caller gives the start step and a function that returns the shared step.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ class SlowStartHook(Hook):
     """Keeps a worker from its first step until the others have come far enough.
 
     The wait begins to count against ``max_wait_s`` when the training is seen to move (a step above 1): a chief that
-    takes long to restore a checkpoint costs nobody's patience. When the time is over the worker begins all the same.
+    restores slowly does not use up the timeout. After the timeout the worker starts regardless.
 
     Args:
-        start_step: The step of the whole training with which this worker may begin; 0 = at once.
-        global_step: Tells the step of the whole training.
+        start_step: The step of the whole training at which this worker starts; 0 = immediately.
+        global_step: Returns the step of the whole training.
         max_wait_s: How long to wait once it moves.
     """
 

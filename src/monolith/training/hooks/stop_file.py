@@ -56,7 +56,7 @@ class StopFileHook(Hook):
         self._look(run)
 
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Look again when it is time, and do what is due."""
+        """Check the file when the interval is over."""
         self._look(run)
         if self._dumps and self._dumps[0] <= result.step and not self._save.is_under_way:
             self._save.start(run, f"asked for by dump_{self._dumps[0]}")
@@ -67,7 +67,7 @@ class StopFileHook(Hook):
         if self._limit_s is not None and result.samples:
             newest_s = int(result.batch.event_time_s.max())
             if newest_s >= self._limit_s:
-                run.stop(f"an event of {newest_s} came, {LIMIT_FILE} says {self._limit_s}")
+                run.stop(f"an event of {newest_s} came, {LIMIT_FILE} is {self._limit_s}")
 
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Wait for a dump that is under way."""

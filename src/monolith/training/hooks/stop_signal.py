@@ -1,6 +1,6 @@
 """Signals of the system that ask the process to end: the run stops after its step, with a checkpoint.
 
-The end of the data stops a run by itself; several workers that agree on their end are not known here.
+The end of the data stops a run without a hook.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 class StopSignalHook(Hook):
     """Stops the run on SIGTERM (what schedulers send first) or SIGINT (Ctrl-C), also while it is paused.
 
-    A second signal of the same kind does what it did before the run. Signals can be taken over by the main thread only;
-    a run in another thread leaves them alone.
+    A second signal of the same kind has its effect from before the run. Only the main thread can handle signals; a
+    run in another thread does not change them.
 
     Args:
         signals: Which ones.

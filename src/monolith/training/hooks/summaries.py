@@ -32,7 +32,7 @@ class SummaryFile:
     """A new event file in a folder. Every call is in the file when it returns, after ``flush`` for other processes.
 
     Args:
-        folder: What TensorBoard is pointed at, or a folder below it; made when it is not there.
+        folder: TensorBoard's log folder or one below it; created when absent.
         clock: Where the time of an event comes from.
 
     Raises:
@@ -97,7 +97,7 @@ class SummaryFile:
 def write_summary(
     logs: Mapping[str, float], step: int, folder: str | os.PathLike[str], *, clock: Clock | None = None
 ) -> None:
-    """Write numbers as an event file of their own, such as an evaluation's to ``<model_dir>/eval``."""
+    """Write numbers to a new event file, such as an evaluation's to ``<model_dir>/eval``."""
     with SummaryFile(folder, clock=clock) as file:
         file.scalars(logs, step)
 
@@ -110,7 +110,7 @@ class SummaryHook(Hook):
     ``tables/NAME/bytes``.
 
     Args:
-        metrics: The run's metrics, which someone else updates.
+        metrics: The run's metrics; the loop updates them.
         every_steps: Steps between two summaries.
         folder: Where the files go; None = the run's folder.
     """
@@ -129,7 +129,7 @@ class SummaryHook(Hook):
 
     @property
     def file(self) -> SummaryFile:
-        """The file of the run under way, for summaries of one's own."""
+        """The file of the current run, for custom summaries."""
         if self._file is None:
             raise ConfigError("there is no summary file yet; it is made when the run starts")
         return self._file

@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from monolith.core.errors import ConfigError
 from monolith.training.hooks.base import Hook, Run, StepResult
 
-__all__ = ["Throughput", "ThroughputHook"]
+__all__ = ["StepInterval", "ThroughputHook"]
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Throughput:
-    """What happened in one interval."""
+class StepInterval:
+    """The steps of one interval."""
 
     step: int
     """Steps finished at its end, over all runs."""
@@ -32,7 +32,7 @@ class ThroughputHook(Hook):
     """Measures the run's pace.
 
     An interval ends with the first step that finishes ``every_s`` after its beginning. The first one begins with the
-    end of the first step, which is slow for reasons of its own; its time is ``run_start_elapsed_time``.
+    end of the first step, which includes one-time work; its time is ``run_start_elapsed_time``.
     """
 
     def __init__(self, every_s: float = 30.0) -> None:
@@ -43,10 +43,10 @@ class ThroughputHook(Hook):
         self._begin_s = 0.0
         self._begin_step = 0
         self._run_start_s: float | None = None
-        self._latest: Throughput | None = None
+        self._latest: StepInterval | None = None
 
     @property
-    def latest(self) -> Throughput | None:
+    def latest(self) -> StepInterval | None:
         """The last complete interval; None before there is one."""
         return self._latest
 
@@ -70,6 +70,6 @@ class ThroughputHook(Hook):
         elif now_s - self._begin_s >= self._every_s:
             steps = result.step - self._begin_step
             per_step_s = (now_s - self._begin_s) / steps
-            self._latest = Throughput(step=result.step, run_steps=steps, run_steps_elapsed_time=per_step_s)
+            self._latest = StepInterval(step=result.step, run_steps=steps, run_steps_elapsed_time=per_step_s)
             self._begin_s, self._begin_step = now_s, result.step
             logger.info("pace step=%d run_steps=%d run_steps_elapsed_time=%.6f", result.step, steps, per_step_s)

@@ -1,4 +1,4 @@
-"""Numbers about a run: quality per head, speed, table sizes. Hooks show and send them; nothing here does."""
+"""Metrics of a run: quality per head, speed, table sizes. Hooks show and send them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays as JSON values: base64 of their bytes, little-endian whatever the machine, and exact."""
+"""Arrays as JSON values: base64 of their bytes, little-endian on every machine, and exact."""
 
 from __future__ import annotations
 

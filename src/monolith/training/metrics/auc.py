@@ -38,7 +38,7 @@ class StreamingAuc(Metric):
     """AUC with weights and ties: exact for ``exact_size`` rows, then from a histogram in bounded memory.
 
     The histogram has a fixed number of bins whose width is proportional to p below 1/2 and to 1 − p above it, so that
-    rare events are told apart as well as common ones. Pairs within a bin count half, hence the true area is within
+    rare events are separated as well as common ones. Pairs within a bin count half, hence the true area is within
     ``error_bound()`` of ``result()``: half the share of such pairs. With 2**17 bins, neighbouring bins differ by
     0.05 % in p, and the bound is typically below 1e-4.
 
@@ -130,7 +130,7 @@ class StreamingAuc(Metric):
         return state
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace everything by what was saved.
+        """Replace everything by a saved state.
 
         Raises:
             ConfigError: It was saved with another number of bins.

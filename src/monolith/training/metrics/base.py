@@ -1,4 +1,4 @@
-"""What every metric of a head can do: count rows, tell its value, be merged, saved and restored."""
+"""Protocol of a head's metrics: count rows, return the value, merge, save and restore."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ class Metric(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, Any]:
-        """Return what was counted as JSON values, exactly."""
+        """Return the exact counts as JSON values."""
 
     @abstractmethod
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace what was counted by what ``state`` returned."""
+        """Replace the counts by those of ``state``."""

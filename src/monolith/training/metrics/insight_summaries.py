@@ -1,7 +1,7 @@
-"""Summaries for the "monolith" plugin of TensorBoard: what a searched architecture weighs, what each feature adds.
+"""Summaries for the "monolith" plugin of TensorBoard: weights of a searched architecture, effect of each feature.
 
-A summary is an array and a head: JSON that says which part of the array belongs to which segment. Writing it to a file
-is done in :mod:`monolith.training.hooks.summaries`.
+A summary is an array and a head: JSON that maps parts of the array to segments.
+:mod:`monolith.training.hooks.summaries` writes it to a file.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ def prepare_head(
         tag_type: How the array is to be read.
         segment_names: The segments in the order of the array, such as feature names.
         segment_sizes: One per segment.
-        groups: Segments that belong together; each segment is told the number of its group.
+        groups: Segments that belong together; each segment gets the number of its group.
         label_size: Labels that follow the parts in each row of the array, with "fi_train".
 
     >>> prepare_head("gating", ["a", "b"], [3, 5], groups=[["a"], ["b", "c"]])
     '{"tag_type": "gating", "segment_names": ["a", "b"], "segment_sizes": [3, 5], "group_index": [0, 1]}'
 
     Raises:
-        ConfigError: The arguments contradict each other; the text says how.
+        ConfigError: The arguments contradict each other.
     """
     if tag_type not in get_args(TagType):
         raise ConfigError(f"tag_type must be one of {', '.join(get_args(TagType))}, got {tag_type!r}")
@@ -110,9 +110,9 @@ def feature_insight_summary(
     groups: Sequence[Sequence[str]] | None = None,
     label: ArrayLike | None = None,
 ) -> InsightSummary:
-    """Describe what ``monolith.layers.feature_insight`` returned for a batch.
+    """Describe the result of ``monolith.layers.feature_insight`` for a batch.
 
-    With labels, they become the last columns of the array, so that their relation to the parts can be learnt
+    With labels, they become the last columns of the array, so that their relation to the parts can be learned
     ("fi_train"); without, the parts are shown as they are ("fi_direct").
 
     Shapes: ``parts`` (B, n·K) of n segments; ``label`` (B,) or (B, L).

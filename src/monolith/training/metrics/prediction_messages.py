@@ -1,4 +1,4 @@
-"""Predictions as messages: which rows of a batch are sampled, and what is told of each. Sends nothing.
+"""Predictions as messages: sampling of rows, and the fields of each message.
 
 A user is sampled as a whole: all rows whose uid falls into the first buckets of a thousand, so that the sample holds
 whole histories and is the same in every run and on every worker.
@@ -33,7 +33,7 @@ _GID_NAMES = ("__FEED_ID__", "feedid", "gid")
 def sampled_rows(uid: Any, ratio: float) -> NDArray[np.int64]:
     """Return the rows with ``uid mod 1000 < 1000 · ratio``, rounded up to whole buckets.
 
-    A row without a uid (0) belongs to nobody's history: it is in the sample only when everything is.
+    A row without a uid (0) is sampled only when all rows are.
 
     >>> sampled_rows([1000, 1010, 9, 10, 0, -1], 0.01).tolist()
     [0, 2]
@@ -93,12 +93,12 @@ def folder_by_day(message: Mapping[str, Any], worker: int, base: Path) -> Path:
     '/base/m/20231114/worker_3'
 
     Raises:
-        DataError: The model's name would lead out of ``base``, or the time is no time.
+        DataError: The model's name would lead out of ``base``, or the time is out of range.
     """
     try:
         day = datetime.fromtimestamp(message["req_time"], UTC).strftime("%Y%m%d")
     except (OverflowError, ValueError, OSError) as exc:
-        raise DataError(f"req_time {message['req_time']} is no unix time in seconds") from exc
+        raise DataError(f"req_time is {message['req_time']}, expected unix time in seconds") from exc
     return folder_of({"model_name": message["model_name"], "req_time": day}, worker, base)
 
 

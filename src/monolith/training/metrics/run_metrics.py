@@ -1,7 +1,6 @@
 """All metrics of a head and of a run: over the whole run, and over a window of steps.
 
-Predictions are those made before a step learnt from its batch, so what is counted during training is progressive
-validation. Nothing here writes or shows anything.
+Predictions are computed before a step trains on its batch, so the metrics of training are progressive validation.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ class HeadMetrics:
         return self._is_classification
 
     def update(self, result: HeadResult) -> None:
-        """Count what the head said about one batch; nothing when it has no label.
+        """Count the head's result of one batch; no-op without a label.
 
         Raises:
             DataError: A prediction that counts is NaN or infinite, or no probability where there should be one.
@@ -82,12 +81,12 @@ class HeadMetrics:
             metric.reset()
 
     def state(self) -> dict[str, Any]:
-        """Return what was counted as JSON values, exactly."""
+        """Return the exact counts as JSON values."""
         metrics = {name: metric.state() for name, metric in self._metrics.items()}
         return {"is_classification": self._is_classification, "metrics": metrics}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace what was counted by what ``state`` returned.
+        """Replace the counts by those of ``state``.
 
         Raises:
             ConfigError: It was saved for another kind of head.
@@ -109,7 +108,7 @@ class RunMetrics:
     """The metrics of all heads, by ``head/metric``, and ``loss``, the mean loss of an example.
 
     A window ends with every step whose number is a multiple of ``window_steps``. ``window()`` tells of the last one
-    that has ended, to all who ask and for one computation, so hooks with periods of their own show the same numbers.
+    that has ended, computed once for all callers, so hooks with different periods show the same numbers.
 
     Args:
         window_steps: Steps of a window.
@@ -157,13 +156,13 @@ class RunMetrics:
         self._ended = self._ended_values = None
 
     def state(self) -> dict[str, Any]:
-        """Return what was counted as JSON values, exactly; after ``restore`` all goes on as if nothing had happened."""
+        """Return the exact counts as JSON values; ``restore`` continues from them."""
         has_ended = self._ended is not None or self._ended_values is not None
         values = {name: None if math.isnan(value) else value for name, value in self.window().items()}
         return {"run": self._run.state(), "window": self._window.state(), "ended": values if has_ended else None}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Replace what was counted by what ``state`` returned."""
+        """Replace the counts by those of ``state``."""
         self._run.restore(state["run"])
         self._window.restore(state["window"])
         ended = state["ended"]

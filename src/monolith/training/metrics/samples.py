@@ -1,4 +1,4 @@
-"""What a metric counts: the rows of a batch that have a label, checked once for all metrics of a head.
+"""Samples of a metric: the rows of a batch that have a label, checked once for all metrics of a head.
 
 Knows arrays only; batches, heads' losses and files are elsewhere.
 """
@@ -67,7 +67,7 @@ def select_values(
     _check_finite(head, "weights", columns[2], "give each row a finite weight")
     if columns[2].size and columns[2].min() < 0:
         raise DataError(f"{_of(head)}a weight is {columns[2].min()}; weights must not be negative")
-    # Weights of 1 are the rule: whoever sees none can take a shorter way.
+    # Weights of 1 are the common case: None lets metrics skip the multiplication.
     return Samples(columns[0], columns[1], None if (columns[2] == 1).all() else columns[2])
 
 

@@ -1,4 +1,4 @@
-"""How large the tables of a store are, for whoever shows it."""
+"""Sizes of the tables of a store."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Rates:
 
     @property
     def seconds_per_step(self) -> float:
-        """The mean time of a step; NaN when there was none."""
+        """Mean time of a step; NaN without steps."""
         return 1 / self.steps_per_s if self.steps_per_s else math.nan
 
 

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from monolith.core.errors import ArtifactError, ConfigError, MonolithError
 from monolith.embedding import Manifest, MultiTable, RestoreReport, TableSpec
-from monolith.embedding._arguments import as_counts, as_ids, as_rows, check_step, check_time
+from monolith.embedding.arguments import as_counts, as_ids, as_rows, check_step, check_time
 from monolith.embedding.store import Ids, Rows
 from monolith.training.synchronous.peer_cut import PeerCut, leading
 from monolith.training.synchronous.peers import Channel, Peers

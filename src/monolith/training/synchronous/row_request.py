@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith import _native
+from monolith.embedding.shard_map import Division, divide
 from monolith.embedding.store import Ids, Rows
-from monolith.ps.shard_map import Division, divide
 
 __all__ = ["RowRequest", "SummedRows", "blocks_of", "sum_blocks"]
 

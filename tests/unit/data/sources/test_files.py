@@ -11,7 +11,7 @@ from monolith.data.records._channel import Channel
 from monolith.data.records.framing import Framing
 from monolith.data.records.writer import RecordWriter
 from monolith.data.sources.files import FileSource
-from monolith.data.sources.work_list import FilesGivenAway, FolderWorkList, MemoryWorkList
+from monolith.data.sources.work_list import FilesReassigned, FolderWorkList, MemoryWorkList
 
 INSTANCE = bytes.fromhex(
     "0a10 0100000000000000 0200000000000000 1a08 00000000 0000803f 2a03 320101 4a0d 0a0161 1208 0300000000000000"
@@ -138,7 +138,7 @@ def test_files_may_be_added_at_the_end_but_not_before(tmp_path: Path) -> None:
     assert count(again) == 60
     again.close()
     write(tmp_path / "a")
-    with pytest.raises(DataError, match="first 1 files are not the same"):
+    with pytest.raises(DataError, match="the first 1 files"):
         FileSource(str(tmp_path / "*"), record="instance").resume(position)
 
 
@@ -218,7 +218,7 @@ def test_a_file_that_another_has_taken_over_is_not_resumed(tmp_path: Path) -> No
     shared.requeue("slow")
     assert shared.claim("other") == paths[0]
     again = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
-    with pytest.raises(FilesGivenAway):
+    with pytest.raises(FilesReassigned):
         again.resume(position)
     anew = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
     assert count(anew) == 40

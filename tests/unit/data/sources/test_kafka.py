@@ -1,8 +1,10 @@
-"""What a Kafka source does without a broker: settings, the search for a time, the watch over outages."""
+"""A Kafka source without a broker: settings, start offsets, outages, commits after a rebalance."""
 
 from __future__ import annotations
 
 import sys
+import types
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -11,9 +13,9 @@ import pytest
 from hypothesis import given
 
 from monolith.core.errors import ConfigError, DataError, RetriesExhausted
-from monolith.data.sources.kafka import KafkaSource
-from monolith.data.sources.kafka_outage import Outage
-from monolith.data.sources.kafka_start import StartPlaces, checked_start
+from monolith.data.sources.kafka.outage import Outage
+from monolith.data.sources.kafka.source import KafkaSource
+from monolith.data.sources.kafka.start_offsets import StartOffsets, check_start
 from monolith.testing import FakeClock
 
 # --- settings ---
@@ -22,31 +24,25 @@ from monolith.testing import FakeClock
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"servers": ""}, "must be named"),
-        ({"topics": []}, "must be named"),
-        ({"topics": ["a", ""]}, "must be named"),
-        ({"group": ""}, "must be named"),
-        (
-            {"start": "oldest"},
-            "start must be 'earliest', 'latest', 'committed' or a unix time in seconds, got 'oldest'",
-        ),
-        ({"start": True}, "start must be"),
-        ({"start": -5.0}, "start must be"),
-        ({"start": 1_700_000_000_000}, "start must be"),
-        ({"poll_records": -1}, "poll_records must be above 0"),
-        ({"max_wait_s": 0}, "max_wait_s must be above 0"),
-        ({"idle_end_s": -1}, "idle_end_s must not be negative"),
-        ({"max_outage_s": -1}, "max_outage_s must not be negative"),
-        ({"on_corrupt": "ignore"}, "on_corrupt must be 'raise' or 'skip', got 'ignore'"),
-        ({"config": {"group.id": "x"}}, "config must not hold group.id"),
-        ({"config": {"enable.auto.commit": True}}, "config must not hold enable.auto.commit"),
-        (
-            {"config": {"no.such.setting": 1}},
-            'config is refused by librdkafka: No such configuration property: "no.such',
-        ),
+        ({"servers": ""}, "servers is ''"),
+        ({"topics": []}, r"topics is \[\]"),
+        ({"topics": ["a", ""]}, r"topics is \['a', ''\]"),
+        ({"group": ""}, "group is ''"),
+        ({"start": "oldest"}, "start is 'oldest', expected 'earliest'"),
+        ({"start": True}, "start is True"),
+        ({"start": -5.0}, "start is -5.0"),
+        ({"start": 1_700_000_000_000}, "start is 1700000000000"),
+        ({"poll_records": -1}, "poll_records is -1"),
+        ({"max_wait_s": 0}, "max_wait_s is 0"),
+        ({"idle_end_s": -1}, "idle_end_s is -1"),
+        ({"max_outage_s": -1}, "max_outage_s is -1"),
+        ({"on_corrupt": "ignore"}, "on_corrupt is 'ignore', expected 'raise' or 'skip'"),
+        ({"config": {"group.id": "x"}}, "config holds group.id"),
+        ({"config": {"enable.auto.commit": True}}, "config holds enable.auto.commit"),
+        ({"config": {"no.such.setting": 1}}, 'No such configuration property: "no.such'),
     ],
 )
-def test_wrong_settings_are_told(changed: dict[str, Any], text: str) -> None:
+def test_a_wrong_setting_is_named(changed: dict[str, Any], text: str) -> None:
     settings = {"servers": "localhost:1", "topics": "t", "group": "g", "record": "example", **changed}
     with pytest.raises(ConfigError, match=text):
         KafkaSource(**settings)
@@ -68,7 +64,7 @@ def test_a_closed_source_is_at_its_end() -> None:
     assert source.lag() == {}
 
 
-# --- places ---
+# --- start offsets ---
 
 
 class FakeMessage:
@@ -119,8 +115,8 @@ class FakePartition:
         self.is_closed = True
 
 
-def places(partition: FakePartition) -> StartPlaces:
-    return StartPlaces(confluent_kafka, partition, lambda: partition, 1.0)
+def start_offsets(partition: FakePartition) -> StartOffsets:
+    return StartOffsets(confluent_kafka, partition, lambda: partition, 1.0)
 
 
 @given(
@@ -134,7 +130,7 @@ def test_a_time_is_found_where_the_broker_cannot_search(steps: list[tuple[int, i
         offset, time_ms = offset + offset_step, time_ms + time_step * 1000
         messages.append(FakeMessage(offset, time_ms))
     partition = FakePartition(messages, offset + 1 + tail)
-    start = places(partition).at(float(time_s), ("t", 0))
+    start = start_offsets(partition).at(float(time_s), ("t", 0))
     assert [message for message in messages if message.offset() >= start] == [
         message for message in messages if message.timestamp()[1] >= time_s * 1000
     ]
@@ -145,20 +141,20 @@ def test_a_time_is_found_where_the_broker_cannot_search(steps: list[tuple[int, i
 
 def test_messages_without_times_are_told() -> None:
     partition = FakePartition([FakeMessage(0, -1, kind=0)], 1)
-    with pytest.raises(ConfigError, match="messages of topic 't' carry no times"):
-        places(partition).at(5.0, ("t", 0))
+    with pytest.raises(ConfigError, match="topic 't' have no timestamps"):
+        start_offsets(partition).at(5.0, ("t", 0))
 
 
 def test_an_offset_that_is_not_there_is_told() -> None:
     partition = FakePartition([], 7)
-    assert places(partition).checked(("t", 0), 7) == 7
+    assert start_offsets(partition).check(("t", 0), 7) == 7
     with pytest.raises(DataError, match=r"kafka t\[0\]: offset 8 is gone, the broker has 0 to 7"):
-        places(partition).checked(("t", 0), 8)
+        start_offsets(partition).check(("t", 0), 8)
 
 
 @pytest.mark.parametrize("start", ["earliest", "latest", "committed", 0, 1_700_000_000.5])
 def test_starts(start: Any) -> None:
-    assert checked_start(start) == start
+    assert check_start(start) == start
 
 
 # --- outages ---
@@ -198,3 +194,85 @@ def test_an_outage_that_is_too_long_is_given_up() -> None:
         RetriesExhausted, match="no broker of b:1 has answered for 11 s, and max_outage_s is 10: refused"
     ):
         outage.is_over(lambda: False)
+
+
+# --- partitions and commits ---
+
+
+class Member:
+    """A consumer whose rebalances and messages the test scripts: one entry of ``script`` per ``consume``."""
+
+    def __init__(self, script: list[Callable[[Member], list[Any]]]) -> None:
+        self.script = script
+        self.commits: list[dict[tuple[str, int], int]] = []
+
+    def subscribe(self, topics: list[str], on_assign: Any, on_revoke: Any, on_lost: Any) -> None:
+        self.on_assign, self.on_revoke = on_assign, on_revoke
+
+    def consume(self, count: int, timeout_s: float) -> list[Any]:
+        return self.script.pop(0)(self)
+
+    def committed(self, partitions: list[Any], timeout: float) -> list[Any]:
+        return [confluent_kafka.TopicPartition(each.topic, each.partition, -1001) for each in partitions]
+
+    def get_watermark_offsets(self, _: Any, timeout: float = 0, cached: bool = False) -> tuple[int, int]:
+        return 0, 100
+
+    def incremental_assign(self, partitions: list[Any]) -> None:
+        pass
+
+    def commit(self, offsets: list[Any], asynchronous: bool) -> None:
+        self.commits.append({(each.topic, each.partition): each.offset for each in offsets})
+
+    def close(self) -> None:
+        pass
+
+
+class NumberedMessage(FakeMessage):
+    def __init__(self, partition: int, offset: int) -> None:
+        super().__init__(offset, 0)
+        self._partition = partition
+
+    def partition(self) -> int:
+        return self._partition
+
+    def value(self) -> bytes:
+        return b"record"
+
+
+def join(monkeypatch: pytest.MonkeyPatch, *script: Callable[[Member], list[Any]]) -> tuple[KafkaSource, Member]:
+    member = Member(list(script))
+    client = types.SimpleNamespace(
+        Consumer=lambda settings, logger: member,
+        TopicPartition=confluent_kafka.TopicPartition,
+        KafkaException=confluent_kafka.KafkaException,
+        KafkaError=confluent_kafka.KafkaError,
+    )
+    monkeypatch.setitem(sys.modules, "confluent_kafka", client)
+    return KafkaSource("b:1", "t", "g", "example", start="earliest"), member
+
+
+def partitions(*numbers: int) -> list[Any]:
+    return [confluent_kafka.TopicPartition("t", number) for number in numbers]
+
+
+def test_a_member_commits_only_partitions_that_it_still_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    def assign(member: Member) -> list[Any]:
+        member.on_assign(member, partitions(0, 1))
+        return [NumberedMessage(0, 0), NumberedMessage(1, 0)]
+
+    def revoke(member: Member) -> list[Any]:
+        member.on_revoke(member, partitions(1))
+        return [NumberedMessage(0, 1), NumberedMessage(1, 1)]
+
+    source, member = join(monkeypatch, assign, revoke)
+    assert source.read() is not None
+    assert source.read() is not None
+    saved = source.position()
+    assert saved["offsets"] == {"t": {"0": 1, "1": 1}}
+    source.committed(saved)
+    assert member.commits == [{("t", 0): 1, ("t", 1): 1}]
+    assert source.read() is not None
+    source.committed(saved)
+    assert member.commits[1:] == [{("t", 0): 1}], "another member holds partition 1 now, and has committed more"
+    assert source.position()["offsets"] == {"t": {"0": 2}}, "messages of a revoked partition are dropped"

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ClusterError, ConfigError
-from monolith.data.sources.kafka_writer import KafkaWriter
+from monolith.data.sources.kafka.writer import KafkaWriter
 from monolith.testing import FakeClock
 
 
@@ -87,7 +87,7 @@ def test_a_full_queue_is_waited_for_and_then_told(producer: FakeProducer) -> Non
     writer = KafkaWriter("a:1", "t", max_wait_s=5, clock=producer.clock)
     writer.write(b"1")
     producer.is_stuck = True
-    with pytest.raises(ClusterError, match="topic 't' on a:1: too many messages are under way") as told:
+    with pytest.raises(ClusterError, match="topic 't' on a:1: too many messages") as told:
         writer.write(b"2")
     assert told.value.retryable
     assert producer.clock.monotonic_s() == pytest.approx(5)
@@ -101,7 +101,7 @@ def test_lost_messages_are_told_once(producer: FakeProducer) -> None:
     writer = KafkaWriter("a:1", "t", clock=producer.clock)
     producer.error = Refused()
     writer.write(b"1")
-    with pytest.raises(ClusterError, match="1 messages were not taken: Message size too large"):
+    with pytest.raises(ClusterError, match="1 messages were lost: Message size too large"):
         writer.write(b"2")
     producer.error = None
     writer.flush()
@@ -119,22 +119,22 @@ def test_closing_gives_up_what_does_not_arrive(producer: FakeProducer) -> None:
 
 
 def test_a_message_that_is_too_large_is_told(producer: FakeProducer) -> None:
-    with pytest.raises(ConfigError, match="a message of 11 bytes is refused: Message size too large"):
+    with pytest.raises(ConfigError, match=r"a message of 11 bytes .*: Message size too large"):
         KafkaWriter("a:1", "t").write(b"12345678901")
 
 
 @pytest.mark.parametrize(
     ("changed", "text"),
     [
-        ({"servers": ""}, "servers and topic must be named"),
-        ({"topic": ""}, "servers and topic must be named"),
-        ({"max_wait_s": -1}, "max_wait_s must be between 0 and 3600, got -1"),
-        ({"flush_timeout_s": 1e9}, "flush_timeout_s must be between"),
-        ({"config": {"bootstrap.servers": "x"}}, "config must not hold bootstrap.servers"),
-        ({"config": {"no.such.setting": 1}}, "config is refused by librdkafka: No such configuration property"),
+        ({"servers": ""}, "servers is ''"),
+        ({"topic": ""}, "topic is ''"),
+        ({"max_wait_s": -1}, "max_wait_s is -1, expected 0 to 3600"),
+        ({"flush_timeout_s": 1e9}, "flush_timeout_s is 1000000000.0"),
+        ({"config": {"bootstrap.servers": "x"}}, "config holds bootstrap.servers"),
+        ({"config": {"no.such.setting": 1}}, "No such configuration property"),
     ],
 )
-def test_wrong_settings_are_told(changed: dict[str, Any], text: str) -> None:
+def test_a_wrong_setting_is_named(changed: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         KafkaWriter(**{"servers": "localhost:1", "topic": "t", **changed})
 

@@ -12,7 +12,7 @@ import pytest
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources.parquet import ParquetSource
 from monolith.data.sources.shared_parquet import SharedParquetSource
-from monolith.data.sources.work_list import FilesGivenAway, MemoryWorkList
+from monolith.data.sources.work_list import FilesReassigned, MemoryWorkList
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
     other = SharedParquetSource(work_list, "b", by_seven)
     assert lots(other, 1) == [(paths[0], 0)]
     again = SharedParquetSource(work_list, "a", by_seven)
-    with pytest.raises(FilesGivenAway):
+    with pytest.raises(FilesReassigned):
         again.resume(place)
     anew = SharedParquetSource(work_list, "a", by_seven)
     assert paths[0] not in {path for path, _ in lots(anew)}

@@ -6,12 +6,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import checkpoint_runs as runs
 import numpy as np
 import pytest
 import torch
-from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 
+import checkpoint_runs as runs
+from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 from monolith.artifacts import read_manifest, verify_files
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
@@ -118,7 +118,6 @@ def test_training_goes_on_while_files_are_written_and_does_not_change_them(
     pending = checkpointer.save(state, reason="test")
     train(state, 3)
     assert not pending.is_done
-    assert checkpointer.poll() == []
     gate.set()
     assert pending.wait() == tmp_path / "checkpoints/step-000000002"
     checkpointer.close()
@@ -153,7 +152,7 @@ def test_a_second_save_waits_for_the_first_and_says_so(
     finally:
         logger.removeHandler(opener)
     assert waits.is_set()
-    assert [step for step, _ in checkpointer.poll()] == [1, 2]
+    assert [saved.step for saved in checkpointer.folder.saved()] == [1, 2]
     checkpointer.close()
 
 
@@ -163,24 +162,7 @@ def test_without_background_a_save_is_safe_when_it_returns(tmp_path: Path) -> No
     checkpointer = make_checkpointer(tmp_path, background_save=False)
     pending = checkpointer.save(state, reason="test")
     assert pending.is_done
-    assert checkpointer.poll() == [(1, pending.wait())]
-    assert checkpointer.poll() == []
-
-
-def test_on_safe_is_told_of_full_checkpoints_only_and_its_error_costs_nothing(tmp_path: Path) -> None:
-    told = []
-
-    def on_safe(step: int, path: Path) -> None:
-        told.append((step, path))
-        raise RuntimeError("boom")
-
-    state = make_state()
-    train(state, 1)
-    checkpointer = Checkpointer(tmp_path, runs.Settings(), clock=FakeClock(), on_safe=on_safe)
-    path = checkpointer.save(state, reason="test").wait()
-    checkpointer.save_dense(state, reason="test").wait()
-    checkpointer.close()
-    assert told == [(1, path)]
+    assert pending.wait() == tmp_path / "checkpoints/step-000000001"
 
 
 class EveryThird:
@@ -220,7 +202,7 @@ def test_dense_only_checkpoints_have_their_own_folder_and_retention(tmp_path: Pa
     for _ in range(3):
         train(state, 1)
         checkpointer.save_dense(state, reason="test").wait()
-    assert checkpointer.poll() == [(1, tmp_path / "checkpoints/step-000000001")]
+    assert [saved.step for saved in checkpointer.folder.saved()] == [1]
     checkpointer.close()
     assert sorted(path.name for path in (tmp_path / "dense_only").iterdir()) == ["step-000000003", "step-000000004"]
     manifest = read_manifest(tmp_path / "dense_only/step-000000004")

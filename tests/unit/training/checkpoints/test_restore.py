@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_runs import USER, Net, content_of, make_checkpointer, make_state, save_run, train
 from torch import nn
 
+from checkpoint_runs import USER, Net, content_of, make_checkpointer, make_state, save_run, train
 from monolith.artifacts import read_manifest
 from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError, ManifestInvalid, SchemaMismatch
 from monolith.embedding import Adagrad, SliceSpec, TableSpec

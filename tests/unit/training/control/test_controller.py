@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,14 +7,11 @@ from pathlib import Path
 import grpc
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ClusterError, ConfigError, NoSuchService
 from monolith.training.control import BlockStatus, address_path, messages, read_address
 from monolith.training.control.client import ControllerClient
 from monolith.training.hooks import Barrier, BarrierHook, ControllerHook
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "hooks"))
-
-from fake_run import FakeRun
 
 MANY = 10**9
 RUNNING = BlockStatus(blocked=(), unblocked=(0,))
@@ -47,7 +43,7 @@ def test_stop_status_resume(run: FakeRun, client: ControllerClient) -> None:
     run.wait(lambda: run.is_paused)
     assert client.block_status() == HELD
     assert client.training_status() == run.step
-    with pytest.raises(ClusterError, match=r"stopped already.*ALREADY_EXISTS"):
+    with pytest.raises(ClusterError, match=r"is paused.*ALREADY_EXISTS"):
         client.stop_training()
     client.resume_training()
     run.wait(lambda: not run.is_paused)

@@ -1,13 +1,13 @@
 from __future__ import annotations
 
 import pytest
-from scripted_discovery import ScriptedDiscovery
 
 from monolith.core.errors import ConfigError
 from monolith.discovery import Discovery
 from monolith.sync.push_targets import canonical_target
 from monolith.training.config import RunnerConfig
 from monolith.training.distributed import DistributedConfig, from_cluster, run_role
+from scripted_discovery import ScriptedDiscovery
 
 WORKER_ONLY = [
     {"retry_backoff_ms": 0},
@@ -79,13 +79,12 @@ def test_the_settings_of_a_job_say_what_a_process_is() -> None:
     cluster = RunnerConfig(
         server_type="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server",
         heartbeat_interval_secs=None, discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30,
-        connect_retries=2, retry_backoff_ms=10, barrier_timeout_ms=5, bind_host="0.0.0.0", bind_port=12,
-        advertised_host="one",
+        connect_retries=2, retry_backoff_ms=10, bind_host="0.0.0.0", bind_port=12, advertised_host="one",
     )  # fmt: skip
     assert from_cluster(cluster, cluster) == DistributedConfig(
         role="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server", heartbeat_interval_s=None,
         discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30, connect_retries=2, retry_backoff_ms=10,
-        barrier_timeout_ms=5, bind_host="0.0.0.0", bind_port=12, advertised_host="one",
+        bind_host="0.0.0.0", bind_port=12, advertised_host="one",
     )  # fmt: skip
 
 

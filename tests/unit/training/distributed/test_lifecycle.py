@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from scripted_discovery import HANG, ScriptedDiscovery, fail, server
 
 from monolith.core.errors import ClusterError, ConfigError, DataError, RpcTimeout
 from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.testing import FakeClock
 from monolith.training.distributed import DistributedConfig, Session, find_servers, run_role
 from monolith.training.distributed.heartbeat import Heartbeat
+from scripted_discovery import HANG, ScriptedDiscovery, fail, server
 
 PROCESSES = [
     DistributedConfig(role=role, index=index, num_ps=4, num_workers=4, **{f"discovery_service_type_{role}": kind},

@@ -11,7 +11,8 @@ from monolith.core.retry import RetryPolicy
 from monolith.core.stop_signals import Endings
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import PsClient, Security
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.eventually import eventually
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed import DistributedConfig, run_role
 from monolith.training.distributed.ps_role import _listening_for_end, end_servers, serve, server_config
 
@@ -39,11 +40,9 @@ def serving(count: int) -> Iterator[tuple[list[Server], list[str]]]:
     servers = [Server(registry, index, count) for index in range(count)]
     for server in servers:
         server.start()
-    waiting = threading.Event()
-    while len(found := registry.read("ps")) < count:
-        waiting.wait(0.005)
+    eventually(lambda: len(registry.read("ps")) >= count)
     try:
-        yield servers, [one.address for one in sorted(found, key=lambda one: one.index)]
+        yield servers, [one.address for one in sorted(registry.read("ps"), key=lambda one: one.index)]
     finally:
         for server in servers:
             server.endings.put("the test is over")

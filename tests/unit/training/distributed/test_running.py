@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ConfigError
+from monolith.demo.world import World
+from monolith.demo.world.files import write_parquet
 from monolith.discovery import TfConfigDiscovery
-from monolith.testing.world import World
-from monolith.testing.world_files import write_parquet
 from monolith.training.distributed.job_config import ClusterJobConfig
 from monolith.training.distributed.local_job import Ended, LocalJob
 from monolith.training.distributed.running import _placed, run_process, security_of

@@ -9,7 +9,7 @@ import pytest
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
 from monolith.ps import RemoteStore, Security, ServerConfig
 from monolith.testing import FakeClock
-from monolith.testing.ps_servers import PsServers
+from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.distributed.server_memory import ServerMemoryHook
 
 SPEC = TableSpec("t", [SliceSpec(16, optimizer=Adagrad())])

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.data.sources.work_list import FilesGivenAway
+from monolith.data.sources.work_list import FilesReassigned
 from monolith.training.distributed.shared_files import SharedFiles, finished_files, unread_files, worker_name
 
 FILES = ["a", "b", "c"]
@@ -58,21 +58,21 @@ def test_while_another_reads_a_file_may_follow_and_does_when_it_dies(job: Job) -
 
 def test_who_is_only_late_to_start_finds_its_files_where_they_were(job: Job) -> None:
     assert job.two.claim(TWO) == "a"
-    tenure = job.two.tenure(TWO)
+    lease = job.two.lease(TWO)
     job.two.close()
     assert [job.one.claim(ONE), job.one.claim(ONE)] == ["b", "c"], "those of a dead worker come last"
-    assert job.worker().take_back(TWO, tenure) == ["a"]
+    assert job.worker().take_back(TWO, lease) == ["a"]
 
 
 def test_who_is_too_late_begins_anew(job: Job) -> None:
     assert [job.two.claim(TWO), job.two.claim(TWO), job.two.claim(TWO)] == FILES
-    tenure = job.two.tenure(TWO)
+    lease = job.two.lease(TWO)
     job.two.done(TWO, "a")
     job.two.close()
     assert job.one.claim(ONE) == "a"
     late = job.worker()
-    with pytest.raises(FilesGivenAway):
-        late.take_back(TWO, tenure)
+    with pytest.raises(FilesReassigned):
+        late.take_back(TWO, lease)
     assert [late.claim(TWO), late.claim(TWO), late.claim(TWO)] == ["b", "c", None]
 
 

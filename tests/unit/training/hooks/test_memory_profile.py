@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -9,14 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.training.hooks import Hook, MemoryProfileHook, Run, heap_profile_environment
 from monolith.training.hooks.process_memory import resident_bytes
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def lines(folder: Path) -> list[dict[str, Any]]:

@@ -2,20 +2,17 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import FakeRun, head_result, step_result
-
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.data import Batch
 from monolith.training.hooks import StepResult
 from monolith.training.hooks.prediction_dump import PredictionDumpHook, PredictionTopic, prediction_files
+from step_results import FakeRun, head_result, step_result
 
 
 class Sink:

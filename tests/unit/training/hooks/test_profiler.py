@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.training.hooks import Hook, ProfilerHook, Run
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 class Adds(Hook):

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import FakeRun, step_result
-
 from monolith.core.errors import ConfigError
 from monolith.core.logs import setup_logging
 from monolith.testing import FakeClock
 from monolith.training.hooks.progress import ProgressHook
 from monolith.training.metrics import RunMetrics
+from step_results import FakeRun, step_result
 
 
 def train(run: FakeRun, hook: ProgressHook, metrics: RunMetrics, steps: int, step_s: float = 0.5) -> None:

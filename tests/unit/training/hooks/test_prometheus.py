@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import logging
 import math
-import sys
 import threading
 import urllib.error
 import urllib.request
@@ -11,15 +10,14 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import FakeRun, step_result
-
 from monolith.core.errors import ConfigError
-from monolith.core.metrics import KAFKA_LAG_RECORDS, TRAIN_STEP
 from monolith.data import Batch
+from monolith.telemetry.names import KAFKA_LAG_RECORDS
+from monolith.telemetry.registry import Registry
 from monolith.testing import FakeClock
-from monolith.training.hooks.prometheus import MetricRegistry, MetricServer, PrometheusHook
+from monolith.training.hooks.prometheus import PrometheusHook
 from monolith.training.metrics import RunMetrics
+from step_results import FakeRun, step_result
 
 HOST = "127.0.0.1"
 
@@ -80,7 +78,7 @@ def test_a_run_can_be_watched_while_it_goes_on(tmp_path: Path, caplog: pytest.Lo
     hook.on_end(run, None)
     with pytest.raises(urllib.error.URLError):
         fetched(port)
-    assert not [thread for thread in threading.enumerate() if "serve_forever" in thread.name]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("metrics")]
 
 
 def test_two_runs_in_one_process_do_not_meet(tmp_path: Path) -> None:
@@ -105,22 +103,15 @@ def test_a_second_run_of_a_hook_goes_on_counting(tmp_path: Path) -> None:
 
 
 def test_a_source_can_export_beside_a_run() -> None:
-    registry = MetricRegistry()
+    registry = Registry()
     registry.export(KAFKA_LAG_RECORDS, 12, ("clicks", "3"))
-    assert numbers(registry.text()) == {"monolith_kafka_lag_records[3,clicks]": 12}
+    assert numbers(registry.text()) == {"monolith_kafka_lag_records[clicks,3]": 12}
 
 
-def test_a_port_that_is_taken_is_told() -> None:
-    registry = MetricRegistry()
-    registry.export(TRAIN_STEP, 1)
-    server = MetricServer(registry, 0, HOST)
-    with pytest.raises(ConfigError, match=f"metrics_port {server.port} on {HOST} cannot be served"):
-        MetricServer(registry, server.port, HOST)
-    server.close()
-    server.close()
-
-
-def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    with pytest.raises(ConfigError, match=r"pip install 'monolith\[train\]'"):
-        PrometheusHook(RunMetrics())
+def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
+    run = FakeRun(tmp_path)
+    first = PrometheusHook(RunMetrics(), host=HOST)
+    first.on_start(run)
+    with pytest.raises(ConfigError, match=f"metrics_port {first.port} on {HOST} cannot be served"):
+        PrometheusHook(RunMetrics(), first.port or 0, host=HOST).on_start(run)
+    first.on_end(run, None)

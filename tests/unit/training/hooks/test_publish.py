@@ -14,12 +14,12 @@ import torch
 import monolith as mt
 from monolith.artifacts.delta_log import DeltaReader, read_cut
 from monolith.core.errors import ConfigError
+from monolith.demo.world import World
 from monolith.embedding import Adagrad, Fp32
 from monolith.export import export_model
 from monolith.serving import Servable
 from monolith.sync import Follower, read_base
-from monolith.testing.clock import FakeClock
-from monolith.testing.world import World
+from monolith.testing.fakes.clock import FakeClock
 from monolith.training.hooks import Hook, PublishHook
 from monolith.training.hooks.publish import copied_weights
 
@@ -211,7 +211,7 @@ def test_a_full_disk_is_made_up_for(
 
     monkeypatch.setattr(dense_versions, "write_tensors", write)
     made.train(batches(), steps=5)
-    assert "nothing was published; trying again" in caplog.text
+    assert "publish failed, retrying" in caplog.text
     follow(tmp_path, servable).step()
     np.testing.assert_allclose(served_scores(servable, made), trained_scores(made), atol=1e-6, rtol=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,18 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[2] / "sync"))
-
-from push_target import PushTargetServer
-
 import monolith as mt
 from monolith.core.errors import ConfigError
-from monolith.ps.security import Security
-from monolith.testing.world import World
+from monolith.demo.world import World
+from monolith.rpc.security import Security
 from monolith.training.config import PushConfig
 from monolith.training.default_hooks import on_one_page
 from monolith.training.hooks import PrometheusHook, PublishHook, PushHook
 from monolith.training.metrics import RunMetrics
+from push_target import PushTargetServer
 
 CLICKS = World(users=30, items=20, seed=4).clicks(256)
 

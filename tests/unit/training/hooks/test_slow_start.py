@@ -1,18 +1,14 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
 from monolith.training.hooks import SlowStartHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def test_the_first_worker_does_not_wait(tmp_path: Path) -> None:

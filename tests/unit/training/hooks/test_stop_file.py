@@ -1,17 +1,13 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.testing import FakeClock
 from monolith.training.hooks import Hook, Run, StepResult, StopFileHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
 
 
 def test_a_run_stops_at_its_step(tmp_path: Path) -> None:
@@ -71,7 +67,7 @@ def test_events_past_the_limit_end_the_run(tmp_path: Path) -> None:
     run = FakeRun(tmp_path, [TimePasses(), StopFileHook()])
     run.train(20)
     assert run.step == 5
-    assert run.stop_reasons == ["an event of 500 came, limit_req_time says 450"]
+    assert run.stop_reasons == ["an event of 500 came, limit_req_time is 450"]
 
 
 def test_a_limit_that_is_no_time_is_told_once_and_ignored(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,17 +2,13 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
 import pytest
 
-from monolith.training.hooks import Hook, Run, StepResult, StopSignalHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from fake_run import FakeRun
+from monolith.training.hooks import Hook, Run, StepResult, StopSignalHook
 
 MANY = 10**9
 

@@ -13,14 +13,12 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import FakeRun, step_result
-
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
 from monolith.training.hooks.summaries import SummaryFile, SummaryHook, write_summary
 from monolith.training.metrics import RunMetrics
 from monolith.training.metrics.insight_summaries import nas_weight_summary
+from step_results import FakeRun, step_result
 
 
 def opened(folder: Path) -> Any:

@@ -1,18 +1,15 @@
 from __future__ import annotations
 
 import logging
-import sys
 from pathlib import Path
 
 import pytest
 
+from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
-from monolith.training.hooks import Hook, Run, Throughput, ThroughputHook
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from fake_run import FakeRun
+from monolith.training.hooks import Hook, Run, ThroughputHook
+from monolith.training.hooks.throughput import StepInterval
 
 
 class StepsTake(Hook):
@@ -40,11 +37,11 @@ def test_the_first_step_counts_for_itself_and_intervals_are_of_half_a_minute(
     assert hook.latest is None
     with caplog.at_level(logging.INFO, "monolith.training.hooks"):
         run.take_step()
-    assert hook.latest == Throughput(step=105, run_steps=4, run_steps_elapsed_time=35 / 4)
+    assert hook.latest == StepInterval(step=105, run_steps=4, run_steps_elapsed_time=35 / 4)
     assert "run_steps=4 run_steps_elapsed_time=8.750000" in caplog.text
     run.take_step()
     run.take_step()
-    assert hook.latest == Throughput(step=107, run_steps=2, run_steps_elapsed_time=16.0)
+    assert hook.latest == StepInterval(step=107, run_steps=2, run_steps_elapsed_time=16.0)
 
 
 def test_a_second_run_starts_anew(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import head_result
-
 from monolith.core.errors import ConfigError, DataError
 from monolith.data import Batch, Texts
 from monolith.training.metrics.prediction_messages import folder_by_day, prediction_messages, sampled_rows
+from step_results import head_result
 
 
 def batch(**extras: Any) -> Batch:
@@ -88,7 +85,7 @@ def test_tensors_are_as_good_as_arrays() -> None:
 
 
 def test_what_cannot_be_filed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="is no unix time"):
+    with pytest.raises(DataError, match="expected unix time"):
         folder_by_day({"model_name": "m", "req_time": 10**18}, 0, tmp_path)
     with pytest.raises(DataError, match="plain names"):
         folder_by_day({"model_name": "../m", "req_time": 0}, 0, tmp_path)

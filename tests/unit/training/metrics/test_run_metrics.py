@@ -2,18 +2,14 @@ from __future__ import annotations
 
 import json
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from step_results import head_result, step_result
-
 from monolith.core.errors import ConfigError, DataError
 from monolith.training.hooks import StepResult
 from monolith.training.metrics import HeadMetrics, RunMetrics
+from step_results import head_result, step_result
 
 
 def steps(count: int, size: int = 50) -> list[StepResult]:

@@ -1,0 +1,87 @@
+"""Commands to a run by a file in its model folder, where no port can be reached.
+
+``monolith_action`` holds one line, ``action: TRIGGER_SAVE`` or ``action: STOP``. The run removes it, acts, and answers
+in ``monolith_action_response`` with one JSON object: ``{"action": ..., "ok": ..., "step": ..., "message": ...}``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from monolith.core.durable_files import replace_file
+from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.interval import Interval
+from monolith.training.hooks.save_request import SaveRequest
+
+__all__ = ["ACTION_FILE", "RESPONSE_FILE", "ActionFileHook"]
+
+ACTION_FILE = "monolith_action"
+RESPONSE_FILE = "monolith_action_response"
+
+# Text of the message ControllerHooksProto {Action action = 1}, whose enum has these names and numbers.
+_LINE = re.compile(r"action\s*:\s*(\w+)")
+_ACTIONS = {"TRIGGER_SAVE": "TRIGGER_SAVE", "1": "TRIGGER_SAVE", "STOP": "STOP", "2": "STOP"}
+
+
+class ActionFileHook(Hook):
+    """Obeys ``monolith_action``.
+
+    Args:
+        every_s: Seconds of the run's clock from one look to the next.
+    """
+
+    def __init__(self, *, every_s: float = 60.0) -> None:
+        self._interval = Interval(every_s)
+        self._save = SaveRequest()
+
+    def on_start(self, run: Run) -> None:
+        """Look after the first step."""
+        self._interval.reset()
+
+    def after_step(self, run: Run, result: StepResult) -> None:
+        """Look when it is time; not while a save is under way, so that answers come one at a time."""
+        if self._interval.is_due(run.clock.monotonic_s()) and not self._save.is_under_way:
+            path = run.model_dir / ACTION_FILE
+            text = _read(path)
+            if text:
+                path.unlink()
+                self._act(run, text)
+
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        """Wait for an answer that is being written."""
+        self._save.finish()
+
+    def _act(self, run: Run, text: str) -> None:
+        match = _LINE.fullmatch(text)
+        action = _ACTIONS.get(match[1]) if match else None
+        if action == "STOP":
+            run.stop(f"asked for by {ACTION_FILE}")
+            _answer(run, action, True, "the run ends with a checkpoint")
+        elif action == "TRIGGER_SAVE":
+
+            def tell(outcome: Path | Exception) -> None:
+                _answer(run, "TRIGGER_SAVE", isinstance(outcome, Path), str(outcome))
+
+            self._save.start(run, f"asked for by {ACTION_FILE}", tell)
+        else:
+            _answer(
+                run,
+                text,
+                False,
+                f"action is {text!r}, expected TRIGGER_SAVE or STOP; write 'action: TRIGGER_SAVE' or 'action: STOP'",
+            )
+
+
+def _read(path: Path) -> str:
+    """Return the text of the file; empty when it is absent or its writer has just created it."""
+    try:
+        return path.read_text(errors="replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _answer(run: Run, action: str, ok: bool, message: str) -> None:
+    content = {"action": action, "ok": ok, "step": run.step, "message": message}
+    replace_file(run.model_dir / RESPONSE_FILE, json.dumps(content).encode() + b"\n")

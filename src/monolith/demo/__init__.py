@@ -1,0 +1,1 @@
+"""The demonstration behind ``monolith demo``, and the synthetic world whose clicks it trains on."""

@@ -1,0 +1,236 @@
+"""The second half of the demonstration: a trainer and a server as processes, and events that move scores.
+
+Measures from the moment that events are handed to the trainer to the first answer of the server that they changed.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NoReturn, Self, TypeAlias
+from urllib.request import ProxyHandler, build_opener
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.core import lifeline
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ClusterError, ServingError
+from monolith.data import Framing
+from monolith.demo.moves import Turn, as_features, turns
+from monolith.demo.process import DemoProcess
+from monolith.demo.world.clicks import Clicks
+from monolith.demo.world.files import example_batch
+from monolith.serving import Client
+
+__all__ = ["MODEL", "LiveDemo", "Move", "Watch", "curl"]
+
+Watch: TypeAlias = Callable[[Turn, float], None]
+"""Is told which item turned, and its score now."""
+
+MODEL = "clicks"
+"""What the server calls the model."""
+
+_MOST_ROWS = 512  # of the events of a move, which are one step: the first answer that differs shows all of them
+_BYSTANDERS = 64
+_PUBLISH_S = 1.0
+_ASK_S = 0.02
+_PATIENCE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """What became of an item whose taste turned."""
+
+    item_id: int
+    is_up: bool
+    """Whether it is liked now."""
+    before: float
+    """Its score."""
+    after: float
+    """Its score in the first answer that differs."""
+    others: float
+    """How far the scores of other items moved, on average."""
+    seconds: float
+    """From the events to that answer."""
+
+
+def curl(address: str, shown: Clicks) -> str:
+    """Return a command that asks a server for the score of the first of some impressions."""
+    body = json.dumps({"instances": [as_features(shown.rows(0, 1))]})
+    return f"curl -s http://{address}/v1/models/{MODEL}:predict -d '{body}'"
+
+
+class LiveDemo:
+    """A server of an exported model, and a trainer that goes on where it was and publishes; both end with the block.
+
+    The trainer gets events only while an item turns, so a score that differs is due to them.
+
+    Args:
+        folder: Where logs go.
+        published: Where what is learnt is published; replaced.
+        model_dir: The run, with a checkpoint.
+        exported: Folder of the exported versions of that checkpoint.
+        shown: Impressions to draw events and requests from.
+        clock: Measures, and waits.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        published: Path,
+        model_dir: Path,
+        exported: Path,
+        shown: Clicks,
+        clock: Clock | None = None,
+    ) -> None:
+        self._folder = folder
+        self._published = published
+        self._model_dir = model_dir
+        self._exported = exported
+        self._shown = shown
+        self._rows = min(_MOST_ROWS, len(shown))
+        self._clock = clock or SystemClock()
+        self._rng = np.random.default_rng(0)
+        self._running = ExitStack()
+        self.requests = 0
+        """Answered so far."""
+
+    @property
+    def processes(self) -> tuple[DemoProcess, DemoProcess]:
+        """The trainer and the server."""
+        return self._trainer, self._server
+
+    @property
+    def curl(self) -> str:
+        """A command that asks for one score while the server runs."""
+        return curl(self._addresses["rest_address"], self._shown)
+
+    def wait(self) -> NoReturn:
+        """Let both go on until something raises, such as Ctrl-C.
+
+        Raises:
+            ClusterError: One of them has ended.
+        """
+        while True:
+            for process in self.processes:
+                process.check()
+            self._clock.sleep_s(0.2)
+
+    def moves(self, count: int, watch: Watch = lambda turn, score: None) -> Iterator[Move]:
+        """Turn items, one after another; ``watch`` is told every answer.
+
+        Raises:
+            ClusterError: A process has ended, or no score moves; the text says where to look.
+        """
+        found = turns(self._shown, self._rows)
+        for _ in range(count):
+            yield self._move(next(found), watch)
+            # The publishes come once a second: the next events come anywhere between two of them.
+            self._clock.sleep_s(float(self._rng.uniform(0, _PUBLISH_S)))
+
+    def __enter__(self) -> Self:
+        with ExitStack() as started:
+            self._start(started)
+            self._running = started.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._running.close()
+
+    # --- processes ----------------------------------------------------------------------------------------------------
+
+    def _start(self, started: ExitStack) -> None:
+        shutil.rmtree(self._published, ignore_errors=True)
+        train = ["train", "--model-dir", self._model_dir, "--data", "-", "--record", "example_batch"]
+        train += ["--batch-size", self._rows, "--no-resume-data"]
+        train += ["--publish-dir", self._published, "--publish-interval-s", _PUBLISH_S]
+        serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
+        serve += ["--port", 0, "--rest-port", 0, "--json"]
+        self._trainer = started.enter_context(DemoProcess("trainer", train, self._folder))
+        # Its standard input is its lifeline; the trainer's are its events, and it ends with them.
+        self._server = started.enter_context(DemoProcess("server", serve, self._folder, {lifeline.VARIABLE: "0"}))
+        self._addresses = self._until("the server to say where it is", self._said_addresses)
+        self._client = started.enter_context(Client(self._addresses["address"], model=MODEL))
+        self._until("the server to load the model", self._is_served)
+        self._until("the trainer to publish what it begins with", self._is_in_step)
+        # What is slow only once is done now.
+        self._teach(self._shown.rows(0, self._rows), example_batch(self._shown.rows(0, 1)))
+
+    def _said_addresses(self) -> dict[str, Any] | None:
+        line, newline, _ = self._server.said.partition("\n")
+        found: dict[str, Any] | None = json.loads(line) if newline else None
+        return found
+
+    def _is_served(self) -> bool:
+        try:
+            return any(version.state == "AVAILABLE" for version in self._client.status())
+        except (ClusterError, ServingError):
+            return False
+
+    def _until(self, what: str, found: Callable[[], Any]) -> Any:
+        """Return what is waited for, as soon as it is true."""
+        end_s = self._clock.monotonic_s() + _PATIENCE_S
+        while not (value := found()):
+            for process in self.processes:
+                process.check()
+            if self._clock.monotonic_s() > end_s:
+                logs = " and ".join(str(process.log) for process in self.processes)
+                raise ClusterError(f"waited {_PATIENCE_S:.0f} s for {what}; see {logs}")
+            self._clock.sleep_s(_ASK_S)
+        return value
+
+    # --- moves --------------------------------------------------------------------------------------------------------
+
+    def _move(self, turn: Turn, watch: Watch) -> Move:
+        asked = example_batch(turn.shown)
+        others = example_batch(self._shown.rows(0, _BYSTANDERS))
+        before, others_before = self._scores(asked), self._scores(others)
+        seconds = self._teach(turn.events, asked, lambda score: watch(turn, score))
+        return Move(
+            item_id=turn.item_id,
+            is_up=turn.is_up,
+            before=float(before[0]),
+            after=float(self._scores(asked)[0]),
+            others=float(np.mean(self._scores(others) - others_before)),
+            seconds=seconds,
+        )
+
+    def _teach(self, events: Clicks, asked: bytes, watch: Callable[[float], None] = lambda score: None) -> float:
+        """Hand events to the trainer; return the seconds until the score of what is asked is another."""
+        before = self._scores(asked)
+        stamped = replace(events, event_time_s=np.full(len(events), int(self._clock.now_s()), np.int64))
+        message = Framing().frame(example_batch(stamped))
+        begin_s = self._clock.monotonic_s()
+        self._trainer.tell(message)
+
+        def has_moved() -> bool:
+            score = self._scores(asked)
+            watch(float(score[0]))
+            return not np.array_equal(score, before)
+
+        self._until("a score to move", has_moved)
+        return self._clock.monotonic_s() - begin_s
+
+    def _scores(self, asked: bytes) -> NDArray[np.float32]:
+        try:
+            (found,) = self._client.score(asked, "example_batch").values()
+        except (ClusterError, ServingError):
+            self._server.check()  # says more, if it is gone
+            raise
+        self.requests += 1
+        return found.reshape(-1)
+
+    def _is_in_step(self) -> bool:
+        url = f"http://{self._addresses['rest_address']}/metrics"
+        with build_opener(ProxyHandler({})).open(url, timeout=_PATIENCE_S) as answer:
+            return re.search(rb"^monolith_sync_cut\{[^}]*\} [1-9]", answer.read(), re.MULTILINE) is not None

@@ -1,0 +1,85 @@
+"""Security settings of a connection: TLS, mutual TLS, a bearer token. Plain values; no network code."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from monolith.core.errors import ConfigError
+
+__all__ = ["Security", "read_token"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """PEM files and a token; the default is a plain connection.
+
+    A server encrypts when it has ``cert_file`` and ``key_file``; with ``ca_file`` it also requires a client certificate
+    of that authority. A client encrypts when it has ``ca_file``, and presents ``cert_file`` when it has one.
+    """
+
+    cert_file: Path | None = None
+    """Certificate of this end."""
+    key_file: Path | None = None
+    """Private key of ``cert_file``."""
+    ca_file: Path | None = None
+    """Certificate of the authority that must have signed the peer's certificate."""
+    token: str = field(default="", repr=False)
+    """Bearer token: clients send it with every call, servers require it; empty = none."""
+    server_name: str = ""
+    """Name in the server's certificate, if it differs from the host that a client dials."""
+
+    def __post_init__(self) -> None:
+        if (self.cert_file is None) != (self.key_file is None):
+            given, missing = ("cert_file", "key_file") if self.key_file is None else ("key_file", "cert_file")
+            raise ConfigError(f"Security.{given} is given without {missing}; give both or none")
+        if not self.token.isascii() or not self.token.isprintable():
+            raise ConfigError(
+                "Security.token has characters that a header cannot carry; use letters, digits and punctuation"
+            )
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether connections use TLS."""
+        return self.cert_file is not None or self.ca_file is not None
+
+    @property
+    def is_mutual(self) -> bool:
+        """Whether both ends present a certificate."""
+        return self.cert_file is not None and self.ca_file is not None
+
+    def read(self, field: Literal["cert_file", "key_file", "ca_file"]) -> bytes | None:
+        """Return the content of one of the files; None if the file is not set.
+
+        Raises:
+            ConfigError: The file cannot be read.
+        """
+        path = getattr(self, field)
+        if path is None:
+            return None
+        try:
+            return Path(path).read_bytes()
+        except OSError as error:
+            raise ConfigError(f"Security.{field} is {str(path)!r}, which cannot be read ({error.strerror})") from error
+
+
+def read_token(file: str | Path | None, setting: str) -> str:
+    """Return the token in a file, stripped of white space; empty without a file.
+
+    Args:
+        file: The file that holds the token.
+        setting: Name of the setting, for error messages.
+
+    Raises:
+        ConfigError: The file cannot be read, or is empty: an empty token would admit every caller.
+    """
+    if file is None:
+        return ""
+    try:
+        token = Path(file).read_text().strip()
+    except OSError as error:
+        raise ConfigError(f"{setting} is {str(file)!r}, which cannot be read ({error.strerror})") from error
+    if not token:
+        raise ConfigError(f"{setting} is {str(file)!r}, which is empty; write the token into it, or leave it out")
+    return token

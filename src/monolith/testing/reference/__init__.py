@@ -1,0 +1,1 @@
+"""Reference implementations: slow, plain models of the native code, which must agree with them."""

@@ -1,0 +1,1 @@
+"""Conformance suites, and checkers of recorded histories: which behaviour every implementation must show."""

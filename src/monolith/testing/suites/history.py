@@ -1,0 +1,292 @@
+"""What many clients did to a store, and whether it is possible: nothing acknowledged is lost, nothing applied twice.
+
+Every client adds whole numbers in a column of its own (``numbers_table``: SGD with rate 1, rows that begin at 0), one
+call after the other, so a cell of a row is the sum of exactly those of one client's pushes that took effect. What may
+be missing after a server was killed, and what may be read while calls are under way, follows from the times of the
+calls. No transport is known here, and no process; the clock is one for all.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monolith.embedding import Sgd, SliceSpec, TableSpec
+from monolith.embedding.shard_map import shard_of
+
+__all__ = ["Cells", "History", "Kill", "Lookup", "Push", "Violation", "numbers_table"]
+
+Cells: TypeAlias = Mapping[int, Sequence[int]]
+"""Key to one number per client."""
+
+_Vector: TypeAlias = NDArray[np.int64]
+_MOST_SUBSETS = 12
+
+
+def numbers_table(clients: int) -> TableSpec:
+    """Return the table that such a history is about: called ``numbers``, one column per client."""
+    return TableSpec("numbers", [SliceSpec(clients, optimizer=Sgd(1.0))])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Push:
+    """One client adds amounts to keys."""
+
+    client: int
+    amounts: Mapping[int, int]
+    """Key to a number above 0."""
+    start: float
+    end: float | None
+    """When it was acknowledged; None = never: nobody knows whether, or when, it took effect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lookup:
+    """Somebody reads keys."""
+
+    cells: Cells
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kill:
+    """A server loses what it had in memory, and comes back with what it had kept."""
+
+    shard: int
+    start: float
+    """Before it was killed."""
+    end: float
+    """After it was dead, and before it was started again."""
+    durable_until: float
+    """What was acknowledged before this is kept, whatever happens: the start less the interval of its log, or the
+    moment at which its last snapshot was asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """Something that cannot have happened."""
+
+    kind: Literal["lost", "doubled", "impossible", "stale", "early", "backwards"]
+    """Acknowledged and not there, there more often than pushed, a sum of no possible pushes; and of a lookup: older
+    than what was acknowledged before, newer than what was asked for, older than what was read before."""
+    text: str
+
+
+@dataclass(slots=True)
+class History:
+    """All that happened. Lists may be appended to from several threads; ``violations`` comes afterwards."""
+
+    clients: int
+    shards: int
+    pushes: list[Push] = field(default_factory=list)
+    lookups: list[Lookup] = field(default_factory=list)
+    kills: list[Kill] = field(default_factory=list)
+
+    def violations(self, final: Cells) -> list[Violation]:
+        """Return what is wrong, given what the store holds when all calls are over; nothing when all is well.
+
+        Args:
+            final: Every key that was pushed, with its row.
+        """
+        found: list[Violation] = []
+        for client in range(self.clients):
+            calls = sorted((push for push in self.pushes if push.client == client), key=lambda push: push.start)
+            for shard in range(self.shards):
+                kills = sorted((kill for kill in self.kills if kill.shard == shard), key=lambda kill: kill.start)
+                stream = _Stream(client, shard, self.shards, calls, kills, final)
+                found += stream.violations()
+                found += stream.violations_of(self.lookups)
+        return found
+
+
+class _Stream:
+    """What one client did at one server: one call after the other, so a kill takes away a run without gaps."""
+
+    def __init__(
+        self, client: int, shard: int, shards: int, calls: Sequence[Push], kills: Sequence[Kill], final: Cells
+    ) -> None:
+        self._client = client
+        self._kills = kills
+        names = sorted(final)
+        places = shard_of(np.array(names, np.int64), shards) if names else ()
+        self._keys = [key for key, place in zip(names, places, strict=True) if place == shard]
+        columns = {key: column for column, key in enumerate(self._keys)}
+        self._acknowledged: list[_Step] = []
+        self._doubtful: list[_Step] = []
+        for call in calls:
+            amounts = np.zeros(len(self._keys), np.int64)
+            for key in call.amounts.keys() & columns.keys():
+                amounts[columns[key]] = call.amounts[key]
+            if amounts.any():
+                (self._doubtful if call.end is None else self._acknowledged).append(_Step(call, amounts))
+        self._value = np.array([final[key][client] for key in self._keys], np.int64)
+        # Steps that kills took away, as the last state tells, to those that may have: it does not tell which.
+        self._lost: dict[int, list[Kill]] = {}
+
+    # --- the last state ---
+
+    def violations(self) -> Iterator[Violation]:
+        everything = _total([*self._acknowledged, *self._doubtful], len(self._keys))
+        missing = everything - self._value
+        groups = [self._runs(kill) for kill in self._kills]
+        groups += [[_NOTHING, _Run(-1, -1, step.amounts)] for step in self._doubtful]
+        chosen = _explain(missing, groups)
+        if chosen is None:
+            yield from self._unexplained(missing)
+            return
+        for run in chosen[: len(self._kills)]:
+            for number in range(run.first, run.last + 1) if run.first >= 0 else ():
+                step = self._acknowledged[number]
+                self._lost[number] = [kill for kill in self._kills if _may_take(kill, step)]
+
+    def _runs(self, kill: Kill) -> list[_Run]:
+        """Return what a kill may have taken away: everything since some moment that is not durable."""
+        last = sum(step.call.start < kill.end for step in self._acknowledged) - 1
+        runs = [_NOTHING]
+        while last >= 0:
+            amounts = np.zeros(len(self._keys), np.int64)
+            for first in range(last, -1, -1):
+                step = self._acknowledged[first]
+                if step.end < kill.durable_until:
+                    break
+                amounts = amounts + step.amounts
+                runs.append(_Run(first, last, amounts))
+            if self._acknowledged[last].end < kill.start:
+                break
+            last -= 1  # it was under way: perhaps it took effect after the kill, and those before it are lost
+        return runs
+
+    def _unexplained(self, missing: _Vector) -> Iterator[Violation]:
+        most = _total(
+            [step for step in self._acknowledged if any(_may_take(kill, step) for kill in self._kills)]
+            + self._doubtful,
+            len(self._keys),
+        )
+        told = False
+        for key, lacks, value, may_lack in zip(self._keys, missing, self._value, most, strict=True):
+            where = f"key {key}, client {self._client}: the sum is {value}"
+            if lacks < 0:
+                yield Violation("doubled", f"{where}, which is {-lacks} more than was ever pushed")
+                told = True
+            elif lacks > may_lack:
+                yield Violation("lost", f"{where}, of which {lacks} are missing and at most {may_lack} may be")
+                told = True
+        if not told:
+            sums = dict(zip(self._keys, self._value.tolist(), strict=True))
+            yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
+
+    # --- lookups ---
+
+    def violations_of(self, lookups: Sequence[Lookup]) -> Iterator[Violation]:
+        seen: dict[int, list[tuple[float, float, int]]] = defaultdict(list)
+        for lookup in sorted(lookups, key=lambda lookup: lookup.start):
+            for column, key in enumerate(self._keys):
+                if key not in lookup.cells:
+                    continue
+                value = lookup.cells[key][self._client]
+                yield from self._violations_of_cell(lookup, key, column, value)
+                yield from self._backwards(lookup, key, value, seen[key])
+                seen[key].append((lookup.start, lookup.end, value))
+
+    def _violations_of_cell(self, lookup: Lookup, key: int, column: int, value: int) -> Iterator[Violation]:
+        surely, perhaps = 0, []
+        for number, step in enumerate(self._acknowledged):
+            amount = int(step.amounts[column])
+            kills = self._lost.get(number, ())
+            if not amount or step.call.start >= lookup.end or (kills and kills[-1].end <= lookup.start):
+                continue
+            if step.end <= lookup.start and (not kills or lookup.end <= kills[0].start):
+                surely += amount
+            else:
+                perhaps.append(amount)
+        perhaps += [int(s.amounts[column]) for s in self._doubtful if s.call.start < lookup.end and s.amounts[column]]
+        where = f"key {key}, client {self._client}: a lookup from {lookup.start:g} to {lookup.end:g} gave {value}"
+        if value < surely:
+            yield Violation("stale", f"{where}, and {surely} was acknowledged before")
+        elif value > surely + sum(perhaps):
+            yield Violation("early", f"{where}, and no more than {surely + sum(perhaps)} can have been there")
+        elif len(perhaps) <= _MOST_SUBSETS and value - surely not in _subset_sums(perhaps):
+            yield Violation("impossible", f"{where}, which is {surely} and some of {perhaps} for no choice of them")
+
+    def _backwards(
+        self, lookup: Lookup, key: int, value: int, seen: Sequence[tuple[float, float, int]]
+    ) -> Iterator[Violation]:
+        """Numbers only grow, unless the server was killed in between."""
+        for start, end, earlier in seen:
+            between = any(kill.start < lookup.end and kill.end > start for kill in self._kills)
+            if end < lookup.start and earlier > value and not between:
+                yield Violation(
+                    "backwards",
+                    f"key {key}, client {self._client}: a lookup at {lookup.start:g} gave {value}, and one that ended "
+                    f"at {end:g} had given {earlier}",
+                )
+                return
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    call: Push
+    amounts: _Vector
+
+    @property
+    def end(self) -> float:
+        return float("inf") if self.call.end is None else self.call.end
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """Steps from ``first`` to ``last`` of those that were acknowledged, and what they add; -1 where none is meant."""
+
+    first: int
+    last: int
+    amounts: _Vector | int
+
+
+_NOTHING = _Run(-1, -1, 0)
+
+
+def _may_take(kill: Kill, step: _Step) -> bool:
+    return step.call.start < kill.end and step.end >= kill.durable_until
+
+
+def _total(steps: Sequence[_Step], keys: int) -> _Vector:
+    return sum((step.amounts for step in steps), np.zeros(keys, np.int64))
+
+
+def _explain(missing: _Vector, groups: Sequence[Sequence[_Run]]) -> list[_Run] | None:
+    """Choose one of each group so that together they are what is missing; None when no choice is."""
+    most: list[_Vector] = [np.zeros_like(missing)]
+    for group in reversed(groups):
+        largest = np.zeros_like(missing)
+        for run in group:
+            largest = np.maximum(largest, run.amounts)
+        most.append(most[-1] + largest)
+    most.reverse()
+
+    def choose(number: int, left: _Vector, since: int) -> list[_Run] | None:
+        if (left < 0).any() or (left > most[number]).any():
+            return None
+        if number == len(groups):
+            return []
+        for run in groups[number]:
+            if run.first >= 0 and run.first <= since:
+                continue  # what is gone cannot be lost again
+            rest = choose(number + 1, left - run.amounts, max(since, run.last))
+            if rest is not None:
+                return [run, *rest]
+        return None
+
+    return choose(0, missing, -1)
+
+
+def _subset_sums(amounts: Sequence[int]) -> set[int]:
+    sums = {0}
+    for amount in amounts:
+        sums |= {one + amount for one in sums}
+    return sums

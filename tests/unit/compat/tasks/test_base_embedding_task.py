@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from monolith.compat.tasks import BaseEmbeddingTask, StopBatches, is_stopping
+from monolith.core import fid
+from monolith.core.errors import ConfigError, DataError
+from monolith.core.params import InstantiableParams
+from monolith.data import Batch, Schema, SparseFeature
+from monolith.data.records.messages import TfExample
+from monolith.data.records.tfrecord import TfRecordWriter
+from monolith.embedding import MultiTable
+from monolith.features import Model, Output
+
+
+class Task(BaseEmbeddingTask):
+    def schema(self) -> Schema:
+        return Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)])
+
+
+def write(path: Path, users: list[list[int]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with TfRecordWriter(path) as writer:
+        for ids in users:
+            example = TfExample()
+            example.features.feature["user"].int64_list.value.extend(ids)
+            example.features.feature["item"].int64_list.value.extend([100 + each for each in ids])
+            example.features.feature["label"].float_list.value.append(1.0)
+            writer.write(example.SerializeToString())
+
+
+@pytest.fixture(name="params")
+def _params(tmp_path: Path) -> InstantiableParams:
+    """A task on three days of two files with two rows each; user ids are <day><file><row>."""
+    for day, file in itertools.product((1, 2, 3), (0, 1)):
+        rows = [[day * 100 + file * 10 + row] for row in (0, 1)]
+        write(tmp_path / "in" / f"2020050{day}" / "00" / f"part-{file}", rows)
+    (tmp_path / "vocabulary.tsv").write_text("slot\tcount\n1\t1000\n2\t20\n")
+    p = Task.params()
+    p.vocab_file_path = str(tmp_path / "vocabulary.tsv")
+    p.train.file_folder = str(tmp_path / "in")
+    p.train.per_replica_batch_size = 2
+    return p
+
+
+def signatures(batch: Batch, name: str) -> list[int]:
+    return [fid.signature_v2(int(each)) for each in batch.ids[name].values]
+
+
+def users(batches: Any) -> list[int]:
+    return sorted(each for batch in batches for each in signatures(batch, "user"))
+
+
+def test_params_have_the_defaults_of_the_original() -> None:
+    p = Task.params()
+    assert (p.qr_hashing_threshold, p.qr_collision_rate, p.qr_multi_hashing) == (100_000_000, 4, False)
+    assert (p.files_interleave_cycle_length, p.gradient_multiplier, p.top_k_sampling_num_per_core) == (4, 1.0, 6)
+    assert p.train.date_and_file_name_format == "*/*/part*"
+
+
+def test_days_between_the_dates_are_read_both_included(params: InstantiableParams) -> None:
+    params.train.set(start_date="20200502", end_date="20200502")
+    assert users(params.instantiate().create_input_fn()()) == [200, 201, 210, 211]
+    params.train.set(start_date=None, end_date="20200502")
+    assert len(users(params.instantiate().create_input_fn()())) == 8
+
+
+def test_workers_share_the_files(params: InstantiableParams) -> None:
+    read = params.instantiate().create_input_fn()
+    parts = [users(read(shard=(worker, 2))) for worker in (0, 1)]
+    assert sorted(parts[0] + parts[1]) == users(read())
+    assert len(parts[0]) == len(parts[1]) == 6
+
+
+def test_a_file_pattern_goes_before_the_folder(params: InstantiableParams) -> None:
+    params.train.file_pattern = params.train.file_folder + "/20200501/00/part-1"
+    assert users(params.instantiate().create_input_fn()()) == [110, 111]
+
+
+def test_files_are_read_again_and_again_when_asked(params: InstantiableParams) -> None:
+    params.train.set(repeat=True, end_date="20200501")
+    batches = itertools.islice(iter(params.instantiate().create_input_fn()()), 5)
+    assert len(users(batches)) == 10
+
+
+def test_the_end_is_followed_by_stop_batches_that_teach_nothing(params: InstantiableParams) -> None:
+    data = params.instantiate().create_input_fn()(enable_stopping_signals=True)
+    assert isinstance(data, StopBatches)
+    batches = list(itertools.islice(iter(data), 9))
+    assert [is_stopping(batch) for batch in batches] == [False] * 6 + [True] * 3
+    last, stop = batches[5], batches[6]
+    assert (stop.size, list(stop.ids), stop.extras["stopping"].tolist()) == (2, ["user", "item"], [True, True])
+    assert stop.ids["user"].tolist() == [[], []]
+    assert stop.weight.tolist() == [0, 0]
+    assert not stop.label_mask.any()
+    assert last.weight.tolist() == [1, 1]
+    assert users(batches[:6]) == users(params.instantiate().create_input_fn()())
+
+
+def test_stop_batches_resume_where_the_data_was(params: InstantiableParams) -> None:
+    read = params.instantiate().create_input_fn()
+    data = read(enable_stopping_signals=True)
+    first = list(itertools.islice(iter(data), 2))
+    again = read(enable_stopping_signals=True)
+    again.restore(data.state())
+    rest = itertools.takewhile(lambda batch: not is_stopping(batch), iter(again))
+    assert sorted(users(first) + users(rest)) == users(read())
+
+
+def test_changed_batches_become_tensors_with_their_changes(params: InstantiableParams) -> None:
+    batch = next(iter(params.instantiate().create_input_fn()(enable_stopping_signals=True))).as_torch()
+    assert batch.extras["uid_bucket"].dtype is torch.int32
+    assert batch.extras["stopping"].tolist() == [False, False]
+    assert isinstance(batch.ids["user"].values, torch.Tensor)
+
+
+def test_data_without_a_batch_has_no_stop_batches(params: InstantiableParams) -> None:
+    params.train.per_replica_batch_size = 1000
+    with pytest.raises(DataError, match="the data ended before its first batch"):
+        next(iter(params.instantiate().create_input_fn()(enable_stopping_signals=True)))
+
+
+def batch_of(*ids: int) -> Batch:
+    made = [fid.make_v2(1, each % (1 << 48)) for each in ids]
+    return Batch.from_arrays(ids={"user": [made]}, uid=[123_004])
+
+
+def test_places_below_zero_become_zero_and_others_stay(params: InstantiableParams) -> None:
+    done = params.instantiate().post_process(batch_of(5, -1, 10**9))
+    assert signatures(done, "user") == [5, 0, 10**9]
+    assert done.extras["uid_bucket"].tolist() == [4]
+    assert (fid.slot_v2(done.ids["user"].values) == 1).all()
+
+
+def test_with_one_size_for_all_slots_ids_are_taken_modulo_it(params: InstantiableParams) -> None:
+    params.vocab_size_per_slot = 7
+    hashed = (1 << 47) + 12345
+    done = params.instantiate().post_process(batch_of(5, 8, hashed))
+    assert signatures(done, "user") == [5, 1, hashed % 7]
+
+
+def test_large_vocabularies_are_split_and_small_ones_not(params: InstantiableParams) -> None:
+    params.set(qr_multi_hashing=True, qr_hashing_threshold=999)
+    task = params.instantiate()
+    done = task.post_process(batch_of(999))
+    assert list(done.ids) == ["user_0", "user_1"]
+    assert signatures(done, "user_0") == [999 % 251]
+    assert signatures(done, "user_1") == [251 + 999 // 251]
+    params.qr_hashing_threshold = 1000
+    assert list(params.instantiate().post_process(batch_of(999)).ids) == ["user"]
+    assert task.split_of(2) is None
+    assert task.split_of(None) is None
+
+
+class SplitModel(Model):
+    """The sum of the rows of remainder and quotient, which share a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_feature("user_0", slot=1)
+        self.embedding_feature("user_1", slot=1, shared_with="user_0")
+        self.vec = self.embedding_slice(["user_0", "user_1"], "vec", dim=2, out="add_n")
+
+    def forward(self, batch: Any) -> Output:
+        return Output(logits=self.vec(batch).sum(1))
+
+
+def test_a_model_adds_the_rows_of_a_split_id(params: InstantiableParams) -> None:
+    task = params.set(qr_multi_hashing=True, qr_hashing_threshold=999).instantiate()
+    batch = task.post_process(batch_of(999))
+    model = SplitModel()
+    tables = MultiTable(model.declaration.table_specs())
+    model.attach(tables)
+    for name, row in (("user_0", [1.0, 2.0]), ("user_1", [10.0, 20.0])):
+        tables["user_0"].assign(batch.ids[name].values, np.array([row], np.float32))
+    assert model(batch).logits.tolist() == [33.0]
+
+
+def test_sizes_come_from_the_file_with_overrides(params: InstantiableParams) -> None:
+    assert params.instantiate().vocabulary_sizes == {1: 1000, 2: 20}
+    params.set(custom_vocab_size_mapping={2: 50}, vocab_size_offset=1)
+    assert params.instantiate().vocabulary_sizes == {1: 1001, 2: 51}
+
+
+def test_the_vocabulary_of_the_end_date_is_taken_when_there_is_one(params: InstantiableParams, tmp_path: Path) -> None:
+    params.train.set(end_date="20200502", vocab_file_folder_prefix=str(tmp_path / "vocab_"))
+    assert params.instantiate().vocabulary_sizes == {1: 1000, 2: 20}
+    (tmp_path / "vocab_20200502").mkdir()
+    (tmp_path / "vocab_20200502" / "part-0.csv").write_text("1\t5\n")
+    assert params.instantiate().vocabulary_sizes == {1: 5}
+    (tmp_path / "vocab_20200502" / "part-1.csv").write_text("1\t6\n")
+    params.vocab_file_path = str(tmp_path / "vocabulary.tsv")
+    assert params.instantiate().vocabulary_sizes == {1: 1000, 2: 20}
+
+
+def test_embeddings_get_noise_and_scaled_gradients_when_asked(params: InstantiableParams) -> None:
+    rows = torch.tensor([[0.0, 0.0], [1.0, 2.0]], requires_grad=True)
+    assert params.instantiate().prepare_embedding(rows, 1.0, 2.0) is rows
+    params.set(use_random_init_embedding_for_oov=True, gradient_multiplier=0.5)
+    task = params.instantiate()
+    assert torch.equal(task.prepare_embedding(rows), rows)
+    out = task.prepare_embedding(rows, 1.0, 2.0)
+    assert (out[0] >= 1).all()
+    assert out[1].tolist() == [1.0, 2.0]
+    out.sum().backward()
+    assert rows.grad is not None
+    assert rows.grad.tolist() == [[0.0, 0.0], [0.5, 0.5]]
+    rows.grad = None
+    (rows * 2).sum().backward()
+    assert rows.grad.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train.per_replica_batch_size": None}, "train.per_replica_batch_size is None"),
+        ({"train.file_folder": None}, "train.file_pattern and train.file_folder are None"),
+        ({"train.start_date": "20210101"}, "none of 6 files in .* is from 20210101 to None"),
+        ({"train.date_and_file_name_format": "nothing*"}, "no file matches"),
+        ({"vocab_file_path": None}, "vocab_file_path is None"),
+    ],
+)
+def test_what_is_missing_is_named(params: InstantiableParams, change: dict[str, Any], message: str) -> None:
+    params.set(**change)
+    with pytest.raises(ConfigError, match=message):
+        next(iter(params.instantiate().create_input_fn()()))
+
+
+def test_only_training_reads_and_what_repeats_has_no_end(params: InstantiableParams) -> None:
+    task = params.instantiate()
+    with pytest.raises(ConfigError, match="mode is 'eval'"):
+        task.create_input_fn("eval")
+    params.train.repeat = True
+    with pytest.raises(ConfigError, match="data that repeats never ends"):
+        task.create_input_fn()(enable_stopping_signals=True)
+
+
+def test_what_is_read_is_said_by_the_subclass(params: InstantiableParams) -> None:
+    with pytest.raises(NotImplementedError):
+        params.set(cls=BaseEmbeddingTask).instantiate().schema()
+    assert np.array_equal(params.set(cls=Task).instantiate().schema().sparse_features[0].slot, 1)

@@ -1,0 +1,70 @@
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from monolith.core import lifeline
+from monolith.core.errors import ClusterError
+from monolith.demo.process import DemoProcess
+
+
+def wait_until(found: Callable[[], object]) -> None:
+    pause = threading.Event()
+    for _ in range(6000):
+        if found():
+            return
+        pause.wait(0.02)
+    raise AssertionError("it does not happen")
+
+
+def is_over(process: DemoProcess) -> bool:
+    try:
+        process.check()
+    except ClusterError:
+        return True
+    return False
+
+
+def test_a_process_that_fails_is_one_error_with_its_last_lines(tmp_path: Path) -> None:
+    with DemoProcess("server", ["serve"], tmp_path) as process:
+        wait_until(lambda: is_over(process))
+        with pytest.raises(ClusterError) as failed:
+            process.check()
+    text = str(failed.value)
+    assert "the server ended with status 1" in text
+    assert str(tmp_path / "server.log") in text
+    assert "give either the folder of a model's versions or --model-config-file" in text
+
+
+def test_telling_something_to_a_process_that_is_gone_says_why_it_went(tmp_path: Path) -> None:
+    with DemoProcess("trainer", ["serve"], tmp_path) as process:
+        wait_until(lambda: is_over(process))
+        with pytest.raises(ClusterError, match="the trainer ended with status 1"):
+            process.tell(b"event")
+
+
+def test_a_process_is_gone_after_the_block_whatever_ends_it(tmp_path: Path) -> None:
+    arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
+    process = DemoProcess("server", arguments, tmp_path)
+
+    def interrupted() -> None:
+        with process:
+            wait_until(lambda: process.said)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+    assert "model server stopped" in process.log.read_text()
+
+
+def test_a_server_ends_with_the_one_whose_pipe_is_its_lifeline(tmp_path: Path) -> None:
+    arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
+    with DemoProcess("server", arguments, tmp_path, {lifeline.VARIABLE: "0"}) as process:
+        wait_until(lambda: process.said)
+        process._stdin.close()  # as the system does when this process is killed
+        wait_until(lambda: is_over(process))
+    assert "model server stopped" in process.log.read_text()

@@ -1,8 +1,0 @@
-"""The scripted discovery, for the tests of this folder."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))
