@@ -322,6 +322,61 @@ def filter_values() -> list[bytes]:
     return [bytes([op, kind]) + word + values[arm].SerializeToString(deterministic=True) for op, kind, arm in choices]
 
 
+def stored_rows(ids: list[int]) -> bytes:
+    """Return rows of the fuzz targets' training table as columns: ids, times, values and state of two slices."""
+    count = len(ids)
+    numbers = np.arange(count * 5, dtype="<f4").tobytes()
+    return np.array(ids, "<i8").tobytes() + np.full(count, 1000, "<u4").tobytes() + numbers
+
+
+def delta_segments() -> list[bytes]:
+    """Return segments: complete ones, ones with tombstones and marks, widths that overflow, a header in raw bytes."""
+
+    def numbers(shard: tuple[int, int], flags: int, upserts: int, tombstones: int, widths: bytes = b"") -> bytes:
+        index, count = shard
+        return bytes([count - 1, index, flags, upserts, tombstones]) + struct.pack("<q", 1000) + widths
+
+    block = struct.pack("<I", 3) + stored_rows([1, -2, 3])
+    single = struct.pack("<I", 1) + stored_rows([9])
+    gone = np.array([1, 7], "<i8").tobytes()
+    return [
+        bytes([0x10]) + numbers((0, 1), 1, 3, 0) + pieces([block]),
+        bytes([0x20]) + numbers((0, 1), 4, 4, 2) + pieces([block, single, gone, b"marks"]),
+        bytes([0x12]) + numbers((0, 1), 1, 3, 0) + pieces([block]),
+        bytes([0x16]) + numbers((1, 3), 0, 3, 0) + pieces([block]),
+        bytes([0x10]) + numbers((0, 1), 2, 3, 0, struct.pack("<QQ", 2**32 - 1, 2**32 - 1)) + pieces([block]),
+        bytes([0x01]) + pieces([struct.pack("<IIII", 1, 1, 0, 1) + bytes(60)]),
+    ]
+
+
+def snapshot_parts() -> list[bytes]:
+    """Return part files of the training table, sound and with numbers that do not fit."""
+    told = struct.pack("<Q", 4) + bytes([2]) + struct.pack("<QQ", 100, 4)
+    blocks = bytes([3]) + pieces([stored_rows([1, -2, 3])]) + bytes([1]) + pieces([stored_rows([9])])
+    return [
+        bytes([0]) + told,
+        bytes([0]) + told + blocks,
+        bytes([1]) + told + blocks,
+        bytes([2]) + told + blocks,
+        bytes([4]) + told + blocks,
+        bytes([8]) + told + bytes([255]) + struct.pack("<Q", 2**31) + pieces([stored_rows([1])]),
+        bytes([16]) + told + blocks,
+    ]
+
+
+def table_specs() -> list[bytes]:
+    """Return slices of several kinds, among them widths whose sum overflows 32 bits."""
+    half = bytes([255]) + struct.pack("<Q", 2**31)
+    plain = bytes([0, 0, 0, 0])
+    return [
+        bytes([0, 1, 4]) + plain,
+        bytes([1, 2, 8]) + plain + bytes([4]) + bytes([0, 0, 1, 0]),
+        bytes([0, 2]) + half + plain + half + plain,
+        bytes([0, 1, 16, 3, 48, 48, 32, 16, 0, 4, 64, 16, 2, 112, 0]),
+        bytes([0, 3, 1, 1, 32, 0, 0, 0, 0, 7, 9, 16, 32, 0, 0, 2, 16, 3, 32, 5, 13, 1, 3, 16, 16, 16, 112, 3, 32]),
+    ]
+
+
 def write(target: str, inputs: Iterable[bytes]) -> None:
     """Replace the seeds of a target."""
     folder = CORPUS / target
@@ -361,6 +416,9 @@ def main() -> None:
     write("entry_dump", entries())
     write("item_pool", item_pools(rng))
     write("filter_values", filter_values())
+    write("delta_segment", delta_segments())
+    write("snapshot", snapshot_parts())
+    write("table_spec", table_specs())
     write(
         "json_text",
         [

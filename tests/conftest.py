@@ -15,7 +15,7 @@ import pytest
 from monolith.testing.processes.certificates import Authority, why_no_certificates
 
 # Suites that are shipped: without this, their failures would not show the values.
-pytest.register_assert_rewrite("monolith.testing.suites.discovery_suite")
+pytest.register_assert_rewrite("monolith.testing.suites.discovery_suite", "monolith.testing.suites.zookeeper_suite")
 
 # No deadline: the machine's load must not decide a test. A failure prints the line that repeats it.
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)

@@ -54,7 +54,7 @@ std::uint64_t city_hash64(nb::handle data) {
   return engine::city_hash64(buffer.bytes().data(), buffer.bytes().size());
 }
 
-// The bytes that a text of base64 stands for; an empty reference where it is none.
+// The bytes of a base64 text; an empty reference where the text is invalid.
 nb::object bytes_of_base64(std::string_view text) {
   const auto size = engine::base64_size(text);
   if (!size) return {};
@@ -68,7 +68,7 @@ nb::object bytes_of_base64(std::string_view text) {
   return is_good ? bytes : nb::object();
 }
 
-// None where the text is no base64 in its plain form; who asks says what is wrong with it.
+// None where the text is not plain base64; the caller reports the fault.
 nb::object decode_base64(nb::str text) {
   Py_ssize_t length = 0;
   const char* signs = PyUnicode_AsUTF8AndSize(text.ptr(), &length);
@@ -204,12 +204,11 @@ nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& 
 // Signatures are spelled where a buffer or a tuple would otherwise be an untyped object in the stubs.
 void bind_codec(nb::module_& m) {
   m.def("decode_base64", &decode_base64, "text"_a, nb::sig("def decode_base64(text: str) -> bytes | None"),
-        "The bytes that a text stands for, or None where it is no base64.");
+        "Return the bytes of a base64 text; None where it is invalid.");
   m.def("lift_records", &lift_records, "json"_a,
         nb::sig("def lift_records(json: bytes) -> tuple[bytes, list[bytes]] | None"),
-        "The JSON with ``{\"b64\":n}`` in the place of its n-th base64 object, and what those stand for; None where "
-        "there "
-        "are none, or where they cannot be taken out like this.");
+        "Return the JSON with ``{\"b64\":n}`` in the place of its n-th base64 object, and the bytes of those; None "
+        "for a text without such objects, and where they cannot be taken out like this.");
   m.def("encode_floats", &encode_floats, "values"_a,
         nb::sig("def encode_floats(values: numpy.typing.NDArray[numpy.float32]) -> bytes"),
         "An array as JSON: the shortest numbers that are read as the same floats.");

@@ -130,7 +130,7 @@ void bind_columns(nb::module_& m) {
       .def_prop_ro("name", [](const HeldColumn& held) { return held.column().layout().name; })
       .def_prop_ro(
           "kind", [](const HeldColumn& held) { return engine::data::name_of(held.column().layout().kind); },
-          "What the values become.")
+          "The arm of Feature that the values become.")
       .def("__len__", [](const HeldColumn& held) { return held.column().layout().rows; });
   m.def("encode_columns", &encode, "columns"_a, "begin"_a, "end"_a, "source"_a, "offset"_a,
         nb::sig("def encode_columns(columns: collections.abc.Sequence[Column], begin: int, end: int, source: str, "

@@ -122,7 +122,8 @@ class MemorySink final : public dataplane::RowSink {
   std::byte* at_;
 };
 
-nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::optional<std::int64_t> timeout_ms) {
+nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::optional<std::int64_t> timeout_ms,
+               std::optional<std::size_t> max_reply_bytes) {
   const Deadline deadline = deadline_in(timeout_ms);
   const Buffer buffer(request);
   std::optional<AlignedPayload> payload;
@@ -131,6 +132,7 @@ nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::opti
     nb::gil_scoped_release unlocked;
     payload.emplace(buffer.bytes());
     parsed = shard.read_pull(payload->bytes());
+    if (max_reply_bytes) shard.check_reply(parsed, half, *max_reply_bytes, "max_message_bytes");
   }
   const auto size = static_cast<Py_ssize_t>(shard.reply_bytes(parsed, half));
   const auto reply = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, size));
@@ -229,8 +231,9 @@ void bind_shard(nb::module_& m) {
       .def_prop_ro("instance", &Shard::instance)
       .def_prop_ro("tables_hash", &Shard::tables_hash)
       .def("pull", &pull, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none(),
+           "max_reply_bytes"_a.none() = nb::none(),
            nb::sig("def pull(self, request: typing_extensions.Buffer, *, half: bool = False, "
-                   "timeout_ms: int | None = None) -> bytes"))
+                   "timeout_ms: int | None = None, max_reply_bytes: int | None = None) -> bytes"))
       .def("push", &push, "request"_a, nb::kw_only(), "half"_a = false, "timeout_ms"_a.none() = nb::none(),
            nb::sig("def push(self, request: typing_extensions.Buffer, *, half: bool = False, "
                    "timeout_ms: int | None = None) -> bytes"))
@@ -282,7 +285,7 @@ void bind_listener(nb::module_& m) {
           "__init__",
           [](Listener* self, std::shared_ptr<dataplane::Shard> shard, const std::string& unix_path,
              const std::string& host, std::uint16_t port, const nb::bytes& token, std::size_t max_frame_bytes,
-             std::size_t max_connections) {
+             std::size_t max_connections, std::size_t max_inflight_bytes) {
             if (unix_path.empty() == host.empty()) {
               throw engine::ConfigError("unix_path is '" + unix_path + "' and host is '" + host +
                                         "'; give one of them");
@@ -291,12 +294,15 @@ void bind_listener(nb::module_& m) {
             new (self) Listener(std::move(shard), {.address = {is_unix, is_unix ? unix_path : host, port},
                                                    .token = as_text(token),
                                                    .max_frame_bytes = max_frame_bytes,
-                                                   .max_connections = max_connections});
+                                                   .max_connections = max_connections,
+                                                   .max_inflight_bytes = max_inflight_bytes});
           },
           "shard"_a, nb::kw_only(), "unix_path"_a = "", "host"_a = "", "port"_a = 0, "token"_a,
-          "max_frame_bytes"_a = std::size_t{256} << 20, "max_connections"_a = 1024)
+          "max_frame_bytes"_a = std::size_t{256} << 20, "max_connections"_a = 1024,
+          "max_inflight_bytes"_a = std::size_t{1} << 30)
       .def_prop_ro("address", &Listener::address)
       .def_prop_ro("connections", &Listener::connections)
+      .def_prop_ro("inflight_bytes", &Listener::inflight_bytes)
       .def("close", &Listener::close, nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -64,6 +64,7 @@ void bind_collector(nb::module_& m) {
           },
           "tables"_a, "flavour"_a, "index"_a, "count"_a, "is_known"_a)
       .def("collect", &DeltaCollector::collect, nb::call_guard<nb::gil_scoped_release>())
+      .def("abandon", &DeltaCollector::abandon, nb::call_guard<nb::gil_scoped_release>())
       .def(
           "write",
           [](DeltaCollector& self, const std::string& path, std::uint64_t log, std::uint64_t sequence,

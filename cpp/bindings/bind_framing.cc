@@ -108,8 +108,8 @@ void bind_framing(nb::module_& m) {
             return nb::bytes(reader.first_sort_id().data(), reader.first_sort_id().size());
           },
           "The sort id of the first record that was seen.")
-      .def_prop_ro("source", &FrameReader::source, "What the stream is called in errors.");
-  nb::class_<FramingProbe>(m, "FramingProbe", "What comes of reading the start of a stream with one framing.")
+      .def_prop_ro("source", &FrameReader::source, "Name of the stream in errors.");
+  nb::class_<FramingProbe>(m, "FramingProbe", "Result of reading the start of a stream with one framing.")
       .def_ro("records", &FramingProbe::records)
       .def_ro("empty", &FramingProbe::empty)
       .def_ro("bytes", &FramingProbe::bytes)

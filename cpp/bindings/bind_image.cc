@@ -32,7 +32,7 @@ void bind_image(nb::module_& m) {
         return is_mapped;
       },
       "table"_a, "path"_a, "bytes"_a, "is_read"_a, nb::call_guard<nb::gil_scoped_release>(),
-      "Let an empty serving table go on with an image; return whether the file is mapped.");
+      "Let an empty serving table use an image; return whether the file is mapped.");
 }
 
 }  // namespace bindings

@@ -194,7 +194,7 @@ void bind_layouts(nb::module_& m) {
       .def("gather", &gather, "tables"_a, "outputs"_a,
            nb::sig("def gather(self, tables: collections.abc.Sequence[Table], "
                    "outputs: collections.abc.Sequence[typing.Any]) -> None"),
-           "Fill every output (rows, width) with what the tables, one per table of the plan, hold now.")
+           "Fill every output (rows, width) with the present rows of the tables, one per table of the plan.")
       .def("scatter", &scatter, "grads"_a, "rows"_a,
            nb::sig("def scatter(self, grads: collections.abc.Sequence[typing.Any], "
                    "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),

@@ -137,7 +137,7 @@ void bind_rows(nb::module_& m) {
       [](nb::bytes record) {
         return engine::data::batch_rows({reinterpret_cast<const std::byte*>(record.c_str()), record.size()});
       },
-      "record"_a, "How many rows a serialized ExampleBatch says it has; None where it is no message.");
+      "record"_a, "Return the rows that a serialized ExampleBatch claims; None where it is not a message.");
 
   nb::class_<Columns>(m, "Columns", "Names of features and their column numbers; only grows.")
       .def(nb::init<>())

@@ -22,10 +22,10 @@ namespace {
 
 using engine::Table;
 
-// A table's state at one instant. Written once; dropped unwritten, it lets go of the table.
+// A table's state at one instant. Written once; dropped unwritten, it releases the table.
 class Cut {
  public:
-  explicit Cut(std::shared_ptr<Table> table) : table_(std::move(table)), cut_(table_->begin_cut()) {}
+  explicit Cut(std::shared_ptr<Table> table) : table_(std::move(table)), cut_(begin(*table_)) {}
   ~Cut() {
     if (!is_written_) table_->end_cut();
   }
@@ -43,6 +43,12 @@ class Cut {
   }
 
  private:
+  // A snapshot leaves expired rows out, so it must not be taken by a clock that ran ahead.
+  static Table::Cut begin(Table& table) {
+    table.check_expiry(table.max_time_s());
+    return table.begin_cut();
+  }
+
   std::shared_ptr<Table> table_;
   Table::Cut cut_;
   bool is_written_ = false;

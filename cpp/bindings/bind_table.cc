@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "arrays.h"
+#include "engine/error.h"
 #include "engine/table.h"
 #include "module.h"
 
@@ -195,7 +196,7 @@ void bind_table(nb::module_& m) {
       .def_prop_ro("max_time_s", &Table::max_time_s)
       .def_prop_ro("stats", &Table::stats)
       .def_prop_ro("skips_zero_rows", [](const Table& table) { return table.config().skip_zero_rows; })
-      .def_prop_ro("shards", [](const Table&) { return engine::kShards; })
+      .def_prop_ro("parts", [](const Table&) { return engine::kParts; })
       .def("size", &Table::size, nb::call_guard<nb::gil_scoped_release>())
       .def("memory_bytes", &Table::memory_bytes, nb::call_guard<nb::gil_scoped_release>())
       .def(
@@ -240,7 +241,10 @@ void bind_table(nb::module_& m) {
             return table.erase(as_span(ids));
           },
           "ids"_a.noconvert())
-      .def("evict", &Table::evict, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("evict", &Table::evict, "now_s"_a, "force"_a = false, nb::call_guard<nb::gil_scoped_release>())
+      .def("check_expiry", &Table::check_expiry, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_rw("forces_expiry", &Table::forces_expiry, &Table::set_forces_expiry)
+      .def("force_clock", &Table::force_clock, "time_s"_a)
       .def("set_budget", &Table::set_budget, "bytes"_a)
       .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -254,16 +258,20 @@ void bind_table(nb::module_& m) {
              return as_vector(std::move(ids));
            })
       .def(
-          "shard_ids",
-          [](const Table& table, std::size_t shard) {
+          "part_ids",
+          [](const Table& table, std::size_t part) {
+            if (part >= engine::kParts) {
+              throw engine::ConfigError("part is " + std::to_string(part) + ", expected one below " +
+                                        std::to_string(engine::kParts));
+            }
             std::vector<std::int64_t> ids;
             {
               nb::gil_scoped_release unlocked;
-              ids = table.shard_ids(shard);
+              ids = table.part_ids(part);
             }
             return as_vector(std::move(ids));
           },
-          "shard"_a)
+          "part"_a)
       .def("copy_to", &Table::copy_to, "other"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("raw_rows", &raw_rows, "ids"_a.noconvert())
       .def(

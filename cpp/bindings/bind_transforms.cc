@@ -310,8 +310,8 @@ NewVector<float> ragged_mask(const Ids& values, const Ids& offsets, std::int64_t
 
 void bind_rules(nb::module_& m) {
   nb::class_<RowRule>(m, "RowRule", "Keeps or drops one row, and may edit it.");
-  m.def("all_rule", &make_all_rule, "rules"_a, "The rule that keeps what every rule keeps.");
-  m.def("any_rule", &make_any_rule, "rules"_a, "The rule that keeps what any rule keeps; all are asked.");
+  m.def("all_rule", &make_all_rule, "rules"_a, "Return the rule that keeps rows that every rule keeps.");
+  m.def("any_rule", &make_any_rule, "rules"_a, "Return the rule that keeps rows that any rule keeps; all rules run.");
   m.def("filter_by_fids", &filter_by_fids, "filter_fids"_a, "has_fids"_a, "select_fids"_a, "has_actions"_a,
         "req_time_min"_a, "select_slots"_a);
   m.def("filter_by_action", &make_filter_by_action, "has_actions"_a);
@@ -371,7 +371,7 @@ void bind_ops(nb::module_& m) {
             }
             return as_bytes(state);
           },
-          "What the operation remembers; empty for most.")
+          "State of the operation; empty for most.")
       .def(
           "restore",
           [](RowOp& op, nb::handle state) {
@@ -387,7 +387,7 @@ void bind_ops(nb::module_& m) {
             return std::make_unique<StateMark>(op);
           },
           nb::sig("def mark(self) -> StateMark | None"),
-          "Name the present state, cheaply; None when there is no state. The mark is let go with the object.")
+          "Name the present state, cheaply; None when there is no state. The mark is released with the object.")
       .def(
           "state_at",
           [](const RowOp& op, const StateMark& mark) {
@@ -410,7 +410,7 @@ void bind_ops(nb::module_& m) {
       [](std::vector<std::shared_ptr<RowOp>> ops) { return std::shared_ptr<RowOp>(make_sequence_op(std::move(ops))); },
       "ops"_a, "One operation after the other.");
   m.def("reweight", &reweight, "action_priority"_a, "weights"_a, "adds"_a, "seed"_a);
-  nb::class_<NegativeRows>(m, "NegativeRows", "Which rows are positive, what an item is, and how negatives look.")
+  nb::class_<NegativeRows>(m, "NegativeRows", "The positive rows, the features of an item, and the label of negatives.")
       .def(
           "__init__",
           [](NegativeRows* self, const std::vector<FeatureTuple>& item_features,
@@ -453,7 +453,7 @@ void bind_pool(nb::module_& m) {
       .def("restore", &restore_pool, "streams"_a, "source"_a = "item pool",
            nb::sig("def restore(self, streams: collections.abc.Sequence[bytes | bytearray | memoryview], "
                    "source: str = 'item pool') -> None"),
-           "Replace everything by what the streams hold.");
+           "Replace everything by the content of the streams.");
 }
 
 }  // namespace

@@ -1,4 +1,6 @@
 // errors.cc: engine exceptions -> the classes of monolith.core.errors.
+#include <nanobind/stl/string.h>
+
 #include "module.h"
 
 #include "engine/error.h"
@@ -11,6 +13,12 @@ namespace {
 void raise_as(const char* module, const char* name, const char* text) {
   const nb::object type = nb::module_::import_(module).attr(name);
   PyErr_SetString(type.ptr(), text);
+}
+
+// OSError itself picks the subclass by errno: FileNotFoundError, PermissionError and so on.
+void raise_os_error(const engine::IoError& error) {
+  const nb::object raised = nb::borrow(PyExc_OSError)(error.code(), error.reason(), error.path());
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
 
 }  // namespace
@@ -32,8 +40,10 @@ void bind_errors(nb::module_&) {
       raise_as(kErrors, "RecordCorrupt", error.what());
     } catch (const engine::SchemaMismatch& error) {
       raise_as(kErrors, "SchemaMismatch", error.what());
+    } catch (const engine::ExpiryRefused& error) {
+      raise_as(kErrors, "ExpiryRefused", error.what());
     } catch (const engine::IoError& error) {
-      PyErr_SetString(PyExc_OSError, error.what());
+      raise_os_error(error);
     } catch (const engine::Error& error) {
       raise_as(kErrors, "EngineError", error.what());
     }

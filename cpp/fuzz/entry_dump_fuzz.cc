@@ -55,7 +55,7 @@ void read_metadata(fuzz::Bytes stream) {
     encode_metadata(metadata, again);
     RecordScanner copy(again, 0, "copy");
     fuzz::Bytes copied;
-    fuzz::expect(copy.next(copied), "metadata that was written is no record");
+    fuzz::expect(copy.next(copied), "metadata that was written is not a record");
     const TableMetadata same = decode_metadata(copied, copy);
     fuzz::expect(same.table_name == metadata.table_name && same.entries == metadata.entries,
                  "other metadata comes back");
@@ -82,7 +82,7 @@ void run(fuzz::Bytes bytes) {
   for (const std::uint32_t values : batch.value_counts) fuzz::expect(values <= schema.dim, "a row has too many values");
   if (!is_good) return;
 
-  // What was read has all state now, and comes back as it is.
+  // The rows have all state now, and come back unchanged.
   std::vector<std::byte> again;
   encode_entries(schema, batch.ids, batch.times_s, batch.rows, again);
   EntryBatch copy;

@@ -41,7 +41,7 @@ void run(fuzz::Bytes bytes) {
     } else {
       holds = has_many ? test.holds(ints) : test.holds(value);
     }
-    // Asked again it says the same.
+    // A second call gives the same answer.
     if (kind == FieldKind::kText && has_many) fuzz::expect(test.holds(texts) == holds, "a test changed its mind");
     if (kind == FieldKind::kInt && has_many) fuzz::expect(test.holds(ints) == holds, "a test changed its mind");
   });

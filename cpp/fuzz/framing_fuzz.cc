@@ -1,5 +1,5 @@
 // framing_fuzz.cc: the frame scanner in all framings. How a stream is cut into pieces must not matter, reading must be
-// resumable at every record, and what was read can be written again.
+// resumable at every record, and records can be written again.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -90,7 +90,7 @@ void expect_round_trip(const Framing& framing, Bytes stream, const Read& read, c
     }
   }
   const Read copy = read_stream(framing, again, limits, 0);
-  fuzz::expect(copy.error.empty(), "what was written is refused");
+  fuzz::expect(copy.error.empty(), "a written stream is refused");
   fuzz::expect(copy.payloads == read.payloads, "other payloads come back");
   std::size_t lots = 0;
   for (const auto& lot : copy.lots) {

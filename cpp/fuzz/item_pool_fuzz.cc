@@ -81,7 +81,7 @@ void run_sequence(Bytes state, std::uint64_t word) {
   fuzz::expect(op->state() == saved, "another state comes back");
 }
 
-// Input: most items of a channel, mode, a word that chooses what is done with the pool, pieces or a raw state.
+// Input: most items of a channel, mode, a word that chooses operations on the pool, pieces or a raw state.
 void run(fuzz::Bytes bytes) {
   fuzz::Input input(bytes);
   const std::size_t max_items = std::size_t{1} + input.byte() % 8;

@@ -18,7 +18,7 @@ void run(fuzz::Bytes bytes) {
     const std::string_view record = lifted->records[i];
     fuzz::expect(record.data() >= json.data() && record.data() + record.size() <= json.data() + json.size(),
                  "a record lies outside of the text");
-    fuzz::expect(record.find_first_of("\"\\") == std::string_view::npos, "a record is no plain string");
+    fuzz::expect(record.find_first_of("\"\\") == std::string_view::npos, "a record is not a plain string");
     const std::string mark = "{\"b64\":" + std::to_string(i) + "}";
     fuzz::expect(lifted->rest.find(mark) != std::string::npos, "a record has no place");
     size += record.size();
@@ -27,7 +27,7 @@ void run(fuzz::Bytes bytes) {
       (void)engine::decode_base64(record, out.data());
     }
   }
-  // A mark has at least two signs less than what stood there, but for its number.
+  // A mark without its number has at least two signs less than the text it replaced.
   fuzz::expect(size <= json.size() + 20 * lifted->records.size(), "more came out than went in");
 }
 

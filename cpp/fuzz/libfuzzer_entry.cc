@@ -1,4 +1,4 @@
-// libfuzzer_entry.cc: what libFuzzer calls.
+// libfuzzer_entry.cc: the entry point of libFuzzer.
 #include <cstddef>
 #include <cstdint>
 

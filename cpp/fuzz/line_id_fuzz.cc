@@ -53,7 +53,7 @@ struct Values {
   [[nodiscard]] std::size_t size() const noexcept { return ints.size() + reals.size() + texts.size(); }
 };
 
-// All values of a field; the last one is what the singular readers give.
+// All values of a field; the singular readers give the last one.
 bool read_values(Bytes line, const LineField& field, Values& values) {
   return reads(line, [&] {
     const bool has = line_has(line, field.number);

@@ -1,4 +1,4 @@
-// ps_request_fuzz.cc: what a parameter server reads from its peers: requests, greetings, headers; and its own marks.
+// ps_request_fuzz.cc: bytes that a parameter server reads: requests, greetings and headers of peers, and its marks.
 #include <cstring>
 #include <vector>
 
@@ -66,16 +66,16 @@ void read_marks(Bytes payload) {
   });
 }
 
-// Input: what to read, and its bytes.
+// Input: the kind of message, and its bytes.
 void run(Bytes bytes) {
   fuzz::Input input(bytes);
-  const std::uint8_t what = input.byte();
+  const std::uint8_t kind = input.byte();
   const Bytes rest = input.rest();
   // As on the server: at a multiple of 8.
   std::vector<std::uint64_t> words((rest.size() + 7) / 8);
   if (!rest.empty()) std::memcpy(words.data(), rest.data(), rest.size());
   const Bytes payload{reinterpret_cast<const std::byte*>(words.data()), rest.size()};
-  switch (what % 5) {
+  switch (kind % 5) {
     case 0:
       return read_pull(payload);
     case 1:

@@ -20,7 +20,7 @@ namespace {
 using namespace engine::data;
 
 constexpr std::size_t kMostRecords = 64;
-// A batch repeats what its rows share; beyond this much of it nothing new can happen.
+// A batch repeats the values that its rows share; more of them than this find nothing new.
 constexpr std::size_t kMostExpandedBytes = std::size_t{8} << 20;
 
 struct Options {
@@ -213,7 +213,7 @@ RoundTrip expect_round_trip(const Rows& rows, const std::shared_ptr<Columns>& co
   config.keep_all = true;
   RowParser parser(config, columns);
   RoundTrip result;
-  expect(accepts([&] { result.rows = parser.parse(make_records(payloads, false)); }), "what was encoded is refused");
+  expect(accepts([&] { result.rows = parser.parse(make_records(payloads, false)); }), "an encoded row is refused");
   expect(result.rows.size() == rows.size(), "rows are missing after a round trip");
   for (std::size_t row = 0; row < rows.size(); ++row) expect_same_row(rows, result.rows, row, *columns, result);
   return result;
@@ -236,8 +236,8 @@ Rows parse(RecordKind kind, const Options& options, const std::shared_ptr<Column
   RowParser strict(config, columns);
   Rows same;
   const bool is_good = accepts([&] { same = strict.parse(records); });
-  expect(is_good == (lenient.corrupt_records == 0), "damage is skipped that is none, or the other way round");
-  if (is_good && !options.parses_twice) expect(same.size() == rows.size(), "rows depend on what is skipped");
+  expect(is_good == (lenient.corrupt_records == 0), "a sound record is skipped, or a damaged one accepted");
+  if (is_good && !options.parses_twice) expect(same.size() == rows.size(), "rows depend on the skipped records");
   return rows;
 }
 

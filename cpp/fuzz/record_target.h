@@ -1,5 +1,5 @@
 // record_target.h: the way of a record through the engine: bytes -> rows -> batch, rows -> Examples -> the same rows,
-// and through transforms. Each kind of record is a target of its own.
+// and through transforms. Each kind of record is a separate target.
 #pragma once
 
 #include "engine/data/row_parser.h"

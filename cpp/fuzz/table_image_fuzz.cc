@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "engine/index.h"
-#include "engine/shard.h"
+#include "engine/part.h"
 #include "image_format.h"
 #include "target.h"
 
@@ -61,7 +61,7 @@ void use_index(std::vector<Index::Bucket> buckets, std::uint64_t rows, std::size
 void run(fuzz::Bytes bytes) {
   fuzz::Input input(bytes);
   read_footer(input.piece());
-  const std::size_t part = input.byte() % engine::kShards;
+  const std::size_t part = input.byte() % engine::kParts;
   const std::uint64_t rows = input.byte();
   const fuzz::Bytes lines = input.rest();
   std::vector<Index::Bucket> buckets(std::min(kMostBuckets, lines.size() / sizeof(Index::Bucket)));

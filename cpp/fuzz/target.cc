@@ -48,8 +48,8 @@ std::vector<Bytes> Input::pieces(std::size_t most) {
 
 Bytes Input::rest() { return std::exchange(left_, {}); }
 
-void fail(const std::string& what) {
-  std::fprintf(stderr, "fuzz: %s\n", what.c_str());
+void fail(const std::string& reason) {
+  std::fprintf(stderr, "fuzz: %s\n", reason.c_str());
   std::abort();
 }
 

@@ -1,4 +1,4 @@
-// target.h: what fuzz targets share: how one is found, how it takes its input apart, and how it complains.
+// target.h: shared by fuzz targets: their list, the reader of their input, and their failure.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace fuzz {
 
 using engine::data::Bytes;
 
-// What follows the options of an input.
+// Form of the bytes after the options of an input.
 enum class Layout : std::uint8_t {
   kBytes,
   kMessage,  // a protobuf message
@@ -32,10 +32,10 @@ struct Target {
   std::string name;
   Run run;
   Layout layout;
-  std::size_t options;  // bytes before what the layout tells
+  std::size_t options;  // bytes before the part that has the layout
 };
 
-// The bytes that the fuzzer gives: options first, then pieces. Used up, it goes on with zeros.
+// The bytes that the fuzzer gives: options first, then pieces. Used up, it continues with zeros.
 class Input {
  public:
   explicit Input(Bytes bytes) : left_(bytes) {}
@@ -43,7 +43,7 @@ class Input {
   [[nodiscard]] bool done() const noexcept { return left_.empty(); }
   std::uint8_t byte();
   std::uint64_t word();
-  // A length of two bytes, little-endian, and as many bytes as it says, or as are there.
+  // A length of two bytes, little-endian, and that many bytes, or all that are left.
   Bytes piece();
   std::vector<Bytes> pieces(std::size_t most);
   Bytes rest();
@@ -52,14 +52,14 @@ class Input {
   Bytes left_;
 };
 
-// Ends the process, which the fuzzer takes for a find.
-[[noreturn]] void fail(const std::string& what);
+// Ends the process, which the fuzzer reports as a finding.
+[[noreturn]] void fail(const std::string& reason);
 
-inline void expect(bool holds, const char* what) {
-  if (!holds) fail(what);
+inline void expect(bool holds, const char* reason) {
+  if (!holds) fail(reason);
 }
 
-// Runs `work`; true when it came to its end, false when it refused as it may: with an engine error that says why.
+// Runs `work`; true when it succeeded, false when it threw an engine error with a text.
 template <typename Work>
 bool accepts(Work&& work) {
   try {

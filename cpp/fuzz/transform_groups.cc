@@ -95,7 +95,7 @@ void add_values(Ops& ops, const Columns& columns) {
   rules.push_back(make_filter_by_feature_value("a", columns.find("a"), FeatureKind::kFid, "diff", ints, true));
   rules.push_back(make_filter_by_feature_value("d", columns.find("d"), FeatureKind::kFloat, "lt", real, true));
   rules.push_back(make_filter_by_feature_value("t", columns.find("t"), FeatureKind::kBytes, "all", texts, true));
-  // All are asked, whoever keeps the row.
+  // All rules run, whichever keeps the row.
   ops.push_back(make_rule_op({make_any_rule(rules), make_add_action(field("chnid"), "eq", one, 9)}));
 }
 

@@ -1,5 +1,5 @@
 // wire_mutator.cc: changes messages from the inside. A byte changed at random breaks the lengths around it, and a
-// parser refuses what follows unread; here a field is chosen at any depth, changed, doubled or dropped, and all lengths
+// parser refuses the rest unread; here a field is chosen at any depth, changed, doubled or dropped, and all lengths
 // are made to fit again.
 #include <cstring>
 #include <random>

@@ -1,7 +1,7 @@
-"""A long job whose processes are held and killed now and then, and measured: ``python tests/chaos/soak.py``.
+"""Runs a long job, pauses and kills its processes at random, and measures them: ``python tests/chaos/soak.py``.
 
-Prints a line of JSON per minute, and in the end whether all was well. Ends with 1 where a process grows, the job stands
-still, or something is left behind; with 130 where Ctrl-C ended it before.
+Prints a line of JSON per minute, and a verdict at the end. Exits with 1 if a process grows, the job makes no progress,
+or files or processes are left; with 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ class Soak:
     """Two servers and two workers.
 
     Args:
-        folder: Where they run.
-        seconds: How long.
-        seed: Of what is done to them.
-        sample_s: Seconds from one measurement to the next.
-        report_s: Seconds from one report to the next.
-        clock: Measures these.
+        folder: Working folder.
+        seconds: Duration.
+        seed: Seed of the faults.
+        sample_s: Seconds between measurements.
+        report_s: Seconds between reports.
+        clock: Clock of these times.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Soak:
         self._harms = {"hold": 0, "kill": 0}
         self._begun_s = self._clock.monotonic_s()
         self.problems: list[str] = []
-        """What is wrong, in words."""
+        """Problems, in words."""
         self.is_interrupted = False
         """Whether it was ended before its time."""
 
@@ -110,7 +110,7 @@ class Soak:
         return not self.problems
 
     def verdict(self) -> str:
-        """Say in one line how it ended."""
+        """Return the verdict in one line."""
         end = "interrupted" if self.is_interrupted else "ended"
         harms = " and ".join(f"{count} times {harm}" for harm, count in self._harms.items())
         found = "all is well" if not self.problems else f"{len(self.problems)} problems"
@@ -185,13 +185,13 @@ class Soak:
                 self.problems.append(f"{name} still runs as process {watched.pid}")
 
     def _judge_one(self, name: str, watched: _Watched) -> None:
-        # What was started again is warming up for a while.
+        # A restarted process warms up for a while.
         skipped = 0 if name in _NEVER_KILLED else round(min(60.0, self._seconds / 4) / self._sample_s)
         self.problems += [f"{name}: {text}" for text in growth(watched.samples[skipped:])]
 
 
 def _steps(cluster: LocalCluster) -> dict[str, int]:
-    """Return how many lines of progress each worker has said, which grows even where a worker counts anew."""
+    """Return the number of progress lines of each worker, which grows even after a restart."""
     return {
         name: sum(1 for line in cluster.lines(name) if re.search("step finished", line))
         for name in ("chief", "worker 1")

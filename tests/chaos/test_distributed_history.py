@@ -1,4 +1,4 @@
-"""The history of many clients over minutes in which servers are hurt at random: nothing acknowledged is lost."""
+"""The history of many clients over minutes in which servers are inject at random: nothing acknowledged is lost."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def test_no_acknowledged_push_is_lost_and_none_is_applied_twice(
             assert clients.wait_for(60, SOON_S), servers.logs()
             end = Deadline(SystemClock(), SECONDS)
             while len(done) < 3 or not end.is_past:
-                done.append(servers.hurt_at_random(chance, 3.0))
+                done.append(servers.inject_at_random(chance, 3.0))
                 assert clients.wait_for(30, SOON_S), f"after {done}:\n{servers.logs()}"
                 print(f"{end.remaining_s():.0f} s to go: {done[-1]}", flush=True)
         with servers.open_store(transport) as store:
             final = read_numbers(store, KEYS)
     assert clients.failures == []
     found = history.violations(final)
-    assert not found, "\n".join([f"hurt {done}", *(f"{one.kind}: {one.text}" for one in found[:20])])
+    assert not found, "\n".join([f"inject {done}", *(f"{one.kind}: {one.text}" for one in found[:20])])

@@ -1,4 +1,4 @@
-"""Jobs of several processes: they end well, they are hurt and go on, and nothing of them is left behind."""
+"""Jobs of several processes: they end well, survive faults, and leave no process or file behind."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
         cluster.wait_for("worker 1", "step finished")
         before = len([line for line in cluster.lines("chief") if "step finished" in line])
         cluster.kill("worker 1")
-        cluster.wait_for("chief", "step finished", before + 2)  # the others go on
+        cluster.wait_for("chief", "step finished", before + 2)  # the other workers continue
         cluster.kill("ps 1")
         cluster.wait_for("chief", "a server was lost and is back")
         cluster.wait_for("ps 1", "shard recovered")
         cluster.hold("ps 0")
-        threading.Event().wait(10)  # how long it stands still, not what anything waits for
+        threading.Event().wait(10)  # the length of the pause; no wait depends on it
         cluster.release("ps 0")
         cluster.wait_for("worker 1", "it is started again")
         cluster.wait_for("worker 1", "first step is done", 2)
@@ -86,7 +86,7 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
     assert len(saved_steps(folder)) > 1
 
 
-def test_a_crash_ends_the_job_and_says_who_and_why(folder: Path) -> None:
+def test_a_crash_ends_the_job_and_the_error_names_process_and_reason(folder: Path) -> None:
     wrong = [*TRAIN, "--dense-optimizer-options", "{speed: 1}"]
     command = ["launch", "local", "--num-ps", 1, "--num-workers", 1, "--", *wrong]
     done = subprocess.run([*PROGRAM, *map(str, command)], cwd=folder, capture_output=True, text=True, timeout=300)
@@ -113,7 +113,7 @@ def test_ctrl_c_ends_all_processes_with_a_checkpoint(folder: Path) -> None:
     assert not any("Traceback" in line for line in said), "".join(said)
 
 
-def test_a_second_ctrl_c_ends_all_processes_at_once(folder: Path) -> None:
+def test_a_second_ctrl_c_ends_all_processes_immediately(folder: Path) -> None:
     command = ["launch", "local", "--num-ps", 1, "--num-workers", 1, "--", *TRAIN, "--epochs", 0]
     launched = subprocess.Popen([*PROGRAM, *map(str, command)], cwd=folder, stderr=subprocess.PIPE, text=True)
     assert launched.stderr is not None

@@ -1,4 +1,4 @@
-"""What every clock must do, run against the real one and the fake."""
+"""One suite for clocks, run against the real clock and the fake."""
 
 from __future__ import annotations
 

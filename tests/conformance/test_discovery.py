@@ -1,4 +1,4 @@
-"""Every discovery that can be written to passes one suite; then what each store alone can suffer."""
+"""Every writable discovery passes one suite; then come the failures of each store."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class TestMemory(DiscoverySuite):
         registry = MemoryRegistry()
         return lambda: MemoryDiscovery(registry)
 
-    def test_a_heartbeat_brings_back_what_the_store_has_lost(self) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_store_lost(self) -> None:
         registry = MemoryRegistry()
         with DiscoveryGuard(MemoryDiscovery(registry)) as one, watching(one) as next_event:
             one.register(service(0))
@@ -60,7 +60,7 @@ class TestFile(DiscoverySuite):
     def peers(self, tmp_path: Path) -> Peers:
         return lambda: FileDiscovery(tmp_path / "job", watch_interval_s=0.02)
 
-    def test_a_heartbeat_brings_back_what_the_store_has_lost(self, peers: Peers, tmp_path: Path) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_store_lost(self, peers: Peers, tmp_path: Path) -> None:
         with DiscoveryGuard(peers()) as one:
             one.register(service(0))
             (tmp_path / "job" / "ps" / "0").unlink()
@@ -111,7 +111,7 @@ class TestZooKeeper(DiscoverySuite):
                 assert next_event().service.address == "127.0.0.1:2222"
             assert one.session.session_id != before
 
-    def test_a_lost_place_is_not_taken_back_from_a_successor(
+    def test_a_lost_place_stays_with_its_successor(
         self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         job = uuid.uuid4().hex
@@ -134,7 +134,7 @@ class TestZooKeeper(DiscoverySuite):
             dead.close()
             assert [found.address for found in new.query("ps")] == ["127.0.0.1:2222"]
 
-    def test_a_node_that_someone_removed_comes_back_with_the_renewal(self, zookeeper: ZooKeeperServer) -> None:
+    def test_a_removed_node_comes_back_with_the_renewal(self, zookeeper: ZooKeeperServer) -> None:
         job = uuid.uuid4().hex
         one = zookeeper_peer(zookeeper, job, renewal_period_s=0.05)
         with DiscoveryGuard(one), watching(one) as next_event:
@@ -143,7 +143,7 @@ class TestZooKeeper(DiscoverySuite):
             one.session.delete(f"/monolith/{job}/ps.0")
             eventually(lambda: len(one.query("ps")) == 1)
 
-    def test_empty_and_strange_nodes_are_no_services(
+    def test_empty_and_invalid_nodes_are_skipped(
         self, zookeeper: ZooKeeperServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         job = uuid.uuid4().hex
@@ -153,7 +153,7 @@ class TestZooKeeper(DiscoverySuite):
                 one.session.create(f"/monolith/{job}/{name}", content)
             (found,) = one.query("ps")
             assert (found.index, found.metadata["index"], found.address) == (None, "x", "h:1")
-            assert "no address in a node of discovery name=ps.1" in caplog.text
+            assert "invalid address in discovery node name=ps.1" in caplog.text
 
     def test_a_protected_job_needs_the_digest(self, zookeeper: ZooKeeperServer) -> None:
         job = uuid.uuid4().hex
@@ -165,8 +165,8 @@ class TestZooKeeper(DiscoverySuite):
             member.register(service(0))
             assert len(member.query("ps")) == 1
 
-    def test_nobody_there_is_said_at_once_and_cleaned_up(self) -> None:
-        with socket.socket() as taken:  # bound, but nobody listens
+    def test_an_unreachable_server_fails_promptly_and_leaves_nothing_open(self) -> None:
+        with socket.socket() as taken:  # bound, without a listener
             taken.bind(("127.0.0.1", 0))
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             nobody = ZooKeeperDiscovery(address, "job", timeout_s=0.2)
@@ -187,7 +187,7 @@ def test_old_jobs_are_removed_and_a_job_starts_with_nothing(zookeeper: ZooKeeper
         assert sorted(watcher.session.children(root)) == [live, old]
         prepare_job(zookeeper.address, job, root=root, clock=later)
         assert watcher.session.children(root) == [live]
-        with pytest.raises(ClusterError, match=r"job 'live' is in ZooKeeper already.*are: live; name it otherwise"):
+        with pytest.raises(ClusterError, match=r"job 'live' exists.*are: live"):
             prepare_job(zookeeper.address, live, root=root)
         prepare_job(zookeeper.address, live, root=root, is_forced=True)
         assert watcher.session.children(root) == []
@@ -231,7 +231,7 @@ def test_services_outlive_a_killed_zookeeper_and_come_back_to_an_empty_one(zooke
             eventually(lambda: not one.session.is_away and not other.session.is_away)
             eventually(lambda: other.query("ps") == known)
 
-            # A server that knows nothing refuses the old sessions; new ones are opened, and the service is put back.
+            # A server without state refuses the old sessions; the client opens new ones and registers again.
             before = one.session.session_id
             server.kill()
             server.forget()
@@ -254,7 +254,7 @@ class Hasty(SystemClock):
 
 
 class ConsulSuite(DiscoverySuite):
-    """What both dialects must do."""
+    """Tests of both dialects."""
 
     @pytest.fixture
     def peers(self, consul: ConsulServer) -> Peers:
@@ -269,7 +269,7 @@ class ConsulSuite(DiscoverySuite):
             with pytest.raises(RetriesExhausted, match=r"5 attempts.*Consul query at 127\.0\.0\.1"):
                 one.query("ps")
 
-    def test_a_heartbeat_brings_back_what_the_agent_has_lost(self, peers: Peers, consul: ConsulServer) -> None:
+    def test_a_heartbeat_restores_a_registration_that_the_agent_lost(self, peers: Peers, consul: ConsulServer) -> None:
         with DiscoveryGuard(peers()) as one:
             one.register(service(0))
             consul.forget()

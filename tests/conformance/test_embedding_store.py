@@ -110,7 +110,7 @@ def test_learning_rates_may_be_given_for_some_tables(store: Any) -> None:
     assert store.pull({"user": ids(1)})["user"].tolist() == [[-10, 8, 8]]
 
 
-def test_counts_are_what_admission_sees(make: Any) -> None:
+def test_admission_uses_the_counts(make: Any) -> None:
     spec = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))], admission=SlidingHashFilter(300), slot_thresholds={0: 3})
     store = make([spec])
     store.push({"t": ids(1, 2)}, {"t": rows([1], [1])}, counts={"t": np.array([3, 1])})

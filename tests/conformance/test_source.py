@@ -1,4 +1,4 @@
-"""What every source of records must do.
+"""One suite for all sources of records.
 
 To add a source, add a ``Case`` to ``CASES``: how to prepare its input once, and how to make a fresh, equal source of
 it. Lots are made small, so that a position lies after (nearly) every record.
@@ -40,7 +40,7 @@ def record(number: int) -> bytes:
 class Case:
     name: str
     prepare: Callable[[Path], Callable[[], Source]]
-    """Write the input under a folder, and return what makes a source of it."""
+    """Write the input under a folder, and return the factory of its source."""
     expected: list[Any]
     """Its records, in order, as ``show`` shows them."""
     lot_records: int = 1
@@ -184,7 +184,7 @@ CASES = [
 @pytest.fixture(params=CASES, ids=lambda case: case.name)
 def case(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Case:
     made: Case = request.param
-    for name in ("records.reader.LOT_RECORDS", "sources.stdin.LOT_RECORDS", "sources.queue.LOT_RECORDS"):
+    for name in ("records.reader.CHUNK_RECORDS", "sources.stdin.CHUNK_RECORDS", "sources.queue.CHUNK_RECORDS"):
         monkeypatch.setattr(f"monolith.data.{name}", made.lot_records)
     return made
 
@@ -210,7 +210,7 @@ def test_every_record_comes_once_in_order_and_then_the_end(case: Case, make: Cal
     source.close()
 
 
-def test_it_goes_on_after_every_lot_as_if_it_had_not_stopped(case: Case, make: Callable[[], Source]) -> None:
+def test_a_source_resumes_after_every_chunk_as_if_it_had_not_stopped(case: Case, make: Callable[[], Source]) -> None:
     source = make()
     stops = [(0, source.position())]
     given = 0

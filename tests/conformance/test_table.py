@@ -1,4 +1,4 @@
-"""One suite for the native table and its fake: whatever passes here may stand in for the other.
+"""One suite for the native table and its fake: a table that passes can replace the other.
 
 Rows 1-11, 14, 15, 19 and 26 of the table vectors (spec/embedding_and_layers.md, 7.2) are among these tests, each named
 after its row.
@@ -48,7 +48,7 @@ def make(request: pytest.FixtureRequest) -> Callable[[TableSpec], Any]:
 
 @pytest.fixture
 def through_snapshot(tmp_path: Path) -> Callable[[Any], Any]:
-    """A new table with what a snapshot of the given one holds."""
+    """Return a new table with the rows of a snapshot of ``table``."""
 
     def copy(table: Any) -> Any:
         fresh = type(table)(table.spec)
@@ -312,7 +312,7 @@ def test_present_ids_are_never_asked_for(make: Any) -> None:
     assert column(table, [6]) == [1.1]
 
 
-def test_slots_without_a_threshold_enter_at_once(make: Any) -> None:
+def test_slots_without_a_threshold_enter_immediately(make: Any) -> None:
     table = make(spec(admission=SlidingHashFilter(capacity=300), slot_thresholds={3: 2}))
     table.assign(np.array([in_slot(3, 1), in_slot(4, 1)]), np.ones((2, 1), np.float32))
     assert table.contains(np.array([in_slot(3, 1), in_slot(4, 1)])).tolist() == [False, True]
@@ -329,7 +329,7 @@ def test_thresholds_above_fifteen_work(make: Any) -> None:
 # --- removal and time -------------------------------------------------------------------------------------------------
 
 
-def test_row_10_reinitialize_gives_first_values_and_says_what_existed(make: Any) -> None:
+def test_row_10_reinitialize_gives_first_values_and_returns_which_ids_existed(make: Any) -> None:
     table = make(TableSpec("t", [SliceSpec(2, optimizer=Adagrad(1.0), initializer=Constant(7.0))]))
     table.apply_gradients(np.array([2, 3]), np.ones((2, 2), np.float32), time_s=50)
     assert table.reinitialize(np.array([1, 2, 3])).tolist() == [0, 1, 1]
@@ -515,7 +515,7 @@ def test_sightings_survive_a_snapshot(make: Any, through_snapshot: Any) -> None:
     assert len(copy) == 1
 
 
-def test_the_first_drain_returns_all_rows_and_later_ones_what_changed(make: Any) -> None:
+def test_the_first_drain_returns_all_rows_and_later_drains_changed_rows(make: Any) -> None:
     table = make(spec())
     table.assign(np.array([1, 2, 3, 4]), np.ones((4, 1), np.float32))
     assert sorted(table.drain_touched().tolist()) == [1, 2, 3, 4]

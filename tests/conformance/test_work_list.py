@@ -1,4 +1,4 @@
-"""What every work list must do, in memory and in a folder."""
+"""One suite for work lists, in memory and in a folder."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_threads_share_every_file_out_exactly_once(make: Make) -> None:
     assert len(shared.state()["done"]) == 60
 
 
-def test_a_worker_that_resumes_takes_back_what_it_finished_since(make: Make) -> None:
+def test_a_worker_that_resumes_gets_back_files_finished_since_its_position(make: Make) -> None:
     shared = make(["a", "b", "c", "d", "e"])
     assert [shared.claim("one") for _ in range(4)] == ["a", "b", "c", "d"]
     for file in ("a", "c", "b"):

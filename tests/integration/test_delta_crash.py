@@ -102,7 +102,7 @@ def main(place: Path, state_path: Path, seed: int, number: int, failpoint: str, 
 def state_of(tables: MultiTable) -> dict[str, tuple[int, list[bytes]]]:
     def arrays(name: str) -> list[bytes]:
         native = tables[name]._native
-        ids = np.sort(np.concatenate([native.shard_ids(part) for part in range(native.shards)]))
+        ids = np.sort(np.concatenate([native.part_ids(part) for part in range(native.parts)]))
         return [np.asarray(array).tobytes() for array in native.raw_rows(ids)]
 
     return {name: (tables[name].max_time_s, arrays(name)) for name in tables}

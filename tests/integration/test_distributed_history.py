@@ -13,7 +13,7 @@ import pytest
 from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
 from monolith.ps.store import TransportName
-from monolith.testing.processes.faulty_servers import HARMS, FaultyServers, Harm, tcp_addresses
+from monolith.testing.processes.faulty_servers import FAULTS, Fault, FaultyServers, tcp_addresses
 from monolith.testing.suites.history import History
 from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
@@ -36,19 +36,19 @@ def test_what_was_acknowledged_is_there_once_whatever_happens_to_the_servers(
     transport: TransportName, tmp_path: Path, seed: int
 ) -> None:
     history = History(clients=3, shards=2)
-    plan: list[Harm] = [*HARMS]
+    plan: list[Fault] = [*FAULTS]
     random.Random(seed).shuffle(plan)
     pause = threading.Event()
     with FaultyServers(history, tmp_path, timeout_s=0.5, log_interval_s=LOG_INTERVAL_S) as servers:
         with HistoryClients(history, lambda: servers.open_store(transport), KEYS, seed=seed, pause_s=0.005) as clients:
             assert clients.wait_for(60, SOON_S), servers.logs()
             assert servers.connections(transport) >= history.shards
-            for number, harm in enumerate(plan):
-                if harm == "kill":
+            for number, fault in enumerate(plan):
+                if fault == "kill":
                     servers.save()
                     assert clients.wait_for(20, SOON_S), servers.logs()
-                servers.hurt(harm, number % 2, lambda: pause.wait(0.7))
-                assert clients.wait_for(30, SOON_S), f"after {harm!r}:\n{servers.logs()}"
+                servers.inject(fault, number % 2, lambda: pause.wait(0.7))
+                assert clients.wait_for(30, SOON_S), f"after {fault!r}:\n{servers.logs()}"
         with servers.open_store(transport) as store:
             assert store.transport == transport
             final = read_numbers(store, KEYS)

@@ -94,7 +94,7 @@ def rows_of(server: ParameterServer) -> dict[str, list[bytes]]:
     found = {}
     for table in server.tables.all:
         native = table._native
-        ids = np.sort(np.concatenate([native.shard_ids(part) for part in range(native.shards)]))
+        ids = np.sort(np.concatenate([native.part_ids(part) for part in range(native.parts)]))
         found[table.spec.name] = [np.asarray(array).tobytes() for array in native.raw_rows(ids)]
     return found
 

@@ -29,6 +29,8 @@ from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka.source import KafkaSource
 from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.training.config.job import DataConfig
+from monolith.training.job_data import open_rows
 
 SUPPORT = Path(__file__).parents[1] / "support"
 REAL = os.environ.get("KAFKA_BOOTSTRAP")
@@ -309,6 +311,42 @@ def test_a_message_may_hold_many_records(broker: Broker, opened: Callable[..., K
     assert [lot[index] for index in range(len(lot))] == [b"a", b"b", b"c", b"", b"d"]
     assert lot.offsets.tolist() == [0, 0, 3, 3, 3]
     assert source.position()["offsets"] == {topic: {"0": 4}}
+
+
+@pytest.mark.parametrize("is_framed", [False, True])
+def test_a_job_reads_a_topic_by_its_settings(broker: Broker, tmp_path: Path, is_framed: bool) -> None:
+    topic = broker.topic(1)
+    rows = [Example(label=[number]).SerializeToString() for number in range(3)]
+    header = Framing(lagrangex_header=True)
+    broker.produce(topic, [b"".join(header.frame(row) for row in rows)] if is_framed else rows)
+    settings = tmp_path / "client.properties"
+    settings.write_text("".join(f"{name}={value}\n" for name, value in broker.quick.items()))
+    config = DataConfig(
+        record="example",
+        lagrangex_header=is_framed,
+        kafka_servers=broker.servers,
+        kafka_topics=(topic,),
+        kafka_group_id=uuid.uuid4().hex,
+        kafka_start="earliest",
+        kafka_idle_end_s=0.25,
+        kafka_poll_records=2,
+        kafka_config=str(settings),
+    )
+    assert [row.label[0] for row in open_rows(config, None)] == [0, 1, 2]
+
+
+def test_a_job_passes_the_settings_of_its_file_on(broker: Broker, tmp_path: Path) -> None:
+    settings = tmp_path / "client.properties"
+    settings.write_text("security.protocol=no_such_protocol\n")
+    config = DataConfig(
+        record="example",
+        kafka_servers=broker.servers,
+        kafka_topics=("t",),
+        kafka_group_id="g",
+        kafka_config=str(settings),
+    )
+    with pytest.raises(ConfigError, match=r"security\.protocol"):
+        next(iter(open_rows(config, None)))
 
 
 def test_a_corrupt_message_is_named_and_stays(broker: Broker, opened: Callable[..., KafkaSource]) -> None:

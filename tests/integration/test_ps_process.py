@@ -86,7 +86,7 @@ def test_it_says_where_it_listens_and_ends_cleanly_when_told(start: Callable[...
     status, errors = process.end(signal.SIGTERM)
     assert status == 0
     assert "Traceback" not in errors
-    assert "parameter server listens index=0 shards=1" in errors
+    assert "parameter server listening index=0 shards=1" in errors
 
 
 def test_wrong_arguments_are_one_line(tmp_path: Path) -> None:
@@ -100,6 +100,19 @@ def test_wrong_arguments_are_one_line(tmp_path: Path) -> None:
         assert done.returncode == 1
         assert [line for line in done.stderr.splitlines() if line.startswith("error: ") and message in line]
         assert "Traceback" not in done.stderr
+
+
+def test_a_server_that_loses_its_place_stops(start: Callable[..., Process], tmp_path: Path) -> None:
+    flags = ("--discovery", "file", "--discovery-folder", str(tmp_path), "--heartbeat-s", "0.1")
+    older, newer = start(*flags), start(*flags)
+    _, errors = older.child.communicate(timeout=60)
+    assert older.child.returncode == 1
+    assert "place in discovery lost to another server" in errors
+    assert newer.child.poll() is None
+    discovery = FileDiscovery(tmp_path)
+    discovery.connect()
+    assert [service.address for service in discovery.query("ps")] == [newer.address]
+    discovery.close()
 
 
 def test_servers_are_found_by_discovery_and_leave_it(start: Callable[..., Process], tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_restore_dir_leaves_its_marker(tmp_path: Path) -> None:
     assert (tmp_path / "new/restore_ckpt").is_file()
 
 
-def test_a_different_set_of_tables_restores_what_is_common_and_clears_newer_rows(tmp_path: Path) -> None:
+def test_a_different_set_of_tables_restores_the_common_tables_and_clears_newer_rows(tmp_path: Path) -> None:
     def spec(name: str) -> TableSpec:
         return TableSpec(name, [SliceSpec(1, optimizer=Sgd(1.0))])
 

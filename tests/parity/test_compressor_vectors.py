@@ -100,7 +100,7 @@ def test_training_reads_raw_values_behind_fp32_and_fp16(make: Any, compressor: C
     assert np.array_equal(trained_read(make, compressor, values), np.array(values, np.float32))
 
 
-def test_serving_shows_what_the_bytes_can_hold() -> None:
+def test_serving_shows_the_values_that_the_bytes_can_hold() -> None:
     values = [0.1, -1.5, 65504.0, 1e-8, 3.14159265]
     assert np.array_equal(served(Fp32(), values), np.array(values, np.float32))
     assert np.array_equal(served(Fp16(), values), np.array(values, np.float16).astype(np.float32))
@@ -137,7 +137,7 @@ def test_one_bit_reads_a_soft_sign_in_training(make: Any) -> None:
 
 
 def stored_gradient(table: Any, weight: float, grad: float, step: int) -> float:
-    """What reaches the stored weight of a gradient: a moving average without momentum keeps just that."""
+    """The part of a gradient that reaches the stored weight: a moving average without momentum keeps exactly that."""
     table.assign(ID, np.array([[weight]], np.float32))
     table.apply_gradients(ID, np.array([[grad]], np.float32), step=step)
     return float(table.entry(3).values[0])
@@ -202,7 +202,7 @@ def test_a_schedule_may_bend_and_may_cycle() -> None:
     assert [cycling(step) for step in (0, 5, 10, 15, 20)] == pytest.approx([1, 0.5, 0, 0.25, 0])
 
 
-def test_three_steps_of_adagrad_with_a_schedule_that_stands_still(make: Any) -> None:
+def test_three_steps_of_adagrad_with_a_constant_schedule(make: Any) -> None:
     schedule = PolynomialDecay(3.0, 10, 11.0)
     table = make(TableSpec("t", [SliceSpec(2, optimizer=Adagrad(), learning_rate=schedule)]))
     table.assign(np.array([1, 2]), np.array([[1, 2], [3, 4]], np.float32))

@@ -1,4 +1,4 @@
-"""Vectors 18, 32 and 40 of the runtime: slow start, the save timer, and who wins when two say different things."""
+"""Vectors 18, 32 and 40 of the runtime: slow start, the save timer, and the precedence of settings."""
 
 from __future__ import annotations
 

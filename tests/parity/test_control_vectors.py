@@ -1,4 +1,4 @@
-"""What the original's controller says, and where it leaves its files.
+"""Messages and files of the original's controller.
 
 Pins hooks/server/service.proto and the file protocol of hooks/controller_hooks.
 """

@@ -14,7 +14,7 @@ def test_pairs_need_no_blank_between_them() -> None:
     assert FeatureList.parse("feature_name=f_a depend=x,y slot=7\n") == spaced
 
 
-def test_a_blank_before_the_colon_is_no_part_of_a_column() -> None:
+def test_a_blank_before_the_colon_does_not_belong_to_the_column() -> None:
     assert FeatureList.parse("column_name : a, b\n").columns == FeatureList.parse("column_name: a, b\n").columns
     assert FeatureList.parse("column_name : a, b\n").columns == ("a", "b")
 

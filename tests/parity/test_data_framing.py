@@ -43,7 +43,7 @@ EXAMPLE = bytes.fromhex(
 
 
 def reference_frame(framing: Framing, payload: bytes) -> bytes:
-    """What the original's test writer emits, spelled out."""
+    """The bytes of the original's test writer, spelled out."""
     if framing.lagrangex_header:
         header = bytes(8)
     else:
@@ -58,7 +58,7 @@ def test_there_are_16_combinations_and_9_layouts() -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("framing", COMBINATIONS, ids=repr)
-def test_every_combination_and_codec_gives_back_what_was_written(
+def test_every_combination_and_codec_returns_the_written_records(
     framing: Framing, codec: Codec, tmp_path: Path
 ) -> None:
     path = tmp_path / "records"
@@ -137,7 +137,7 @@ def test_a_cut_or_flipped_file_gives_whole_records_or_an_error_with_its_place(
         if problem:
             assert re.match(r"file: (record \d+ at|compressed) byte \d+: ", problem)
         elif len(content) == len(whole):
-            # What no checksum covers can be read differently, never as more than is there.
+            # Bytes without a checksum may be read differently, never as more than is there.
             assert sum(map(len, found)) <= ends[-1]
             if codec in ("zstd", "zlib", "gzip"):
                 assert found == expected

@@ -134,7 +134,7 @@ def test_the_shipped_dump(sample: Sample) -> None:
 
 @pytest.mark.parametrize("style", get_args(Style))
 @pytest.mark.parametrize("name", ["inst.dump", "inst.json", "inst.pbtext", "example_batch.pbtxt"])
-def test_what_is_shipped_comes_back_from_every_style(sample: Sample, name: str, style: Style) -> None:
+def test_shipped_messages_come_back_from_every_style(sample: Sample, name: str, style: Style) -> None:
     kind = messages.ExampleBatch if name.startswith("example") else messages.Instance
     message = parse_record(sample(name), kind)
     assert parse_record(format_record(message, style), kind) == message
@@ -152,14 +152,14 @@ def test_the_shipped_batch(sample: Sample) -> None:
     assert {tuple(row.label) for row in rows} == {(0.0,)}
     again = examples_to_batch(rows)
     assert batch_to_examples(again) == rows
-    # The bytes of a LineId are written anew, with the fields that were not known at the end.
+    # The bytes of a LineId are rewritten, with unknown fields at the end.
     for made in (batch, again):
         made.named_feature_list.remove(next(one for one in made.named_feature_list if one.name == "__LINE_ID__"))
     columns_again = {column.name: column for column in again.named_feature_list}
     assert columns_again == {column.name: column for column in batch.named_feature_list}
 
 
-def test_the_shipped_line_ids_keep_what_the_open_message_does_not_know(sample: Sample) -> None:
+def test_the_shipped_line_ids_keep_fields_unknown_to_the_open_message(sample: Sample) -> None:
     batch = parse_record(sample("example_batch.pbtxt"), "example_batch")
     fleet = messages.with_line_id(
         LineIdFields.standard().extended({"a": (11, "bytes"), "t": (20, "int64"), "b": (163, "bytes")})

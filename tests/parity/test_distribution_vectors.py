@@ -61,7 +61,7 @@ def test_map_id_to_embedding_sums_the_gradients_of_repeated_ids() -> None:
         d.map_id_to_embedding(ids, embeddings, [1, 3])
 
 
-def test_gather_embeddings_by_input_says_where_the_rows_were() -> None:
+def test_gather_embeddings_by_input_returns_the_places_of_the_rows() -> None:
     rows, places = d.gather_embeddings_by_input([1, 2, 3], [[1, 1], [2, 2], [3, 3]], [2, 1, 2])
     assert rows.tolist() == [[2, 2], [1, 1], [2, 2]]
     assert places.tolist() == [1, 0, 1]

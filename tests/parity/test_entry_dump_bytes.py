@@ -242,7 +242,7 @@ def test_the_native_hash_gives_the_original_feature_ids() -> None:
         (b"\x15" + TWO, "'id' is missing"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_its_place(record: bytes, reason: str) -> None:
+def test_a_misfit_is_refused_with_its_place(record: bytes, reason: str) -> None:
     with pytest.raises(RecordCorrupt, match=r"^f: record at byte 100: .*" + reason):
         schema_of(Adagrad()).decode(native.frame_record(record), 100, "f", 10, False)
 

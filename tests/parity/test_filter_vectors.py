@@ -26,7 +26,7 @@ def spec(threshold: int, admission: Any, **settings: Any) -> TableSpec:
 
 
 def see(table: Any, ids: list[int], *, dedup: bool = False) -> list[bool]:
-    """One gradient per id; says for each id whether it has a row afterwards."""
+    """Apply one gradient per id; return for each id whether it has a row afterwards."""
     array = np.array(ids)
     table.apply_gradients(array, np.ones((len(ids), 1), np.float32), dedup=dedup)
     return table.contains(array).tolist()
@@ -39,7 +39,7 @@ def test_row_1_an_id_enters_after_exactly_threshold_sightings(make: Any, thresho
     assert entered == [False] * threshold + [True]
 
 
-def test_row_2_many_sightings_at_once_count_one_by_one(make: Any) -> None:
+def test_row_2_many_sightings_in_one_call_count_one_by_one(make: Any) -> None:
     table = make(spec(21, SlidingHashFilter(capacity=1000)))
     for count in (1, 20):
         assert not any(see(table, [5] * count, dedup=True))
@@ -94,7 +94,7 @@ def test_rows_6_and_7_lots_are_drawn_with_the_stated_chance(
     assert len(table) / 10_000 == pytest.approx(expected, abs=0.015)
 
 
-def test_lots_are_drawn_anew_in_each_call(make: Any) -> None:
+def test_each_call_draws_again(make: Any) -> None:
     table = make(spec(7, ProbabilisticFilter(equal_probability=False)))
     for _ in range(60):
         see(table, list(range(200)), dedup=True)

@@ -116,7 +116,7 @@ def test_version_4_joins_everything_shard_by_shard(configs: FeatureConfigs) -> N
     assert fids.concat_sizes.fid_list_emb_row_length.tolist() == [9, 4, 6, 2]
 
 
-def test_version_5_says_how_long_everything_is(configs: FeatureConfigs) -> None:
+def test_version_5_holds_the_length_of_every_part(configs: FeatureConfigs) -> None:
     sizes = sharding_sparse_fids(IDS, configs, 2).request_sizes
     assert sizes is not None
     assert sizes.batch_size.tolist() == [2]

@@ -256,7 +256,7 @@ def test_coupled_dynamic_decay_goes_through_the_accumulator(make: Any) -> None:
 
 
 def stepping_optimizers() -> list[Optimizer]:
-    """Every kind that has a rule of its own."""
+    """Every kind with a separate rule."""
     return [cls() for kind, cls in OPTIMIZERS.items() if kind not in ("dc", "stochastic_rounding_float16")]
 
 
@@ -323,7 +323,7 @@ def test_stochastic_rounding_leaves_fp16_values_that_are_right_on_average(rounde
     assert (weights > 1).mean() == pytest.approx(1 / 8, abs=0.02)
 
 
-def test_stochastic_rounding_keeps_what_fp16_can_hold(rounded: Any) -> None:
+def test_stochastic_rounding_keeps_values_that_fp16_can_hold(rounded: Any) -> None:
     values = np.linspace(-2, 2, 4096).astype(np.float16).astype(np.float32)
     rounded.apply_gradients(ID, -values[None], learning_rates=[1.0])
     assert np.array_equal(rounded.lookup(ID)[0], values)

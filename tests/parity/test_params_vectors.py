@@ -51,7 +51,7 @@ def test_an_unknown_name_is_an_attribute_error_whose_text_is_the_name() -> None:
             wrong()
 
 
-def test_similar_names_are_told() -> None:
+def test_an_error_names_similar_parameters() -> None:
     p = params(activation="RELU", activations="RELU", cheesecake=None, tofu=None)
     with pytest.raises(AttributeError) as told:
         p.actuvation = 1
@@ -173,7 +173,7 @@ def test_names_are_listed_sorted_and_walked_in_the_order_of_definition() -> None
     assert list(p.iter_params()) == [("b", 1), ("a", None)]
 
 
-def test_params_are_copied_to_others_but_for_those_skipped() -> None:
+def test_params_are_copied_to_others_except_for_those_skipped() -> None:
     source, target = params(a="a", b="b", inner=params(x=1)), params(a="", inner=None)
     assert copy_params_to(source, target, skip=["b"]) is target
     assert target.a == "a"
@@ -182,7 +182,7 @@ def test_params_are_copied_to_others_but_for_those_skipped() -> None:
     assert target.inner is not source.inner
 
 
-def test_an_update_takes_what_fits_out_of_the_arguments() -> None:
+def test_an_update_takes_the_matching_arguments() -> None:
     p = params(a=1, inner=params(b=2, c=3))
     left = {"b": 20, "a": 10, "other": 5}
     update_params(p, left)
@@ -211,7 +211,7 @@ def test_a_class_that_takes_params_gets_them() -> None:
     assert p.copy().cls is TakesParams
 
 
-def test_another_class_gets_what_its_constructor_names_from_the_whole_tree() -> None:
+def test_another_class_gets_the_arguments_of_its_constructor_from_the_whole_tree() -> None:
     p = InstantiableParams(TakesArguments)
     p.define("rate", 0.1, "")
     p.define("deep", params(units=3, rate=9.0, other=1, name="tower", weights=None), "")

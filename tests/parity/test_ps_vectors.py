@@ -29,7 +29,7 @@ FIELDS = {
 }
 
 OWN_FIELDS = {"GetStatsResponse": ("delta_sequence",)}
-"""What we add behind them; other clients pass it over."""
+"""Our additional fields, which other clients ignore."""
 
 
 @pytest.mark.parametrize("name", FIELDS)

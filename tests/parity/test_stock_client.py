@@ -1,4 +1,4 @@
-"""What the stock client of TensorFlow Serving sends, byte by byte, is answered as it was when it read the answers.
+"""Recorded requests of TensorFlow Serving's stock client get the recorded answers, byte by byte.
 
 ``make test-compat`` holds ``stock_client.json`` against the client itself, and writes it.
 """
@@ -51,7 +51,7 @@ def channel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
 
 
 def said(channel: grpc.Channel, recorded: dict[str, Any]) -> dict[str, Any]:
-    """Send what was recorded; return the answer in the form of the recording."""
+    """Send a recorded request; return the answer in the form of the recording."""
     request = base64.b64decode(recorded["request"])
     try:
         answer = channel.unary_unary(recorded["path"])(request, timeout=60)

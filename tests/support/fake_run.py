@@ -29,6 +29,7 @@ class FakeRun:
         self.saved: list[tuple[int, str]] = []
         self.stop_reasons: list[str] = []
         self.event_time_s = 0
+        self.clamped_event_times = 0
         self._state = threading.Condition()
         self._wants_pause = False
         self._is_paused = False

@@ -61,6 +61,7 @@ class FakeRun:
         self.clock = clock or FakeClock()
         self.store: Any = store or MultiTable([TableSpec("item", [SliceSpec(2, optimizer=Sgd(learning_rate=1.0))])])
         self.is_paused = False
+        self.clamped_event_times = 0
 
     def stop(self, reason: str) -> None:
         raise AssertionError(f"nobody asked to stop: {reason}")

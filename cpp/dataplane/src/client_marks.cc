@@ -3,7 +3,7 @@
 //   marks  := u32 version, u32 clients, client*, those silent the longest first
 //   client := u64 client, u64 highest, u32 runs, runs * {u32 back, u32 length}
 //
-// A run says that the sequences highest - back, and length - 1 below it, are done. In steady training there is one.
+// A run: the sequences highest - back, and length - 1 below it, are done. In steady training there is one.
 #include "dataplane/client_marks.h"
 
 #include <algorithm>
@@ -180,7 +180,7 @@ void ClientMarks::load(Bytes marks) {
                                   " bytes too many; use another snapshot");
   }
   const std::lock_guard lock(mutex_);
-  // Pushes that are running now go on.
+  // Running pushes continue.
   for (auto& [number, client] : clients_) {
     if (!client.running.empty()) clients[number].running = std::move(client.running);
   }

@@ -21,7 +21,7 @@ Connection::Connection(const std::string& address, Hello hello, std::chrono::mil
   if (timeout_.count() <= 0) {
     throw engine::ConfigError("timeout_ms is " + std::to_string(timeout_.count()) + "; give at least 1");
   }
-  if (address_.is_unix) (void)resolve(address_);  // a path that is too long is said now
+  if (address_.is_unix) (void)resolve(address_);  // a path that is too long fails now
   idle_.reserve(kMaxIdle);
 }
 

@@ -195,7 +195,7 @@ void Exchange::end_frame() {
 
 void Exchange::end_with_error() {
   RemoteError error = parse_error(error_);
-  // The server has heard the request to its end, and goes on with the next one.
+  // The server has read the whole request and continues with the next one.
   Socket socket = is_sent_ ? std::move(socket_) : Socket();
   const bool is_applied_maybe = is_sent_ && (in_.flags & kNotApplied) == 0;
   fail(is_greeted_ ? Failure::Kind::kRemote : Failure::Kind::kRefused, std::move(error.text),

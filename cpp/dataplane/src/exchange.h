@@ -26,7 +26,7 @@ class Exchange {
  public:
   Exchange(std::size_t server, Connection& connection, Request request);
 
-  // Never throw for what the server does: it becomes the failure.
+  // Never throw for errors of the server: they become the failure.
   void start(Deadline deadline) noexcept;
   void advance() noexcept;
   void time_out() noexcept;
@@ -35,7 +35,7 @@ class Exchange {
   [[nodiscard]] const std::optional<Failure>& failure() const noexcept { return failure_; }
   [[nodiscard]] const Connection& connection() const noexcept { return connection_; }
   [[nodiscard]] int fd() const noexcept { return socket_.fd(); }
-  // What to wait for, in the words of poll().
+  // Events to wait for, as of poll().
   [[nodiscard]] short events() const noexcept;
   // When to stop waiting: the call's end, or that of connecting.
   [[nodiscard]] Deadline deadline() const noexcept;

@@ -150,7 +150,7 @@ FanOut::FanOut(std::vector<std::shared_ptr<Connection>> connections, std::vector
     : connections_(std::move(connections)),
       dims_(std::move(dims)),
       map_(std::max<std::size_t>(1, connections_.size())) {
-  if (connections_.empty()) throw engine::ConfigError("there is no connection; give one per server");
+  if (connections_.empty()) throw engine::ConfigError("connections is empty; give one per server");
   for (std::size_t i = 0; i < connections_.size(); ++i) {
     const Hello& hello = connections_[i]->hello();
     if (hello.shard == i && hello.shards == connections_.size()) continue;

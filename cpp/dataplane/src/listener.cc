@@ -58,8 +58,9 @@ Listener::Listener(std::shared_ptr<Shard> shard, ListenerConfig config)
                               std::to_string(kLeast) + " to " + std::to_string(kMost));
   }
   if (config_.max_connections == 0) throw engine::ConfigError("max_connections is 0; give at least 1");
+  if (config_.max_inflight_bytes == 0) throw engine::ConfigError("max_inflight_bytes is 0; give at least 1");
   wake_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_.is_open()) throw engine::IoError("no event descriptor is to be had, errno " + std::to_string(errno));
+  if (!wake_.is_open()) throw engine::IoError("make an event descriptor for", config_.address.text(), errno);
   listening_ = listen_at(config_.address, kBacklog);
   if (config_.address.is_unix) file_ = file_number(config_.address.host);
   acceptor_ = std::thread([this] { accept_until_closed(); });
@@ -87,7 +88,7 @@ void Listener::accept_until_closed() {
     if ((both[1].revents & POLLIN) == 0) continue;
     try {
       accept_one();
-    } catch (const std::exception&) {  // no descriptor, no memory, no thread: those who are connected go on
+    } catch (const std::exception&) {  // no descriptor, memory or thread: present connections continue
       has_descriptors = false;
     }
   }
@@ -98,7 +99,7 @@ void Listener::accept_one() {
   Socket socket(::accept4(listening_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
   if (!socket.is_open()) {
     const bool is_passing = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
-    if (!is_passing) throw engine::IoError("accept failed, errno " + std::to_string(errno));
+    if (!is_passing) throw engine::IoError("accept a connection at", config_.address.text(), errno);
     return;
   }
   tune(socket);
@@ -109,7 +110,7 @@ void Listener::accept_one() {
   connection.socket = std::move(socket);
   try {
     connection.thread = std::thread([this, &connection] {
-      Session(connection.socket, *shard_, config_).run();
+      Session(connection.socket, *shard_, config_, budget_).run();
       {
         const std::lock_guard end(mutex_);
         connection.has_ended = true;

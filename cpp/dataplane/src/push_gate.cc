@@ -1,4 +1,4 @@
-// push_gate.cc: one hold at a time; its end is noticed by whoever comes first.
+// push_gate.cc: one hold at a time; the next caller notices its end.
 #include "dataplane/push_gate.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@ void PushGate::close(std::uint64_t hold, Deadline until) {
   until_ = until;
   admitted_.clear();
   is_closed_.store(true, std::memory_order_relaxed);
-  changed_.notify_all();  // who waits learns the new end
+  changed_.notify_all();  // waiting threads learn the new end
 }
 
 bool PushGate::admit(std::uint64_t hold, std::span<const PushName> pushes) {

@@ -18,7 +18,8 @@ using engine::data::Buffer;
 constexpr auto kHelloTime = 5s;     // from connecting to the end of the handshake
 constexpr auto kHeaderTime = 5s;    // from the first byte of a header to its last
 constexpr auto kErrorTime = 1s;     // to take an error reply
-constexpr auto kMaxTimeout = 600s;  // whatever the peer says
+constexpr auto kMaxTimeout = 600s;  // whatever the peer asks for
+constexpr auto kIdleTime = 1s;      // without a request, until the thread gives its scratch memory back
 
 FrameHeader read_header(const Socket& socket, Deadline deadline) {
   FrameHeader header;
@@ -54,9 +55,15 @@ class SocketSink final : public RowSink {
   FrameHeader header_;
   Deadline deadline_;
   std::shared_ptr<Buffer> buffer_;
-  std::byte* at_ = nullptr;  // what is to be sent next
+  std::byte* at_ = nullptr;  // the bytes to send next
   bool has_begun_ = false;
 };
+
+// Bytes that a request takes while it is served: its frame, rows of half precision made wide, a window of the reply.
+std::size_t memory_of(const FrameHeader& header) noexcept {
+  if (header.kind == Kind::kPull) return header.bytes + kReplyWindowBytes;
+  return (header.flags & kHalf) != 0 ? std::size_t{header.bytes} * 3 : header.bytes;
+}
 
 struct Refusal {
   Code code;
@@ -108,7 +115,7 @@ void Session::greet() {
   const Deadline deadline = Clock::now() + kHelloTime;
   const FrameHeader header = read_header(socket_, deadline);
   check_header(header, kMaxHelloBytes);
-  if (header.kind != Kind::kHello) throw Disconnected("the first frame is no hello");
+  if (header.kind != Kind::kHello) throw Disconnected("the first frame is not a hello");
   std::vector<std::byte> payload(header.bytes);
   Pieces room;
   room.add(payload.data(), payload.size());
@@ -137,20 +144,39 @@ void Session::greet() {
 }
 
 bool Session::serve_one() {
-  if (!wait_for(socket_, POLLIN, Deadline::max()) || has_hung_up(socket_)) return false;
+  if (!wait_for(socket_, POLLIN, Clock::now() + kIdleTime)) {
+    // One thread per connection: memory that an idle one keeps for its next write would add up.
+    engine::Table::release_thread_scratch();
+    (void)wait_for(socket_, POLLIN, Deadline::max());
+  }
+  if (has_hung_up(socket_)) return false;
   const FrameHeader header = read_header(socket_, Clock::now() + kHeaderTime);
   check_header(header, config_.max_frame_bytes);
-  if (header.kind != Kind::kPull && header.kind != Kind::kPush) throw Disconnected("a frame is no request");
+  if (header.kind != Kind::kPull && header.kind != Kind::kPush) throw Disconnected("a frame is not a request");
   const Deadline deadline =
       Clock::now() + std::min<std::chrono::milliseconds>(std::chrono::milliseconds(header.timeout_ms), kMaxTimeout);
+  // Kept until the reply is sent.
+  const std::optional<ByteBudget::Share> share = take_share(header, deadline);
+  if (!share) return false;
   const auto payload = Buffer::take(header.bytes);
   Pieces room;
   room.add(payload->data(), header.bytes);
   room.receive_all(socket_, deadline);
-  // Who has given up and left would not see the answer: its work is late, however long it lay in the socket.
+  // A client that has given up and left would not see the answer: its work is late, however long it lay in the socket.
   if (has_hung_up(socket_)) return false;
   serve(header, {payload->data(), header.bytes}, deadline);
   return true;
+}
+
+std::optional<ByteBudget::Share> Session::take_share(const FrameHeader& header, Deadline deadline) {
+  try {
+    return budget_.take(memory_of(header), deadline);
+  } catch (const Late& error) {
+    // The payload is not read, so the connection cannot be used any more.
+    send_frame(header, Kind::kError, kMayRetry | kNotApplied, encode_error(Code::kLate, error.what()),
+               Clock::now() + kErrorTime);
+    return std::nullopt;
+  }
 }
 
 void Session::serve(const FrameHeader& header, Bytes payload, Deadline deadline) {
@@ -169,10 +195,7 @@ void Session::pull(const FrameHeader& header, Bytes payload, Deadline deadline) 
   const bool half = (header.flags & kHalf) != 0;
   const PullRequest request = shard_.read_pull(payload);
   const std::size_t bytes = shard_.reply_bytes(request, half);
-  if (bytes > config_.max_frame_bytes) {
-    throw engine::ConfigError("the rows take " + std::to_string(bytes) + " bytes, max_frame_bytes is " +
-                              std::to_string(config_.max_frame_bytes) + "; ask for fewer ids at a time, or raise it");
-  }
+  shard_.check_reply(request, half, config_.max_frame_bytes, "max_frame_bytes");
   SocketSink sink(socket_,
                   {.bytes = static_cast<std::uint32_t>(bytes),
                    .kind = Kind::kRows,

@@ -1,14 +1,16 @@
 // session.h: the server's side of one connection. Private to the data plane.
 #pragma once
 
+#include <optional>
+
 #include "dataplane/listener.h"
 
 namespace dataplane {
 
 class Session {
  public:
-  Session(const Socket& socket, Shard& shard, const ListenerConfig& config)
-      : socket_(socket), shard_(shard), config_(config) {}
+  Session(const Socket& socket, Shard& shard, const ListenerConfig& config, ByteBudget& budget)
+      : socket_(socket), shard_(shard), config_(config), budget_(budget) {}
 
   // Serves until the peer leaves, misbehaves or the socket is shut down.
   void run() noexcept;
@@ -17,6 +19,8 @@ class Session {
   void greet();
   // False when the peer has left.
   bool serve_one();
+  // The request's share of the byte budget; none when its deadline passed, after an error reply.
+  std::optional<ByteBudget::Share> take_share(const FrameHeader& header, Deadline deadline);
   void serve(const FrameHeader& header, Bytes payload, Deadline deadline);
   void pull(const FrameHeader& header, Bytes payload, Deadline deadline);
   void push(const FrameHeader& header, Bytes payload, Deadline deadline);
@@ -25,6 +29,7 @@ class Session {
   const Socket& socket_;
   Shard& shard_;
   const ListenerConfig& config_;
+  ByteBudget& budget_;
 };
 
 }  // namespace dataplane

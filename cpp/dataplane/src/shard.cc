@@ -16,11 +16,9 @@ namespace dataplane {
 
 namespace {
 
-// What one thread looks up at a time: small enough that all have work, large enough that starting it costs nothing.
+// Bytes that one thread looks up at a time: small enough that all have work, large enough that starting is cheap.
 constexpr std::size_t kLeastPieceBytes = std::size_t{16} << 10, kMostPieceBytes = std::size_t{128} << 10;
 constexpr std::size_t kPiecesPerThread = 4;
-// Of a reply so much is in memory, however slowly the peer takes it.
-constexpr std::size_t kWindowBytes = std::size_t{4} << 20;
 
 std::uint64_t random_number() {
   std::random_device device;
@@ -114,7 +112,7 @@ void Shard::check_time(Deadline deadline) {
 }
 
 void Shard::check_ids(std::uint32_t number, std::span<const std::int64_t> ids) const {
-  const std::size_t at = map_.first_stranger(ids, index_);
+  const std::size_t at = map_.first_foreign_id(ids, index_);
   if (at == ids.size()) return;
   throw engine::ConfigError("table '" + members_[number]->name + "': id " + std::to_string(ids[at]) +
                             " belongs to shard " + std::to_string(map_.shard_of(ids[at])) + ", this is shard " +
@@ -134,6 +132,13 @@ std::size_t Shard::reply_bytes(const PullRequest& request, bool half) const noex
     bytes += table.ids.size() * shapes_[table.number].dim * float_bytes(half);
   }
   return bytes;
+}
+
+void Shard::check_reply(const PullRequest& request, bool half, std::size_t most_bytes, const char* setting) const {
+  const std::size_t bytes = reply_bytes(request, half);
+  if (bytes <= most_bytes) return;
+  throw engine::ConfigError("the rows take " + std::to_string(bytes) + " bytes, " + setting + " is " +
+                            std::to_string(most_bytes) + "; ask for fewer ids at a time, or raise it");
 }
 
 void Shard::pull(const PullRequest& request, bool half, Deadline deadline, RowSink& sink) {
@@ -156,7 +161,7 @@ void Shard::pull(const PullRequest& request, bool half, Deadline deadline, RowSi
     for (std::size_t first = 0; first < table.ids.size(); first += most) {
       const auto ids = table.ids.subspan(first, std::min(most, table.ids.size() - first));
       const std::size_t floats = ids.size() * dim;
-      if ((window_floats + floats) * sizeof(float) > kWindowBytes) hand_out();
+      if ((window_floats + floats) * sizeof(float) > kReplyWindowBytes) hand_out();
       if (window.empty() || (window.back().floats + floats) * sizeof(float) > piece_bytes) window.emplace_back();
       window.back().jobs.push_back({.table = member.table.get(), .bags = {.ids = ids}});
       window.back().floats += floats;
@@ -205,7 +210,7 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
                     .step = request.step,
                     .dedup = true});
   }
-  // Applying and remembering are one for whoever takes the lock alone.
+  // A thread that takes the lock alone sees a push either applied and marked, or neither.
   std::shared_lock no_cut(push_lock_);
   while (!gate_.lets_through({request.client, request.sequence})) {
     no_cut.unlock();
@@ -220,7 +225,7 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
   }
   try {
     engine::Table::apply_all(jobs, jobs.front().table->pool());
-  } catch (const engine::Error&) {  // said before anything is changed
+  } catch (const engine::Error&) {  // thrown before any change
     marks_.finish(request.client, request.sequence, false);
     throw;
   } catch (const std::exception& error) {
@@ -235,7 +240,7 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
 }
 
 void Shard::hold_pushes(std::uint64_t hold, Clock::duration lease) {
-  const std::lock_guard nobody(push_lock_);
+  const std::lock_guard no_push(push_lock_);
   gate_.close(hold, Clock::now() + lease);
 }
 

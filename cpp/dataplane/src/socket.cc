@@ -58,7 +58,7 @@ Socket open_socket(const Endpoint& endpoint) {
 
 const sockaddr* raw(const Endpoint& endpoint) noexcept { return reinterpret_cast<const sockaddr*>(&endpoint.address); }
 
-// A socket file outlives a process that was killed. Removes it when nobody answers there.
+// A socket file outlives a process that was killed. Removes it when no process answers there.
 void remove_dead_socket(const std::string& path, const Endpoint& endpoint) {
   struct stat status{};
   if (::lstat(path.c_str(), &status) != 0 || !S_ISSOCK(status.st_mode)) return;
@@ -67,8 +67,7 @@ void remove_dead_socket(const std::string& path, const Endpoint& endpoint) {
 }
 
 [[noreturn]] void fail_listening(const Address& address, int error) {
-  throw engine::IoError("cannot listen at " + address.text() + ": " + error_text(error) +
-                        "; give another address, or stop the process that has it");
+  throw engine::IoError("listen at", address.text(), error, "; give another address, or stop the process that has it");
 }
 
 }  // namespace

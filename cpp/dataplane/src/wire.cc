@@ -60,7 +60,7 @@ class Reader {
   void finish() const {
     if (at_ != payload_.size()) {
       throw engine::ConfigError(std::string(what_) + " has " + std::to_string(payload_.size() - at_) +
-                                " bytes more than its list of tables says; both sides must run the same release");
+                                " bytes more than its list of tables counts; both sides must run the same release");
     }
   }
 
@@ -122,7 +122,7 @@ std::vector<Entry> read_list(Reader& reader, std::span<const TableShape> tables,
 }  // namespace
 
 void check_header(const FrameHeader& header, std::size_t max_bytes) {
-  if (header.zero != 0 || (header.flags & ~kKnownFlags) != 0) throw Disconnected("what came is no frame");
+  if (header.zero != 0 || (header.flags & ~kKnownFlags) != 0) throw Disconnected("the peer sent no valid frame");
   if (header.bytes > max_bytes) {
     throw Disconnected("a frame of " + std::to_string(header.bytes) + " bytes is announced, the limit is " +
                        std::to_string(max_bytes));

@@ -73,7 +73,7 @@ TEST_P(FanOutTest, RowsComeBackInTheCallersOrder) {
   const auto [count, half, over_tcp] = GetParam();
   Cluster cluster(count, over_tcp);
   const auto ids = spread_ids(20'011);
-  // Every id gets a row of its own: the number of its place, in steps that a half can tell.
+  // Every id gets a different row: the number of its place, in steps that a half can tell.
   for (std::size_t bit = 0; bit < 4; ++bit) {
     std::vector<std::int64_t> some;
     for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -1,4 +1,4 @@
-// push_gate_test.cc: a shard whose pushes are held back, let through one by one, and let go.
+// push_gate_test.cc: a shard whose pushes are held back, admitted one by one, and released.
 #include "dataplane/push_gate.h"
 
 #include <gtest/gtest.h>

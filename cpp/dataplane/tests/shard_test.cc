@@ -1,9 +1,10 @@
-// shard_test.cc: what pull and push mean, whatever carries them.
+// shard_test.cc: pull and push, whichever transport carries them.
 #include "dataplane/shard.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <shared_mutex>
 #include <thread>
@@ -49,7 +50,7 @@ std::shared_ptr<Shard> shard_of_own_ids(const std::vector<std::int64_t>& ids) {
 }
 
 TEST(Shard, PiecesOfSeveralThreadsAreHandedOutInOrder) {
-  auto ids = range(700'000);  // more than is in memory at once
+  auto ids = range(700'000);  // more than the window of a reply
   const auto shard = shard_of_own_ids(ids);
   std::reverse(ids.begin(), ids.end());
   const auto rows = pull_rows(*shard, pull_of({{0, ids}}));
@@ -195,7 +196,7 @@ TEST(Shard, WhileThePushLockIsHeldNothingChanges) {
     const std::unique_lock cut(shard->push_lock());
     const auto marks = shard->marks().save();
     pusher = std::thread([&] { shard->push(push_of(1, 1, {{0, {5}}}, -1.0F).bytes(), false, kNever); });
-    EXPECT_EQ(pull_rows(*shard, pull_of({{0, {5}}})), (std::vector<float>{0, 0})) << "pulls go on";
+    EXPECT_EQ(pull_rows(*shard, pull_of({{0, {5}}})), (std::vector<float>{0, 0})) << "pulls continue";
     EXPECT_EQ(shard->marks().save(), marks);
   }
   pusher.join();
@@ -213,6 +214,24 @@ TEST(Shard, TablesMustComeSortedAndNamed) {
   EXPECT_THROW(make(2, 2, {"a", "b"}), engine::ConfigError);
   EXPECT_THROW(make(0, 0, {"a", "b"}), engine::ConfigError);
   EXPECT_NE(make(0, 1, {"a", "b"}).instance(), make(0, 1, {"a", "b"}).instance());
+}
+
+TEST(Shard, AReplyThatIsTooLargeIsRefusedBeforeItsRowsAreRead) {
+  const auto shard = small_shard();
+  const Payload payload = pull_of({{0, std::vector<std::int64_t>(1000, 7)}});
+  const PullRequest request = shard->read_pull(payload.bytes());
+  EXPECT_NO_THROW(shard->check_reply(request, false, 8000, "max_message_bytes"));
+  EXPECT_NO_THROW(shard->check_reply(request, true, 4000, "max_message_bytes"));
+  EXPECT_THROW(shard->check_reply(request, false, 7999, "max_message_bytes"), engine::ConfigError);
+}
+
+TEST(Shard, APushWithARateThatIsNotFiniteIsRefusedAndMayBeSentAgain) {
+  const auto shard = small_shard();
+  EXPECT_THROW(shard->push(push_of(1, 1, {{0, {5}}}, -1.0F, 1, std::nanf("")).bytes(), false, kNever),
+               engine::ConfigError);
+  EXPECT_EQ(pull_rows(*shard, pull_of({{0, {5}}})), (std::vector<float>{0, 0}));
+  shard->push(push_of(1, 1, {{0, {5}}}, -1.0F).bytes(), false, kNever);
+  EXPECT_EQ(pull_rows(*shard, pull_of({{0, {5}}})), (std::vector<float>{1, 1}));
 }
 
 }  // namespace

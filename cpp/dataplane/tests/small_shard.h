@@ -74,9 +74,9 @@ inline Payload pull_of(const std::vector<std::pair<std::uint32_t, std::vector<st
 // The same gradient for every number of every row.
 inline Payload push_of(std::uint64_t client, std::uint64_t sequence,
                        const std::vector<std::pair<std::uint32_t, std::vector<std::int64_t>>>& tables, float gradient,
-                       std::int64_t time_s = 1) {
+                       std::int64_t time_s = 1, float rate = 1.0F) {
   PushRequest request{.client = client, .sequence = sequence, .time_s = time_s, .step = 1, .tables = {}};
-  const std::vector<float> rates{1.0F};
+  const std::vector<float> rates{rate};
   for (const auto& [number, ids] : tables) request.tables.push_back({number, ids, {}, rates, nullptr});
   const auto head = encode_push_list(request);
   Payload payload;

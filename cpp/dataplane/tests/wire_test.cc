@@ -1,4 +1,4 @@
-// wire_test.cc: what a request says is believed only as far as its bytes go.
+// wire_test.cc: claims of a request are checked against its bytes.
 #include "dataplane/wire.h"
 
 #include <gtest/gtest.h>

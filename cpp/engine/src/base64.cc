@@ -1,4 +1,4 @@
-// base64.cc: four signs at a time, each through a table of what it adds to their three bytes.
+// base64.cc: four signs at a time, each through a table of the bits it adds to their three bytes.
 #include "engine/base64.h"
 
 #include <array>
@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::uint32_t kNone = 1U << 31;  // beyond the three bytes
 
-// What a sign adds, by its place among four.
+// Bits that a sign adds, by its place among four.
 constexpr std::array<std::uint32_t, 256> make_values(int place) {
   std::array<std::uint32_t, 256> values{};
   values.fill(kNone);

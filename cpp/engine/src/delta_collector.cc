@@ -1,9 +1,10 @@
-// delta_collector.cc: drains touched ids, copies their rows, and writes them as columns.
+// delta_collector.cc: drains touched ids, copies their rows or cuts the table, and writes them as columns.
 #include "engine/delta_collector.h"
 
 #include <algorithm>
 #include <cstdio>
 #include <iterator>
+#include <optional>
 
 #include "delta_format.h"
 #include "engine/crc32c.h"
@@ -16,8 +17,8 @@ namespace engine {
 
 namespace {
 
-// What a table keeps beside its rows, and a segment with it. The counts of an admission filter are not among it: they
-// may be as large as the table and change with every call.
+// State of a table beside its rows that a segment holds too. The counts of an admission filter are left out: they may
+// be as large as the table and change with every call.
 struct Extras {
   std::int64_t max_time_s = 0;
   std::uint64_t turn = 0;
@@ -30,15 +31,8 @@ Extras extras_of(const Table& table) {
   return {.max_time_s = table.max_time_s(), .turn = table.turn(), .scales = table.scales()};
 }
 
-std::vector<std::int64_t> all_ids(const Table& table) {
-  std::vector<std::int64_t> ids;
-  for (std::size_t part = 0; part < kShards; ++part) {
-    const std::vector<std::int64_t> some = table.shard_ids(part);
-    ids.insert(ids.end(), some.begin(), some.end());
-  }
-  std::sort(ids.begin(), ids.end());
-  return ids;
-}
+// Rows taken from a cut under one hold of a part's lock.
+constexpr std::size_t kCutPieceRows = 2048;
 
 // Writes rows of one table, compressed when the segment is for serving and the table is not.
 class BlockWriter {
@@ -93,6 +87,7 @@ void append_checked(std::span<const std::byte> bytes, OutputFile& file) {
 struct DeltaCollector::Tracked {
   std::shared_ptr<Table> table;
   bool is_complete = false;        // the next segment holds all rows
+  std::optional<Table::Cut> cut;   // collected: of a complete segment, instead of blocks
   std::vector<std::int64_t> ids;   // sorted; changed since the last segment that was written
   std::uint64_t dropped = 0;       // the table's count of notes dropped, when last looked at
   std::vector<RawRows> blocks;     // collected
@@ -119,9 +114,19 @@ DeltaCollector::DeltaCollector(std::vector<std::shared_ptr<Table>> tables, Delta
   }
 }
 
-DeltaCollector::~DeltaCollector() = default;
+DeltaCollector::~DeltaCollector() { abandon(); }
+
+void DeltaCollector::abandon() noexcept {
+  for (const auto& tracked : tables_) {
+    if (tracked->cut) tracked->table->end_cut(CutUse::kDelta);
+    tracked->cut.reset();
+    tracked->blocks.clear();
+    tracked->gone.clear();
+  }
+}
 
 bool DeltaCollector::collect() {
+  abandon();
   bool has_changed = false;
   for (const auto& tracked : tables_) {
     collect_table(*tracked);
@@ -134,13 +139,17 @@ void DeltaCollector::collect_table(Tracked& tracked) {
   Table& table = *tracked.table;
   const std::vector<std::int64_t> touched = table.drain_touched();
   const std::uint64_t dropped = table.stats().touched_dropped;
-  // Notes that overflowed, or an event clock that went back, which only clear() does: say everything anew.
+  // After notes overflowed, or the event clock went back, which only clear() does, the segment must be complete.
   tracked.extras = extras_of(table);
   if (dropped != tracked.dropped || tracked.extras.max_time_s < tracked.written.max_time_s) tracked.is_complete = true;
   tracked.dropped = dropped;
   if (tracked.is_complete) {
-    tracked.ids = all_ids(table);
-  } else if (!touched.empty()) {
+    tracked.ids.clear();
+    tracked.cut = table.begin_cut(CutUse::kDelta);
+    tracked.cut->keeps_expired = true;
+    return;
+  }
+  if (!touched.empty()) {
     std::vector<std::int64_t> merged;
     std::set_union(tracked.ids.begin(), tracked.ids.end(), touched.begin(), touched.end(), std::back_inserter(merged));
     tracked.ids = std::move(merged);
@@ -152,8 +161,6 @@ void DeltaCollector::collect_table(Tracked& tracked) {
     tracked.blocks[i] = table.raw_rows(ids.subspan(first, std::min(kDeltaBlockRows, ids.size() - first)));
   });
   std::erase_if(tracked.blocks, [](const RawRows& rows) { return rows.ids.empty(); });
-  tracked.gone.clear();
-  if (tracked.is_complete) return;
   auto at = ids.begin();
   for (const RawRows& rows : tracked.blocks) {
     const auto end = std::upper_bound(at, ids.end(), rows.ids.back());
@@ -185,6 +192,10 @@ DeltaHeader DeltaCollector::describe(const DeltaStamp& stamp, std::size_t marks_
                      .turn = tracked->extras.turn,
                      .slices = delta_slices(*tracked->table, flavour_)};
     for (const RawRows& rows : tracked->blocks) table.upserts += rows.ids.size();
+    if (tracked->cut) {
+      table.upserts = tracked->cut->rows;
+      table.blocks = static_cast<std::uint32_t>((table.upserts + kDeltaBlockRows - 1) / kDeltaBlockRows);
+    }
     for (std::size_t k = 0; k < table.slices.size(); ++k) table.slices[k].scale = tracked->extras.scales[k];
     header.newest_event_s = std::max(header.newest_event_s, table.max_time_s);
     header.tables.push_back(std::move(table));
@@ -197,20 +208,66 @@ void DeltaCollector::write(const std::string& path, const DeltaStamp& stamp, std
   try {
     write_file(temporary, stamp, marks);
     failpoint("delta.before_rename");
-    if (::rename(temporary.c_str(), path.c_str()) != 0) {
-      throw IoError("cannot rename '" + temporary + "' to '" + path + "': " + std::strerror(errno));
-    }
+    if (::rename(temporary.c_str(), path.c_str()) != 0) fail_io("rename a temporary file to", path);
   } catch (...) {
     ::unlink(temporary.c_str());
+    abandon();
     throw;
   }
   failpoint("delta.after_rename");
+  abandon();
   for (const auto& tracked : tables_) {
     tracked->is_complete = false;
     tracked->ids.clear();
-    tracked->blocks.clear();
-    tracked->gone.clear();
     tracked->written = tracked->extras;
+  }
+}
+
+void DeltaCollector::write_rows(const Tracked& tracked, OutputFile& file) const {
+  BlockWriter writer(*tracked.table, flavour_);
+  for (const RawRows& rows : tracked.blocks) writer.append(rows, file);
+  append_checked(std::as_bytes(std::span(tracked.gone)), file);
+  if (!tracked.cut) return;
+  // Blocks are filled up over the ends of parts, so that the header can tell their number beforehand.
+  RawRows block;
+  const std::size_t row_bytes = tracked.table->schema().row_bytes();
+  const auto write_block = [&] {
+    writer.append(block, file);
+    block.ids.clear();
+    block.times.clear();
+    block.rows.clear();
+  };
+  std::size_t taken = 0;
+  RawRows piece;
+  const auto pack = [&](const Table::CutRows& rows) {
+    piece.ids.assign(rows.ids.begin(), rows.ids.end());
+    piece.times.assign(rows.times.begin(), rows.times.end());
+    piece.rows.clear();
+    for (const std::byte* row : rows.rows) piece.rows.insert(piece.rows.end(), row, row + row_bytes);
+  };
+  const auto flush = [&] {
+    for (std::size_t at = 0; at < piece.ids.size();) {
+      const std::size_t end = at + std::min(piece.ids.size() - at, kDeltaBlockRows - block.ids.size());
+      const auto from = static_cast<std::ptrdiff_t>(at);
+      const auto to = static_cast<std::ptrdiff_t>(end);
+      const auto row = [&](std::ptrdiff_t i) {
+        return piece.rows.begin() + i * static_cast<std::ptrdiff_t>(row_bytes);
+      };
+      block.ids.insert(block.ids.end(), piece.ids.begin() + from, piece.ids.begin() + to);
+      block.times.insert(block.times.end(), piece.times.begin() + from, piece.times.begin() + to);
+      block.rows.insert(block.rows.end(), row(from), row(to));
+      if (block.ids.size() == kDeltaBlockRows) write_block();
+      taken += end - at;
+      at = end;
+    }
+  };
+  for (std::size_t part = 0; part < kParts; ++part) {
+    tracked.table->visit_cut(*tracked.cut, part, kCutPieceRows, pack, flush);
+  }
+  if (!block.ids.empty()) write_block();
+  if (taken != tracked.cut->rows) {
+    throw Error("table '" + tracked.table->config().name + "': the cut has " + std::to_string(tracked.cut->rows) +
+                " rows, it handed out " + std::to_string(taken) + "; this is a defect");
   }
 }
 
@@ -226,9 +283,7 @@ void DeltaCollector::write_file(const std::string& path, const DeltaStamp& stamp
   file.append(length);
   append_checked(body, file);
   for (const auto& tracked : tables_) {
-    BlockWriter writer(*tracked->table, flavour_);
-    for (const RawRows& rows : tracked->blocks) writer.append(rows, file);
-    append_checked(std::as_bytes(std::span(tracked->gone)), file);
+    write_rows(*tracked, file);
   }
   append_checked(marks, file);
   file.finish();

@@ -14,6 +14,9 @@ using Refuse = std::function<void(std::size_t, const std::string&)>;
 
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint32_t kIsComplete = 1;
+// Values and optimizer state of a row: no optimizer keeps more than 15 words per column. Times the rows of a block,
+// this stays far below 2^64.
+constexpr std::uint64_t kMostRowBytes = std::uint64_t{kMostColumns} * 16 * sizeof(float);
 
 void put_text(std::vector<std::byte>& out, const std::string& text) {
   for (const char c : text) out.push_back(static_cast<std::byte>(c));
@@ -98,6 +101,7 @@ DeltaTable decode_table(Fields& fields) {
   table.turn = fields.next<std::uint64_t>();
   table.name = fields.text(name_bytes);
   table.slices.resize(fields.count(5 * sizeof(std::uint32_t)));
+  std::uint64_t row_bytes = 0;
   for (DeltaSlice& slice : table.slices) {
     slice.dim = fields.next<std::uint32_t>();
     slice.value_bytes = fields.next<std::uint32_t>();
@@ -105,6 +109,11 @@ DeltaTable decode_table(Fields& fields) {
     const auto kind_bytes = fields.next<std::uint32_t>();
     slice.scale = fields.next<float>();
     slice.kind = fields.text(kind_bytes);
+    row_bytes += std::uint64_t{slice.value_bytes} + slice.state_bytes;
+    if (slice.dim > kMostColumns || row_bytes > kMostRowBytes) {
+      fields.refuse("a row of table '" + table.name + "' has " + std::to_string(row_bytes) +
+                    " bytes or more, expected at most " + std::to_string(kMostRowBytes));
+    }
   }
   return table;
 }
@@ -202,7 +211,9 @@ DeltaHeader decode_delta_header(std::span<const std::byte> body, const Refuse& r
   header.flavour = static_cast<DeltaFlavour>(flavour);
   header.shard_index = fields.next<std::uint32_t>();
   header.shard_count = fields.next<std::uint32_t>();
-  if (header.shard_index >= header.shard_count) fields.refuse("there is no such shard");
+  if (header.shard_index >= header.shard_count)
+    fields.refuse("shard " + std::to_string(header.shard_index) + " of " + std::to_string(header.shard_count) +
+                  " does not exist");
   header.log = fields.next<std::uint64_t>();
   header.sequence = fields.next<std::uint64_t>();
   header.previous = fields.next<std::uint64_t>();

@@ -1,4 +1,4 @@
-// delta_format.h: what the writer and the reader of delta segments agree on. See delta_segment.h.
+// delta_format.h: constants and codecs shared by the writer and the reader of delta segments. See delta_segment.h.
 #pragma once
 
 #include <cstddef>

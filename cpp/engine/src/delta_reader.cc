@@ -53,7 +53,7 @@ std::uint64_t DeltaReader::read_header() {
   constexpr std::size_t kOpening = sizeof kDeltaMagic + sizeof(std::uint32_t);
   std::vector<std::byte> opening(kOpening);
   if (!file_.read_at(0, opening.data(), kOpening)) fail(0, "the file is cut off in its first bytes");
-  if (std::memcmp(opening.data(), kDeltaMagic, sizeof kDeltaMagic) != 0) fail(0, "this is no delta segment");
+  if (std::memcmp(opening.data(), kDeltaMagic, sizeof kDeltaMagic) != 0) fail(0, "the file is not a delta segment");
   const auto bytes = get<std::uint32_t>(opening.data() + sizeof kDeltaMagic);
   if (bytes > kMostHeaderBytes || kOpening + bytes + kCrcBytes > size_) {
     fail(sizeof kDeltaMagic, "the header is cut off, or its length was altered");
@@ -83,8 +83,8 @@ std::uint64_t DeltaReader::find_pieces(std::uint32_t number, std::uint64_t offse
     offset = end_of(blocks_.back());
   }
   if (upserts != table.upserts) {
-    fail(offset, "table '" + table.name + "' has " + std::to_string(upserts) + " rows, the header says " +
-                     std::to_string(table.upserts));
+    fail(offset, "table '" + table.name + "' has " + std::to_string(upserts) + " rows, expected the " +
+                     std::to_string(table.upserts) + " of the header");
   }
   if (table.tombstones == 0) return offset;
   if (table.tombstones > size_ / sizeof(std::int64_t)) fail(offset, "the file is cut off in its tombstones");
@@ -95,7 +95,7 @@ std::uint64_t DeltaReader::find_pieces(std::uint32_t number, std::uint64_t offse
 
 std::uint64_t DeltaReader::end_of(const Piece& piece) const {
   if (piece.offset + kCrcBytes > size_ || piece.bytes > size_ - piece.offset - kCrcBytes) {
-    fail(size_, "the file is cut off: what begins at byte " + std::to_string(piece.offset) + " is longer");
+    fail(size_, "the file is cut off: the piece at byte " + std::to_string(piece.offset) + " is longer");
   }
   return piece.offset + piece.bytes + kCrcBytes;
 }

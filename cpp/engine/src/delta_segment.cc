@@ -51,7 +51,7 @@ void check_tables(const std::string& path, const DeltaHeader& header, std::span<
     const bool is_serving = header.flavour == DeltaFlavour::kServing;
     if (is_serving && !table.schema().is_serving()) {
       throw SchemaMismatch("table '" + ours.name + "': the segment '" + path +
-                           "' is of the serving flavour, which no training can go on from; use a durable log");
+                           "' is of the serving flavour, which no training can resume from; use a durable log");
     }
     const std::vector<DeltaSlice> wanted = delta_slices(table, header.flavour);
     const auto agrees = [](const DeltaSlice& one, const DeltaSlice& other) {
@@ -65,7 +65,7 @@ void check_tables(const std::string& path, const DeltaHeader& header, std::span<
   }
 }
 
-// Changes one table as a segment says.
+// Applies a segment to one table.
 class TableReplay {
  public:
   TableReplay(const DeltaReader& segment, std::uint32_t number, Table& table, ShardFilter keep)
@@ -104,8 +104,8 @@ class TableReplay {
   void find_stale() {
     const DeltaHeader& header = segment_.header();
     bool are_all_ours = true;
-    for (std::size_t part = 0; part < kShards; ++part) {
-      for (const std::int64_t id : table_.shard_ids(part)) {
+    for (std::size_t part = 0; part < kParts; ++part) {
+      for (const std::int64_t id : table_.part_ids(part)) {
         const bool is_ours = static_cast<std::uint64_t>(id) % header.shard_count == header.shard_index;
         if (is_ours) stale_.push_back(id);
         are_all_ours = are_all_ours && is_ours;
@@ -129,7 +129,7 @@ class TableReplay {
     if (!upserted_.empty()) upserted_[number] = stored.ids;
     const RowSchema& schema = table_.schema();
     if (!is_decoded_ && keep_.count == 1 && !table_.config().skip_zero_rows) {
-      table_.import_rows(stored.ids, stored.times, stored.rows.data());
+      table_.import_rows(stored.ids, stored.times, stored.rows.data(), false);
       return;
     }
     kept = {};
@@ -154,7 +154,7 @@ class TableReplay {
       kept.times.push_back(stored.times[i]);
       kept.rows.insert(kept.rows.end(), bytes, bytes + row.size());
     }
-    table_.import_rows(kept.ids, kept.times, kept.rows.data());
+    table_.import_rows(kept.ids, kept.times, kept.rows.data(), false);
     if (!zeros.empty()) table_.erase(zeros);
   }
 

@@ -21,9 +21,7 @@
 
 namespace engine {
 
-[[noreturn]] inline void fail_io(const char* verb, const std::string& path) {
-  throw IoError(std::string("cannot ") + verb + " '" + path + "': " + std::strerror(errno));
-}
+[[noreturn]] inline void fail_io(const char* verb, const std::string& path) { throw IoError(verb, path, errno); }
 
 // A file to read from, anywhere in it.
 class InputFile {
@@ -66,9 +64,9 @@ class InputFile {
   int fd_;
 };
 
-// A new file to append to. Large writes go past the page cache where the file system allows it: nobody reads a snapshot
-// back soon, and the copy through the cache costs more than packing the rows does. What will be mapped soon goes
-// through it, in writes as large as huge pages, so that it lies there in such where the file system can.
+// A new file to append to. Large writes bypass the page cache where the file system allows it: no process reads a
+// snapshot back soon, and the copy through the cache costs more than packing the rows does. A file that will be mapped
+// soon goes through it, in writes as large as huge pages, so that it lies there in such where the file system can.
 class OutputFile {
  public:
   enum class Cache : std::uint8_t { kPast, kThrough };
@@ -103,9 +101,9 @@ class OutputFile {
     }
   }
 
-  // Writes what is left and waits until the disk has it all.
+  // Writes the rest of the buffer and waits until the disk has everything.
   void finish() {
-    // A write past the cache comes in whole sectors; what is too much is cut off again.
+    // A write past the cache comes in whole sectors; ftruncate removes the padding.
     const std::size_t whole = (filled_ + kAlignment - 1) / kAlignment * kAlignment;
     std::memset(buffer_.get() + filled_, 0, whole - filled_);
     flush(whole);

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "engine/error.h"
-#include "engine/shard.h"
+#include "engine/part.h"
 #include "row_columns.h"
 
 namespace engine {
@@ -80,11 +80,10 @@ ImageFooter decode_footer(std::span<const std::byte> bytes, std::uint32_t row_by
     throw SnapshotCorrupt("the rows are those of another table");
   }
   footer.layout.assign(its_layout.begin(), its_layout.end());
-  if (const auto parts = reader.number<std::uint32_t>(); parts != kShards || reader.left() != parts * kPartBytes) {
-    throw SnapshotCorrupt("the footer says that there are " + std::to_string(parts) + " parts; there must be " +
-                          std::to_string(kShards));
+  if (const auto parts = reader.number<std::uint32_t>(); parts != kParts || reader.left() != parts * kPartBytes) {
+    throw SnapshotCorrupt("the footer has " + std::to_string(parts) + " parts, expected " + std::to_string(kParts));
   }
-  for (std::size_t i = 0; i < kShards; ++i) {
+  for (std::size_t i = 0; i < kParts; ++i) {
     ImagePart part;
     part.rows = reader.number<std::uint64_t>();
     part.buckets = reader.number<std::uint64_t>();
@@ -125,7 +124,7 @@ void check_image_index(std::span<const Index::Bucket> buckets, std::uint64_t row
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(bucket.ids[filled]));
       const std::uint32_t home = Index::home_in(hash, count);
       const std::uint32_t distance = b >= home ? b - home : b + (count - home);
-      if (shard_of(hash) != part) fail_index(part, b, "an id belongs to another part");
+      if (part_of(hash) != part) fail_index(part, b, "an id belongs to another part");
       if (distance > run) fail_index(part, b, "an id stands where no search finds it");
       if (bucket.rows[filled] != ++seen) fail_index(part, b, "a row number is out of turn");
     }

@@ -1,4 +1,4 @@
-// image_format.h: what the bytes of a table image mean, and whether they may be believed; see engine/table_image.h.
+// image_format.h: the layout of a table image, and the checks of its footer and index; see engine/table_image.h.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct ImagePart {
 struct ImageFooter {
   std::uint32_t row_bytes = 0;
   std::int64_t max_time_s = 0;
-  std::vector<std::byte> layout;  // what the rows mean: two tables that can share an image have the same
+  std::vector<std::byte> layout;  // of the rows: two tables that can share an image have the same
   std::vector<ImagePart> parts;
 
   [[nodiscard]] std::uint64_t rows() const noexcept;
@@ -35,7 +35,7 @@ struct ImagePlace {
 };
 
 inline constexpr char kImageMagic[8] = {'M', 'N', 'L', 'T', 'I', 'M', 'G', '1'};
-// Sections begin at a multiple of this, the first of them right there: the magic has a line of its own.
+// Sections begin at a multiple of this, the first of them right there: the magic has a separate line.
 inline constexpr std::size_t kImageAlignment = kLineBytes;
 // The file ends with the footer's length, its checksum and the magic.
 inline constexpr std::size_t kImageTailBytes = 2 * sizeof(std::uint32_t) + sizeof kImageMagic;

@@ -19,7 +19,7 @@ std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
   const std::size_t needed = ids * 8 / (kWidth * 7) + 1;
   std::size_t buckets = std::max(grown, needed);
-  // What does not fill a huge page lies in small ones and costs page walks: a large index ends with a full one.
+  // Bytes beyond the last full huge page lie in small pages and cost page walks: a large index ends with a full one.
   constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
   if (buckets > 2 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
   return static_cast<std::uint32_t>(std::min(buckets, kMostBuckets));
@@ -32,7 +32,7 @@ std::size_t Index::growth_bytes(std::size_t more) const noexcept {
 bool Index::reserve(std::size_t more) {
   const std::uint32_t wanted = buckets_for(size_ + more);
   if (wanted == bucket_count_) return false;
-  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a shard holds at most 3.7e9 ids; split the table");
+  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a part holds at most 3.7e9 ids; split the table");
   rebuild(wanted);
   return true;
 }

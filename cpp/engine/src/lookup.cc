@@ -1,5 +1,5 @@
 // lookup.cc: batched reads. Blocks of ids go through fetch buckets -> find -> fetch rows -> read, each stage a loop of
-// its own: a loop that stores what it has just loaded makes the loads behind it wait, so no fetch shares a loop with
+// loop: a loop that stores the values it has just loaded makes later loads wait, so no fetch shares a loop with
 // it.
 #include <algorithm>
 #include <array>
@@ -47,14 +47,14 @@ void add_rows(float* out, std::span<const std::byte* const> rows, std::size_t fr
 }  // namespace
 
 // Holds all parts of a table for reading. In falling order: a write that waits for the turn of a lower part may hold a
-// higher one, so whoever takes several parts must not hold a lower one while waiting for a higher.
+// higher one, so a thread that takes several parts must not hold a lower one while waiting for a higher.
 class Table::ReadLock {
  public:
   explicit ReadLock(const Table& table) noexcept : table_(table) {
-    for (std::size_t part = kShards; part-- > 0;) table_.shards_[part]->mutex.lock_shared();
+    for (std::size_t part = kParts; part-- > 0;) table_.parts_[part]->mutex.lock_shared();
   }
   ~ReadLock() {
-    for (const auto& shard : table_.shards_) shard->mutex.unlock_shared();
+    for (const auto& part : table_.parts_) part->mutex.unlock_shared();
   }
   ReadLock(const ReadLock&) = delete;
   ReadLock& operator=(const ReadLock&) = delete;
@@ -71,15 +71,15 @@ void Table::find_rows(std::span<const std::int64_t> ids, const std::byte** rows)
     const std::int64_t* stride = ids.data() + begin;
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
-      homes[i] = shards_[shard_of(hash)]->index.home(hash);
+      homes[i] = parts_[part_of(hash)]->index.home(hash);
       prefetch(homes[i]);
     }
     std::size_t overflows = 0;
     for (std::size_t i = 0; i < count; ++i) {
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
-      const Shard& shard = *shards_[shard_of(hash)];
-      const std::uint32_t row = shard.index.row_in(homes[i], stride[i]);
-      rows[begin + i] = row == Index::kNoRow ? nullptr : shard.rows.at(row);
+      const Part& part = *parts_[part_of(hash)];
+      const std::uint32_t row = part.index.row_in(homes[i], stride[i]);
+      rows[begin + i] = row == Index::kNoRow ? nullptr : part.rows.at(row);
       // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
       overflowed[overflows] = static_cast<std::uint32_t>(i);
       overflows += row == Index::kNoRow && Index::is_full(homes[i]) ? 1 : 0;
@@ -88,9 +88,9 @@ void Table::find_rows(std::span<const std::int64_t> ids, const std::byte** rows)
     for (std::size_t k = 0; k < overflows; ++k) {
       const std::int64_t id = stride[overflowed[k]];
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-      const Shard& shard = *shards_[shard_of(hash)];
-      const Slot slot = shard.index.find(id, hash);
-      if (slot != kNoSlot) rows[begin + overflowed[k]] = shard.rows.at(shard.index.row(slot));
+      const Part& part = *parts_[part_of(hash)];
+      const Slot slot = part.index.find(id, hash);
+      if (slot != kNoSlot) rows[begin + overflowed[k]] = part.rows.at(part.index.row(slot));
     }
   }
 }
@@ -168,7 +168,7 @@ void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
     find_rows(bags.ids.subspan(first, count), rows.data());
     with_width(dim, [&](auto width) { read_block(job, {unit, end}, first, {rows.data(), count}, width); });
     first += count;
-    // A bag that goes on in the next block is met again there.
+    // A bag that continues in the next block is handled there too.
     unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
   }
   if (bags.pooling == Pooling::kMean) {
@@ -214,13 +214,13 @@ RawRows Table::raw_rows(std::span<const std::int64_t> ids) const {
   const std::size_t row_bytes = schema_.row_bytes();
   for (const std::int64_t id : ids) {
     const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-    const Shard& shard = *shards_[shard_of(hash)];
-    const std::shared_lock lock(shard.mutex);
-    const Slot slot = shard.index.find(id, hash);
+    const Part& part = *parts_[part_of(hash)];
+    const std::shared_lock lock(part.mutex);
+    const Slot slot = part.index.find(id, hash);
     if (slot == kNoSlot) continue;
-    const std::byte* row = shard.rows.at(shard.index.row(slot));
+    const std::byte* row = part.rows.at(part.index.row(slot));
     found.ids.push_back(id);
-    found.times.push_back(shard.index.time(slot));
+    found.times.push_back(part.index.time(slot));
     found.rows.insert(found.rows.end(), row, row + row_bytes);
   }
   return found;

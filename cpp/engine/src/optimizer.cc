@@ -37,7 +37,7 @@ class RuleOptimizer final : public Optimizer {
   [[nodiscard]] std::vector<StateField> state_fields() const override { return fields_; }
   void init(float* state) const noexcept override { rule_.init(state, dim_); }
 
-  // Copies whose address nobody has can stay in registers while rows are written.
+  // Copies whose address is not taken can stay in registers while rows are written.
   void step(const RowBatch& rows, const StepArgs& given) const noexcept override {
     const RowBatch batch = rows;
     const StepArgs args = given;
@@ -55,7 +55,7 @@ class RuleOptimizer final : public Optimizer {
   std::vector<StateField> fields_;
 };
 
-// A wrapper has the state of what it wraps, and steps a block of rows at a time so that they stay in cache
+// A wrapper has the state of the wrapped optimizer, and steps a block of rows at a time so that they stay in cache
 // between the wrapped step and its own work.
 class Wrapper : public Optimizer {
  public:

@@ -13,7 +13,8 @@ namespace engine {
 
 namespace {
 
-// From here on memory comes from the kernel and goes back to it at once; the heap would keep what a part outgrew.
+// From here on memory comes from the kernel and returns to it immediately; the heap would keep blocks that a part
+// outgrew.
 constexpr std::size_t kMapFromBytes = std::size_t{64} << 10;
 constexpr std::size_t kArenaBlockBytes = std::size_t{32} << 20;
 
@@ -24,7 +25,7 @@ std::byte* map(std::size_t bytes) {
 }
 
 std::byte* map_huge(std::size_t bytes) {
-  // Map a huge page more than asked for, then give back what lies outside the aligned range.
+  // Map a huge page more than asked for, then unmap the bytes outside the aligned range.
   std::byte* begin = map(bytes + kHugePageBytes);
   const std::size_t past = reinterpret_cast<std::uintptr_t>(begin) % kHugePageBytes;
   const std::size_t skipped = past == 0 ? 0 : kHugePageBytes - past;

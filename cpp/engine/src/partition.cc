@@ -12,7 +12,7 @@ constexpr std::size_t kPieceIds = 16384;
 struct Piece {
   std::size_t call;
   UnitRange units;
-  std::array<std::size_t, kShards> next{};  // first a count, then the place of the next occurrence
+  std::array<std::size_t, kParts> next{};  // first a count, then the place of the next occurrence
 };
 
 struct Scratch {
@@ -21,11 +21,25 @@ struct Scratch {
   std::vector<Reused<std::uint32_t>> targets;
 };
 
+Scratch& thread_scratch() noexcept {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
 }  // namespace
 
+std::size_t partition_scratch_bytes() noexcept {
+  const Scratch& scratch = thread_scratch();
+  std::size_t bytes = 0;
+  for (const auto& ids : scratch.ids) bytes += ids.bytes();
+  for (const auto& targets : scratch.targets) bytes += targets.bytes();
+  return bytes;
+}
+
+void release_partition_scratch() noexcept { thread_scratch() = Scratch(); }
+
 std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool) {
-  static thread_local Scratch of_this_thread;
-  Scratch& scratch = of_this_thread;  // the workers must write to the caller's, not to their own
+  Scratch& scratch = thread_scratch();  // the workers must write to the caller's, not to their own
   if (scratch.ids.size() < calls.size()) {
     scratch.ids.resize(calls.size());
     scratch.targets.resize(calls.size());
@@ -39,7 +53,7 @@ std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool) {
   pool.run(pieces.size(), [&](std::size_t i) {
     Piece& piece = pieces[i];
     calls[piece.call].for_each(piece.units.begin, piece.units.end, [&](std::int64_t id, std::uint32_t) {
-      ++piece.next[shard_of(mix(static_cast<std::uint64_t>(id)))];
+      ++piece.next[part_of(mix(static_cast<std::uint64_t>(id)))];
     });
   });
 
@@ -48,7 +62,7 @@ std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool) {
     while (last < pieces.size() && pieces[last].call == call) ++last;
     Partition& result = scratch.partitions[call];
     std::size_t total = 0;
-    for (std::size_t part = 0; part < kShards; ++part) {
+    for (std::size_t part = 0; part < kParts; ++part) {
       result.begin[part] = total;
       for (std::size_t i = first; i < last; ++i) {
         const std::size_t count = pieces[i].next[part];
@@ -56,7 +70,7 @@ std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool) {
         total += count;
       }
     }
-    result.begin[kShards] = total;
+    result.begin[kParts] = total;
     result.ids = scratch.ids[call].get(total);
     result.targets = scratch.targets[call].get(total);
     first = last;
@@ -65,9 +79,9 @@ std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool) {
   pool.run(pieces.size(), [&](std::size_t i) {
     Piece& piece = pieces[i];
     const Partition& result = scratch.partitions[piece.call];
-    std::array<std::size_t, kShards> next = piece.next;
+    std::array<std::size_t, kParts> next = piece.next;
     calls[piece.call].for_each(piece.units.begin, piece.units.end, [&](std::int64_t id, std::uint32_t target) {
-      const std::size_t at = next[shard_of(mix(static_cast<std::uint64_t>(id)))]++;
+      const std::size_t at = next[part_of(mix(static_cast<std::uint64_t>(id)))]++;
       result.ids[at] = id;
       result.targets[at] = target;
     });

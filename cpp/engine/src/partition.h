@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "engine/bags.h"
+#include "engine/part.h"
 #include "engine/pool.h"
-#include "engine/shard.h"
 
 namespace engine {
 
-// Memory that is reused from call to call and never shrinks. Its content is not kept when it grows.
+// Memory that is reused from call to call, until it is released. Its content is not kept when it grows.
 template <class T>
 class Reused {
  public:
@@ -24,6 +24,11 @@ class Reused {
       capacity_ = count;
     }
     return data_.get();
+  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * sizeof(T); }
+  void release() noexcept {
+    data_.reset();
+    capacity_ = 0;
   }
 
  private:
@@ -44,10 +49,14 @@ struct Partition {
 
   std::int64_t* ids = nullptr;
   std::uint32_t* targets = nullptr;
-  std::array<std::size_t, kShards + 1> begin{};
+  std::array<std::size_t, kParts + 1> begin{};
 };
 
-// Partitions many calls at once. The result lives until this thread's next call.
+// Partitions many calls together. The result lives until this thread's next call.
 std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool);
+
+// Memory that this thread keeps for its next partition; and gives it back.
+std::size_t partition_scratch_bytes() noexcept;
+void release_partition_scratch() noexcept;
 
 }  // namespace engine

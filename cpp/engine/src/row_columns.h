@@ -86,7 +86,7 @@ inline void unpack_columns(std::span<const Column> columns, std::size_t count, c
   times.resize(count);
   rows.resize(count * row_bytes);
   if (count == 0) return;
-  // What lies between the columns of a row is zero, so that equal rows are equal bytes.
+  // Bytes between the columns of a row are zero, so that equal rows are equal bytes.
   const std::size_t filled = stored_row_bytes(columns) - sizeof(std::int64_t) - sizeof(std::uint32_t);
   if (filled < row_bytes) std::memset(rows.data(), 0, rows.size());
   std::memcpy(ids.data(), at, count * sizeof(std::int64_t));

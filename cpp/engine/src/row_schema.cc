@@ -3,18 +3,36 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
 
 #include "engine/error.h"
 #include "engine/hash.h"
 
 namespace engine {
 
+namespace {
+
+// Before any slice is made: an initializer or optimizer of a huge width would take the memory itself.
+void check_widths(std::span<const SliceConfig> slices) {
+  std::uint64_t columns = 0;
+  for (const SliceConfig& config : slices) {
+    if (config.dim == 0) throw ConfigError("a slice's dim is 0, expected 1 or more");
+    columns += config.dim;
+    if (columns > kMostColumns) {
+      throw ConfigError("the slices of a table have " + std::to_string(columns) +
+                        " columns or more, expected at most " + std::to_string(kMostColumns) + "; split the table");
+    }
+  }
+}
+
+}  // namespace
+
 RowSchema::RowSchema(std::span<const SliceConfig> slices, std::uint64_t seed, bool is_serving)
     : seed_(seed), is_serving_(is_serving) {
   if (slices.empty()) throw ConfigError("a table needs at least one slice");
+  check_widths(slices);
   std::size_t bytes = 0;
   for (const SliceConfig& config : slices) {
-    if (config.dim == 0) throw ConfigError("a slice's dim must be positive, got 0");
     Slice slice{.dim = config.dim,
                 .optimizer_kind = config.optimizer.kind,
                 .value_offset = dim_,

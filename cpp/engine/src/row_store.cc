@@ -48,7 +48,7 @@ void RowStore::reserve(std::size_t more) {
   const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
   const std::size_t wanted = capacity_for(end_ + fresh);
   if (wanted == capacity_) return;
-  if (wanted >= kNone) throw CapacityExceeded("a shard holds at most 4.2e9 rows; split the table");
+  if (wanted >= kNone) throw CapacityExceeded("a part holds at most 4.2e9 rows; split the table");
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (capacity_ < slab_rows) {
     const bool is_full_size = wanted >= slab_rows;

@@ -1,4 +1,4 @@
-// settings.h: reads the numbers of a PartConfig once each, and refuses what is missing, bad or unknown.
+// settings.h: reads the numbers of a PartConfig once each, and refuses missing, bad and unknown ones.
 #pragma once
 
 #include <cmath>
@@ -66,7 +66,7 @@ class Settings {
   double read(const std::string& name) {
     const auto found = config_.settings.find(name);
     if (found == config_.settings.end()) refuse(name, "is missing");
-    // Everything is used as float in the end: what overflows there is as bad as infinity.
+    // Every number becomes a float in the end: one that overflows there is as bad as infinity.
     if (!(std::abs(found->second) <= std::numeric_limits<float>::max())) refuse(name, "must be finite");
     read_.insert(name);
     return found->second;

@@ -56,7 +56,7 @@ SlidingCounter::Place SlidingCounter::place_of(std::int64_t id) const noexcept {
   return {home, static_cast<std::uint32_t>(hash << 16)};
 }
 
-// The first cell on the id's way that is empty or already its own; null when there is none.
+// The first cell on the id's way that is empty or holds the id; null when no cell is.
 std::uint32_t* SlidingCounter::usable_cell(const Split& split, const Place& place) const noexcept {
   for (std::uint64_t i = 0; i < kMaxProbe; ++i) {
     std::uint32_t* cell = split.cells.get() + place.home + i;  // home + 64 is within the cells, so nothing wraps
@@ -65,7 +65,7 @@ std::uint32_t* SlidingCounter::usable_cell(const Split& split, const Place& plac
   return nullptr;
 }
 
-// What the splits behind the head remember of an id.
+// The count of an id in the splits behind the head.
 std::uint32_t SlidingCounter::count_behind(const Place& place) const noexcept {
   const std::uint64_t window = std::min<std::uint64_t>(head_increment_, splits_.size() - kForwardWindow);
   for (std::uint64_t back = 1; back <= window; ++back) {

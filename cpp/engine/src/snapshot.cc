@@ -121,9 +121,7 @@ class PartWriter {
     file_.append(tail);
     file_.finish();
     failpoint("snapshot.part_written");
-    if (::rename(temporary_.c_str(), path_.c_str()) != 0) {
-      throw IoError("cannot rename '" + temporary_ + "' to '" + path_ + "': " + std::strerror(errno));
-    }
+    if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail_io("rename a temporary file to", path_);
     is_done_ = true;
     return {.path = path_, .bytes = file_.size(), .rows = rows_};
   }
@@ -151,8 +149,8 @@ class PartReader {
       : file_(expected.path), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
     const std::uint64_t size = file_.size();
     if (size != expected.bytes) {
-      fail(std::min(size, expected.bytes),
-           "the file has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(expected.bytes));
+      fail(std::min(size, expected.bytes), "the file has " + std::to_string(size) + " bytes, expected " +
+                                               std::to_string(expected.bytes) + " by the manifest");
     }
     const std::uint64_t first_block = check_opening(header_body(schema, generation, part, parts));
     list_blocks(first_block, size, expected.rows);
@@ -193,7 +191,7 @@ class PartReader {
   [[nodiscard]] std::uint64_t check_opening(const std::vector<std::byte>& wanted) const {
     std::vector<std::byte> opening(sizeof kMagic + sizeof(std::uint32_t));
     if (!file_.read_at(0, opening.data(), opening.size())) fail(0, "the file is cut off in its first bytes");
-    if (std::memcmp(opening.data(), kMagic, sizeof kMagic) != 0) fail(0, "this is no part of a table snapshot");
+    if (std::memcmp(opening.data(), kMagic, sizeof kMagic) != 0) fail(0, "the file is not a part of a table snapshot");
     const auto bytes = get<std::uint32_t>(opening.data() + sizeof kMagic);
     if (bytes > kMostHeaderBytes) fail(sizeof kMagic, "the header claims " + std::to_string(bytes) + " bytes");
     std::vector<std::byte> body(bytes + sizeof(std::uint32_t));
@@ -238,7 +236,7 @@ class PartReader {
     }
     if (get<std::uint64_t>(tail.data() + 4) != rows || get<std::uint64_t>(tail.data() + 12) != blocks_.size() ||
         rows != expected_rows) {
-      fail(offset, "the file holds " + std::to_string(rows) + " rows, its tail or the manifest says otherwise");
+      fail(offset, "the file holds " + std::to_string(rows) + " rows, its tail or the manifest expects another number");
     }
   }
 
@@ -292,10 +290,10 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
     writers.run(paths.size(), [&](std::size_t i) {
       PartWriter writer(table.schema(), paths[i],
                         header_body(table.schema(), generation, first + static_cast<std::uint32_t>(i), count));
-      for (std::size_t shard = 0; shard < kShards; ++shard) {
-        if (shard * paths.size() / kShards != i) continue;
+      for (std::size_t part = 0; part < kParts; ++part) {
+        if (part * paths.size() / kParts != i) continue;
         table.visit_cut(
-            cut, shard, kBlockRows, [&](const Table::CutRows& rows) { writer.pack(rows); }, [&] { writer.flush(); });
+            cut, part, kBlockRows, [&](const Table::CutRows& rows) { writer.pack(rows); }, [&] { writer.flush(); });
       }
       parts[i] = writer.finish();
     });
@@ -333,7 +331,8 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
         ++count;
       }
     }
-    table.import_rows({rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data());
+    // The caller restores the clock: a row may be stamped later than it.
+    table.import_rows({rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data(), false);
     taken.fetch_add(count, std::memory_order_relaxed);
   });
   return taken;

@@ -9,6 +9,8 @@
 #include "engine/error.h"
 #include "engine/fid.h"
 #include "engine/table_image.h"
+#include "part_update.h"
+#include "partition.h"
 #include "rows.h"
 
 namespace engine {
@@ -43,13 +45,13 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
       arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
-      // Whoever writes to a serving table has decided already: nobody is turned away there.
+      // The writer of a serving table has admitted its ids already: a serving table has no filter.
       thresholds_(config_.is_serving ? std::vector<std::uint32_t>() : by_slot(config_.slot_thresholds, 0)),
       expire_days_(by_slot(config_.slot_expire_days, config_.expire_days)),
       scales_(std::make_unique<std::atomic<float>[]>(config_.slices.size())) {
   if (!thresholds_.empty()) filter_ = make_filter(config_.admission, table_seed(config_));
-  shards_.reserve(kShards);
-  for (std::size_t i = 0; i < kShards; ++i) shards_.push_back(std::make_unique<Shard>(schema_.row_bytes(), &arena_));
+  parts_.reserve(kParts);
+  for (std::size_t i = 0; i < kParts; ++i) parts_.push_back(std::make_unique<Part>(schema_.row_bytes(), &arena_));
   for (std::size_t k = 0; k < config_.slices.size(); ++k) scales_[k] = schema_.slices()[k].compressor->initial_scale();
 }
 
@@ -57,26 +59,73 @@ Table::~Table() = default;
 
 // In falling order, as every hold of several parts: see ReadLock.
 void Table::lock_all() noexcept {
-  for (std::size_t part = kShards; part-- > 0;) shards_[part]->mutex.lock();
+  for (std::size_t part = kParts; part-- > 0;) parts_[part]->mutex.lock();
 }
 
 void Table::unlock_all() noexcept {
-  for (const auto& shard : shards_) shard->mutex.unlock();
+  for (const auto& part : parts_) part->mutex.unlock();
 }
 
-std::size_t Table::evict(std::int64_t now_s) {
+void Table::check_expiry(std::int64_t now_s) {
+  const std::int64_t accepted_s = accepted_clock_s_.load(std::memory_order_relaxed);
+  if (!forces_expiry_.load(std::memory_order_relaxed)) {
+    // Ids are spread over the parts by their hash, so one part of a large table is a fair sample of it.
+    const ExpiryCount sample = count_expiry(0, accepted_s, now_s);
+    if (sample.alive < kLeastGuardedRows || sample.share() > kMostExpiredShare * 0.9) {
+      std::array<ExpiryCount, kParts> counts;
+      pool_->run(kParts, [&](std::size_t part) { counts[part] = count_expiry(part, accepted_s, now_s); });
+      ExpiryCount all;
+      for (const ExpiryCount& count : counts) {
+        all.alive += count.alive;
+        all.expired += count.expired;
+      }
+      if (all.alive >= kLeastGuardedRows && all.share() > kMostExpiredShare) {
+        throw ExpiryRefused("table '" + config_.name + "': the clock " + std::to_string(now_s) + " drops " +
+                            std::to_string(all.expired) + " of " + std::to_string(all.alive) +
+                            " rows, expected at most " + std::to_string(static_cast<int>(kMostExpiredShare * 100)) +
+                            " %; check the event times, or force it (force_expiry). Nothing was changed");
+      }
+    }
+  }
+  accept_clock(now_s);
+}
+
+Table::ExpiryCount Table::count_expiry(std::size_t number, std::int64_t accepted_s, std::int64_t now_s) const {
+  const Part& part = *parts_[number];
+  const std::shared_lock lock(part.mutex);
+  ExpiryCount count;
+  part.index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t time) {
+    if (accepted_s != 0 && is_expired(id, time, accepted_s)) return;
+    ++count.alive;
+    count.expired += is_expired(id, time, now_s) ? 1 : 0;
+  });
+  return count;
+}
+
+void Table::accept_clock(std::int64_t time_s) noexcept {
+  std::int64_t accepted = accepted_clock_s_.load(std::memory_order_relaxed);
+  while (accepted < time_s && !accepted_clock_s_.compare_exchange_weak(accepted, time_s, std::memory_order_relaxed)) {
+  }
+}
+
+std::size_t Table::evict(std::int64_t now_s, bool force) {
+  if (force) {
+    accept_clock(now_s);
+  } else {
+    check_expiry(now_s);
+  }
   std::atomic<std::size_t> evicted{0};
-  pool_->run(kShards, [&](std::size_t part) {
-    Shard& shard = *shards_[part];
-    const std::unique_lock lock(shard.mutex);
+  pool_->run(kParts, [&](std::size_t number) {
+    Part& part = *parts_[number];
+    const std::unique_lock lock(part.mutex);
     std::vector<std::int64_t> expired;
-    shard.index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t time) {
+    part.index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t time) {
       if (is_expired(id, time, now_s)) expired.push_back(id);
     });
     for (const std::int64_t id : expired) {
-      remove(shard, shard.index.find(id, mix(static_cast<std::uint64_t>(id))), Removal::Reason::kExpired, now_s);
+      remove(part, part.index.find(id, mix(static_cast<std::uint64_t>(id))), Removal::Reason::kExpired, now_s);
     }
-    if (!expired.empty()) shard.index.shrink();
+    if (!expired.empty()) part.index.shrink();
     evicted.fetch_add(expired.size(), std::memory_order_relaxed);
   });
   rows_evicted_.fetch_add(evicted, std::memory_order_relaxed);
@@ -84,26 +133,27 @@ std::size_t Table::evict(std::int64_t now_s) {
 }
 
 void Table::clear() {
-  no_cut_.acquire();  // a running snapshot still needs the rows
+  forbid_cuts();  // a running snapshot or segment still needs the rows
   lock_all();
-  for (const auto& shard : shards_) {
-    shard->index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) {
-      if (is_tracking_.load(std::memory_order_relaxed)) touch(*shard, id, row);
+  for (const auto& part : parts_) {
+    part->index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) {
+      if (is_tracking_.load(std::memory_order_relaxed)) touch(*part, id, row);
     });
-    shard->index.clear();
-    shard->rows.clear();
-    shard->touched.rows.clear();
-    shard->removals.clear();
-    shard->removal_count = 0;
+    part->index.clear();
+    part->rows.clear();
+    part->touched.rows.clear();
+    part->removals.clear();
+    part->removal_count = 0;
   }
   arena_.clear();
   image_.reset();
   if (filter_) filter_->clear();
   max_time_s_ = 0;
+  accepted_clock_s_ = 0;
   turn_ = 0;
   for (std::size_t k = 0; k < config_.slices.size(); ++k) scales_[k] = schema_.slices()[k].compressor->initial_scale();
   unlock_all();
-  no_cut_.release();
+  for (auto& no_cut : no_cut_) no_cut.release();
 }
 
 bool Table::is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept {
@@ -117,17 +167,18 @@ std::uint32_t Table::threshold_of(std::int64_t id) const noexcept {
 
 // --- bookkeeping of changes; the part is locked for writing ---
 
-void Table::preserve(Shard& shard, std::int64_t id, std::uint32_t row, std::uint32_t time) const {
-  Preimages& preimages = *shard.preimages;
-  if (preimages.settled.test(row)) return;
-  preimages.settled.set(row);
-  const std::byte* bytes = shard.rows.at(row);
-  preimages.entries.push_back({id, time});
-  preimages.rows.insert(preimages.rows.end(), bytes, bytes + schema_.row_bytes());
+void Table::preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const {
+  for (const auto& preimages : part.preimages) {
+    if (!preimages || preimages->settled.test(row)) continue;
+    preimages->settled.set(row);
+    const std::byte* bytes = part.rows.at(row);
+    preimages->entries.push_back({id, time});
+    preimages->rows.insert(preimages->rows.end(), bytes, bytes + schema_.row_bytes());
+  }
 }
 
-void Table::touch(Shard& shard, std::int64_t id, std::uint32_t row) {
-  TouchedIds& touched = shard.touched;
+void Table::touch(Part& part, std::int64_t id, std::uint32_t row) {
+  TouchedIds& touched = part.touched;
   const std::uint64_t generation = touched_generation_.load(std::memory_order_relaxed);
   if (touched.generation != generation) {
     touched.ids.clear();
@@ -146,24 +197,24 @@ void Table::touch(Shard& shard, std::int64_t id, std::uint32_t row) {
   }
 }
 
-void Table::remove(Shard& shard, Slot slot, Removal::Reason reason, std::int64_t now_s) {
-  const std::int64_t id = shard.index.id(slot);
-  const std::uint32_t row = shard.index.row(slot);
-  const std::uint32_t time = shard.index.time(slot);
-  if (shard.preimages) preserve(shard, id, row, time);
+void Table::remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s) {
+  const std::int64_t id = part.index.id(slot);
+  const std::uint32_t row = part.index.row(slot);
+  const std::uint32_t time = part.index.time(slot);
+  if (part.has_preimages()) preserve(part, id, row, time);
   if (is_tracking_.load(std::memory_order_relaxed)) {
-    touch(shard, id, row);
-    shard.touched.rows.reset(row);  // the next id in this row is another one
+    touch(part, id, row);
+    part.touched.rows.reset(row);  // the next id in this row is another one
   }
   const Removal removal{.id = id, .now_s = now_s, .updated_s = time, .reason = reason};
-  if (shard.removals.size() < kRemovalsKept) {
-    shard.removals.push_back(removal);
+  if (part.removals.size() < kRemovalsKept) {
+    part.removals.push_back(removal);
   } else {
-    shard.removals[shard.removal_count % kRemovalsKept] = removal;
+    part.removals[part.removal_count % kRemovalsKept] = removal;
   }
-  ++shard.removal_count;
-  shard.index.erase(slot);
-  shard.rows.free(row);
+  ++part.removal_count;
+  part.index.erase(slot);
+  part.rows.free(row);
 }
 
 std::vector<std::int64_t> Table::drain_touched() {
@@ -171,10 +222,10 @@ std::vector<std::int64_t> Table::drain_touched() {
   lock_all();
   const bool was_tracking = is_tracking_.exchange(true);
   const std::uint64_t generation = touched_generation_.load();
-  for (const auto& shard : shards_) {
-    TouchedIds& touched = shard->touched;
+  for (const auto& part : parts_) {
+    TouchedIds& touched = part->touched;
     if (!was_tracking) {
-      shard->index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t) { ids.push_back(id); });
+      part->index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t) { ids.push_back(id); });
     } else if (touched.generation == generation) {
       ids.insert(ids.end(), touched.ids.begin(), touched.ids.end());
     }
@@ -189,12 +240,12 @@ std::vector<std::int64_t> Table::drain_touched() {
 
 // --- raw rows ---
 
-std::vector<std::int64_t> Table::shard_ids(std::size_t part) const {
-  const Shard& shard = *shards_[part];
-  const std::shared_lock lock(shard.mutex);
+std::vector<std::int64_t> Table::part_ids(std::size_t number) const {
+  const Part& part = *parts_[number];
+  const std::shared_lock lock(part.mutex);
   std::vector<std::pair<std::uint32_t, std::int64_t>> by_row;
-  by_row.reserve(shard.index.size());
-  shard.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { by_row.emplace_back(row, id); });
+  by_row.reserve(part.index.size());
+  part.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { by_row.emplace_back(row, id); });
   std::sort(by_row.begin(), by_row.end());
   std::vector<std::int64_t> ids(by_row.size());
   std::transform(by_row.begin(), by_row.end(), ids.begin(), [](const auto& entry) { return entry.second; });
@@ -202,11 +253,11 @@ std::vector<std::int64_t> Table::shard_ids(std::size_t part) const {
 }
 
 void Table::reserve(std::size_t ids) {
-  pool_->run(kShards, [&](std::size_t part) {
-    Shard& shard = *shards_[part];
-    const std::unique_lock lock(shard.mutex);
-    const std::size_t share = ids / kShards;
-    if (share > shard.index.size()) shard.index.reserve(share - shard.index.size());
+  pool_->run(kParts, [&](std::size_t number) {
+    Part& part = *parts_[number];
+    const std::unique_lock lock(part.mutex);
+    const std::size_t share = ids / kParts;
+    if (share > part.index.size()) part.index.reserve(share - part.index.size());
   });
 }
 
@@ -218,10 +269,10 @@ void Table::adopt(std::unique_ptr<const TableImage> image) {
   lock_all();
   image_ = std::move(image);
   try {
-    for (std::size_t part = 0; part < kShards; ++part) {
+    for (std::size_t part = 0; part < kParts; ++part) {
       const TableImage::Part& from = image_->parts()[part];
-      shards_[part]->rows.adopt(from.rows, from.count);
-      shards_[part]->index.adopt(from.buckets, from.count);
+      parts_[part]->rows.adopt(from.rows, from.count);
+      parts_[part]->index.adopt(from.buckets, from.count);
     }
   } catch (...) {
     unlock_all();
@@ -229,15 +280,15 @@ void Table::adopt(std::unique_ptr<const TableImage> image) {
     throw;
   }
   unlock_all();
-  see_time(image_->max_time_s());
+  force_clock(image_->max_time_s());
 }
 
 void Table::copy_to(Table& other) const {
   const std::size_t from_bytes = schema_.row_bytes();
   const std::size_t to_bytes = other.schema_.row_bytes();
   std::vector<float> values(schema_.dim());
-  for (std::size_t part = 0; part < kShards; ++part) {
-    const RawRows from = raw_rows(shard_ids(part));
+  for (std::size_t part = 0; part < kParts; ++part) {
+    const RawRows from = raw_rows(part_ids(part));
     RawRows to;
     for (std::size_t i = 0; i < from.ids.size(); ++i) {
       schema_.get(from.rows.data() + i * from_bytes, values.data());
@@ -247,17 +298,18 @@ void Table::copy_to(Table& other) const {
       to.rows.resize(to.rows.size() + to_bytes);
       other.schema_.set(to.rows.data() + to.rows.size() - to_bytes, values.data());
     }
-    other.import_rows(to.ids, to.times, to.rows.data());
+    other.import_rows(to.ids, to.times, to.rows.data(), false);
   }
+  other.force_clock(max_time_s());
 }
 
 // --- figures ---
 
 std::size_t Table::size() const {
   std::size_t total = 0;
-  for (const auto& shard : shards_) {
-    const std::shared_lock lock(shard->mutex);
-    total += shard->index.size();
+  for (const auto& part : parts_) {
+    const std::shared_lock lock(part->mutex);
+    total += part->index.size();
   }
   return total;
 }
@@ -265,23 +317,46 @@ std::size_t Table::size() const {
 std::size_t Table::memory_bytes() const {
   std::size_t total = sizeof(Table) + (thresholds_.size() + expire_days_.size()) * sizeof(std::uint32_t);
   if (filter_) total += filter_->memory_bytes();
-  for (const auto& shard : shards_) {
-    const std::shared_lock lock(shard->mutex);
-    total += sizeof(Shard) + shard->index.memory_bytes() + shard->rows.memory_bytes() +
-             shard->touched.ids.capacity() * sizeof(std::int64_t) + shard->touched.rows.memory_bytes() +
-             shard->removals.capacity() * sizeof(Removal);
-    if (shard->preimages) {
-      total += shard->preimages->rows.capacity() + shard->preimages->settled.memory_bytes() +
-               shard->preimages->entries.capacity() * sizeof(Preimages::Entry);
+  for (const auto& part : parts_) {
+    const std::shared_lock lock(part->mutex);
+    total += sizeof(Part) + part->index.memory_bytes() + part->rows.memory_bytes() +
+             part->touched.ids.capacity() * sizeof(std::int64_t) + part->touched.rows.memory_bytes() +
+             part->removals.capacity() * sizeof(Removal);
+    for (const auto& preimages : part->preimages) {
+      if (!preimages) continue;
+      total += preimages->rows.capacity() + preimages->settled.memory_bytes() +
+               preimages->entries.capacity() * sizeof(Preimages::Entry);
     }
   }
+  if (image_) total += image_->index_bytes();
   return total;
 }
 
-void Table::see_time(std::int64_t time_s) noexcept {
+void Table::force_clock(std::int64_t time_s) noexcept {
   std::int64_t seen = max_time_s_.load(std::memory_order_relaxed);
   while (seen < time_s && !max_time_s_.compare_exchange_weak(seen, time_s, std::memory_order_relaxed)) {
   }
+}
+
+void Table::advance_clock(std::int64_t time_s) noexcept {
+  const std::int64_t seen = max_time_s();
+  force_clock(seen == 0 ? time_s : std::min(time_s, seen + kMostClockStepS));
+}
+
+// Never waits for one use while it holds the other: a delta writer takes both, one after the other.
+void Table::forbid_cuts() noexcept {
+  for (std::size_t first = 0;; first = 1 - first) {
+    no_cut_[first].acquire();
+    if (no_cut_[1 - first].try_acquire()) return;
+    no_cut_[first].release();
+  }
+}
+
+std::size_t Table::thread_scratch_bytes() noexcept { return partition_scratch_bytes() + update_scratch_bytes(); }
+
+void Table::release_thread_scratch() noexcept {
+  release_partition_scratch();
+  release_update_scratch();
 }
 
 TableStats Table::stats() const noexcept {
@@ -302,7 +377,8 @@ void Table::restore_extras(const Cut& cut) {
     throw SnapshotCorrupt("table '" + config_.name + "' has " + std::to_string(config_.slices.size()) +
                           " slices, the snapshot has scales for " + std::to_string(cut.scales.size()));
   }
-  see_time(cut.max_time_s);
+  force_clock(cut.max_time_s);
+  accept_clock(cut.max_time_s);
   turn_ = cut.turn;
   for (std::size_t k = 0; k < cut.scales.size(); ++k) scales_[k] = cut.scales[k];
   if (filter_ && !cut.filter.empty()) filter_->load(cut.filter.data(), cut.filter.size());
@@ -314,22 +390,22 @@ void Table::merge_filter(std::span<const std::byte> state) {
 
 std::string Table::explain(std::int64_t id) const {
   const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-  const Shard& shard = *shards_[shard_of(hash)];
-  const std::shared_lock lock(shard.mutex);
-  const std::string who = "id " + std::to_string(id) + " (slot " + std::to_string(slot_v2(id)) + ") ";
+  const Part& part = *parts_[part_of(hash)];
+  const std::shared_lock lock(part.mutex);
+  const std::string subject = "id " + std::to_string(id) + " (slot " + std::to_string(slot_v2(id)) + ") ";
   const std::uint32_t days = expire_days_.empty() ? config_.expire_days : expire_days_[slot_v2(id)];
-  const Slot slot = shard.index.find(id, hash);
+  const Slot slot = part.index.find(id, hash);
   if (slot != kNoSlot) {
-    const std::uint32_t time = shard.index.time(slot);
-    std::string text = who + "is present: last updated at " + std::to_string(time) + ", expires at " +
+    const std::uint32_t time = part.index.time(slot);
+    std::string text = subject + "is present: last updated at " + std::to_string(time) + ", expires at " +
                        std::to_string(time + static_cast<std::int64_t>(days) * kDaySeconds);
     if (is_expired(id, time, max_time_s())) text += " (already expired; the next evict removes it)";
     return text;
   }
   const std::uint32_t threshold = threshold_of(id);
-  std::string text = who + "is absent: ";
-  for (std::size_t back = 0; back < shard.removals.size(); ++back) {
-    const Removal& removal = shard.removals[(shard.removal_count - 1 - back) % kRemovalsKept];
+  std::string text = subject + "is absent: ";
+  for (std::size_t back = 0; back < part.removals.size(); ++back) {
+    const Removal& removal = part.removals[(part.removal_count - 1 - back) % kRemovalsKept];
     if (removal.id != id) continue;
     const std::string updated = " (last updated at " + std::to_string(removal.updated_s) + ")";
     switch (removal.reason) {
@@ -350,38 +426,44 @@ std::string Table::explain(std::int64_t id) const {
     return text + (seen == 0 ? "never seen" : "below threshold: seen " + std::to_string(seen) + " times") +
            ", enters after " + std::to_string(threshold) + " sightings";
   }
-  if (shard.removal_count > shard.removals.size()) return text + "never seen, or removed longer ago than is remembered";
+  if (part.removal_count > part.removals.size()) return text + "never seen, or removed longer ago than is remembered";
   return text + "never seen";
 }
 
 // --- cuts ---
 
-Table::Cut Table::begin_cut() {
-  no_cut_.acquire();
+Table::Cut Table::begin_cut(CutUse use) {
+  const auto slot = static_cast<std::size_t>(use);
+  no_cut_[slot].acquire();
   lock_all();
   Cut cut;
+  cut.use = use;
   try {
     cut.max_time_s = max_time_s();
     cut.scales = scales();
     cut.turn = turn_;
     if (filter_) cut.filter = filter_->save();
-    for (const auto& shard : shards_) {
-      shard->preimages = std::make_unique<Preimages>();
-      shard->preimages->settled.reserve(shard->rows.end());
-      cut.rows += shard->index.size();
+    for (const auto& part : parts_) {
+      part->preimages[slot] = std::make_unique<Preimages>();
+      part->preimages[slot]->settled.reserve(part->rows.end());
+      cut.rows += part->index.size();
     }
   } catch (...) {
     unlock_all();
-    end_cut();
+    end_cut(use);
     throw;
   }
   unlock_all();
   return cut;
 }
 
-void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
+void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
                       const std::function<void(const CutRows&)>& pack, const std::function<void()>& flush) {
-  Shard& shard = *shards_[part];
+  Part& part = *parts_[number];
+  std::unique_ptr<Preimages>& kept = part.preimages[static_cast<std::size_t>(cut.use)];
+  const auto is_left_out = [&](std::int64_t id, std::uint32_t time) {
+    return !cut.keeps_expired && is_expired(id, time, cut.max_time_s);
+  };
   struct Place {
     std::int64_t id;
     std::uint32_t time;
@@ -389,10 +471,10 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
   };
   std::vector<Place> by_row;
   {
-    const std::shared_lock lock(shard.mutex);
-    by_row.resize(shard.rows.end());
-    shard.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t time) {
-      const bool is_used = !shard.preimages->settled.test(row) && !is_expired(id, time, cut.max_time_s);
+    const std::shared_lock lock(part.mutex);
+    by_row.resize(part.rows.end());
+    part.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t time) {
+      const bool is_used = !kept->settled.test(row) && !is_left_out(id, time);
       by_row[row] = {.id = id, .time = time, .is_used = is_used};
     });
   }
@@ -407,14 +489,14 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
   for (std::size_t row = 0; row < by_row.size();) {
     start_piece();
     {
-      const std::shared_lock lock(shard.mutex);
+      const std::shared_lock lock(part.mutex);
       for (; row < by_row.size() && ids.size() < most; ++row) {
-        if (!by_row[row].is_used || shard.preimages->settled.test(static_cast<std::uint32_t>(row))) continue;
+        if (!by_row[row].is_used || kept->settled.test(static_cast<std::uint32_t>(row))) continue;
         ids.push_back(by_row[row].id);
         times.push_back(by_row[row].time);
-        rows.push_back(shard.rows.at(static_cast<std::uint32_t>(row)));
+        rows.push_back(part.rows.at(static_cast<std::uint32_t>(row)));
         // Handed out: a later change needs no copy. Only writers ask, and the lock keeps them out; there is room.
-        shard.preimages->settled.set(static_cast<std::uint32_t>(row));
+        kept->settled.set(static_cast<std::uint32_t>(row));
       }
       if (!ids.empty()) pack({ids, times, rows});
     }
@@ -422,14 +504,14 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
   }
   std::unique_ptr<Preimages> preimages;
   {
-    const std::unique_lock lock(shard.mutex);
-    preimages = std::move(shard.preimages);
+    const std::unique_lock lock(part.mutex);
+    preimages = std::move(kept);
   }
   for (std::size_t i = 0; i < preimages->entries.size();) {
     start_piece();
     for (; i < preimages->entries.size() && ids.size() < most; ++i) {
       const auto& [id, time] = preimages->entries[i];
-      if (is_expired(id, time, cut.max_time_s)) continue;
+      if (is_left_out(id, time)) continue;
       ids.push_back(id);
       times.push_back(time);
       rows.push_back(preimages->rows.data() + i * schema_.row_bytes());
@@ -440,11 +522,12 @@ void Table::visit_cut(const Cut& cut, std::size_t part, std::size_t most,
   }
 }
 
-void Table::end_cut() noexcept {
+void Table::end_cut(CutUse use) noexcept {
+  const auto slot = static_cast<std::size_t>(use);
   lock_all();
-  for (const auto& shard : shards_) shard->preimages.reset();
+  for (const auto& part : parts_) part->preimages[slot].reset();
   unlock_all();
-  no_cut_.release();
+  no_cut_[slot].release();
 }
 
 }  // namespace engine

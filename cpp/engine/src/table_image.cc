@@ -21,13 +21,16 @@ namespace {
 
 // Rows taken from a table under one hold of its lock.
 constexpr std::size_t kPieceRows = 16384;
-// One more row for every so many finds room in the index before it must be made anew.
+// One more row for every so many finds room in the index before it must be rebuilt.
 constexpr std::size_t kRoomShare = 16;
 constexpr std::size_t kReadBytes = std::size_t{8} << 20;
 // File systems whose files other machines, or a program of the user, may cut off or lose while they are mapped here:
-// NFS, SMB (three), FUSE, 9P, Ceph, AFS, Lustre. A page that is gone would end the process.
-constexpr std::array<std::uint64_t, 9> kForeign{0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546,
-                                                0x01021997, 0x00C36400, 0x5346414F, 0x0BD00BD0};
+// NFS, SMB (three), FUSE and virtiofs, 9P and gVisor, Ceph, AFS (two), Lustre, GPFS, GFS2, OCFS2, BeeGFS, OrangeFS,
+// PanFS, StorNext, Coda, NCP, VirtualBox, VMware, Parallels. A page that is gone would end the process.
+constexpr std::array<std::uint64_t, 22> kForeign{0x6969,     0x517B,     0xFF534D42, 0xFE534D42, 0x65735546, 0x01021997,
+                                                 0x00C36400, 0x5346414F, 0x6B414653, 0x0BD00BD0, 0x47504653, 0x01161970,
+                                                 0x7461636F, 0x19830326, 0x20030528, 0xAAD7AAEA, 0xBEEFDEAD, 0x73757245,
+                                                 0x564C,     0x786F4256, 0xBACBACBC, 0x7C7C6673};
 
 bool is_foreign(int descriptor) noexcept {
   struct statfs info{};
@@ -102,7 +105,7 @@ class PartBuilder {
 };
 
 void write_parts(Table& table, const Table::Cut& cut, OutputFile& file, ImageFooter& footer) {
-  for (std::size_t part = 0; part < kShards; ++part) {
+  for (std::size_t part = 0; part < kParts; ++part) {
     PartBuilder builder(footer.row_bytes);
     table.visit_cut(cut, part, kPieceRows, [&](const Table::CutRows& rows) { builder.take(rows); }, [] {});
     footer.parts.push_back(builder.append_to(file));
@@ -150,12 +153,12 @@ TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table
   const std::uint64_t size = file.size();
   const auto fail = [&](const std::string& reason) { throw SnapshotCorrupt("'" + path + "': " + reason); };
   if (size != bytes) {
-    fail("the file has " + std::to_string(size) + " bytes, the manifest says " + std::to_string(bytes));
+    fail("the file has " + std::to_string(size) + " bytes, expected " + std::to_string(bytes) + " by the manifest");
   }
   if (size < kImageAlignment + kImageTailBytes) fail("it is too short for a table");
   bytes_ = size;
   if (memory == Memory::kMapped && !is_foreign(file.descriptor())) {
-    map(file.descriptor());
+    map(path, file.descriptor());
   } else {
     block_ = Block(size);
     data_ = block_.data();
@@ -179,9 +182,9 @@ TableImage::~TableImage() {
   if (is_mapped()) ::munmap(data_, bytes_);
 }
 
-void TableImage::map(int descriptor) {
+void TableImage::map(const std::string& path, int descriptor) {
   // Where the page cache holds the file in huge pages they can be mapped as such, if addresses fit: room for a huge
-  // page more is taken first, and what lies outside is given back.
+  // page more is reserved first, and the bytes outside are unmapped.
   const std::size_t room = bytes_ < kHugePageBytes ? bytes_ : bytes_ + kHugePageBytes;
   void* whole = ::mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (whole == MAP_FAILED) throw std::bad_alloc();
@@ -195,20 +198,35 @@ void TableImage::map(int descriptor) {
   if (data == MAP_FAILED) {
     const int error = errno;
     ::munmap(begin, room);
-    throw IoError(std::string("cannot map a table image: ") + std::strerror(error));
+    throw IoError("map", path, error);
   }
   data_ = static_cast<std::byte*>(data);
   if (skipped > 0) ::munmap(begin, skipped);
   const std::size_t pages = (bytes_ + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (skipped + pages < room) ::munmap(data_ + pages, room - skipped - pages);
-  if (bytes_ >= kHugePageBytes) ::madvise(data_, bytes_, MADV_HUGEPAGE);  // what is not cached yet is read in such
+  if (bytes_ >= kHugePageBytes) ::madvise(data_, bytes_, MADV_HUGEPAGE);  // pages not cached yet are read as huge ones
+}
+
+// Copied first, then checked: a program that writes to the mapped file can then change rows, but send no search astray.
+void TableImage::copy_index(std::size_t part) {
+  const auto mapped = std::as_bytes(parts_[part].buckets);
+  advise(mapped, MADV_WILLNEED);  // all of it will be read: the disk may begin
+  indexes_[part] = Block(mapped.size());
+  std::memcpy(indexes_[part].data(), mapped.data(), mapped.size());
+  parts_[part].buckets = {reinterpret_cast<Index::Bucket*>(indexes_[part].data()), parts_[part].buckets.size()};
+}
+
+std::size_t TableImage::index_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const Block& index : indexes_) bytes += index.bytes();
+  return bytes;
 }
 
 void TableImage::check(const Table& table) {
   const std::byte* tail = data_ + bytes_ - kImageTailBytes;
   if (std::memcmp(data_, kImageMagic, sizeof kImageMagic) != 0 ||
       std::memcmp(tail + 2 * sizeof(std::uint32_t), kImageMagic, sizeof kImageMagic) != 0) {
-    throw SnapshotCorrupt("this is no table image, or it is cut off");
+    throw SnapshotCorrupt("the file is not a table image, or it is cut off");
   }
   const auto footer_bytes = get<std::uint32_t>(tail);
   if (footer_bytes > bytes_ - kImageAlignment - kImageTailBytes) throw SnapshotCorrupt("the footer is too long");
@@ -227,11 +245,11 @@ void TableImage::check(const Table& table) {
                       .rows = data_ + places[i].rows,
                       .count = footer.parts[i].rows});
   }
+  indexes_.resize(is_mapped() ? parts_.size() : 0);
   table.pool().run(parts_.size(), [&](std::size_t i) {
+    if (parts_[i].buckets.empty()) return;
+    if (is_mapped()) copy_index(i);
     const auto lines = std::as_bytes(parts_[i].buckets);
-    if (lines.empty()) return;
-    // All of it will be read: the disk may begin.
-    if (is_mapped()) advise(lines, MADV_WILLNEED);
     check_image_index(parts_[i].buckets, parts_[i].count, i);
     if (crc32c(0, lines.data(), lines.size()) != footer.parts[i].index_crc) {
       throw SnapshotCorrupt("checksum of the index of part " + std::to_string(i) + " does not match");

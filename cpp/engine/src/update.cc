@@ -6,9 +6,9 @@
 
 #include "engine/error.h"
 #include "engine/table.h"
+#include "part_update.h"
 #include "partition.h"
 #include "rows.h"
-#include "shard_update.h"
 
 namespace engine {
 
@@ -50,7 +50,7 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
   const std::size_t used = memory_bytes();
   // No call can need more than one row and two index slots per id, plus a slab and an index growth per part.
   const std::size_t worst = ids.size() * (schema_.row_bytes() + 2 * sizeof(Index::Bucket) / Index::kWidth) +
-                            kShards * arena_.slab_bytes() + used / 4;
+                            kParts * arena_.slab_bytes() + used / 4;
   if (used + worst <= budget) return {};
   // Near the budget: count the absent ids exactly, and let no other write in between.
   std::vector<std::uint8_t> found(ids.size());
@@ -61,13 +61,13 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
   }
   std::sort(absent.begin(), absent.end());
   absent.erase(std::unique(absent.begin(), absent.end()), absent.end());
-  std::array<std::size_t, kShards> per_part{};
-  for (const std::int64_t id : absent) ++per_part[shard_of(mix(static_cast<std::uint64_t>(id)))];
+  std::array<std::size_t, kParts> per_part{};
+  for (const std::int64_t id : absent) ++per_part[part_of(mix(static_cast<std::uint64_t>(id)))];
   std::size_t growth = 0;
-  for (std::size_t part = 0; part < kShards; ++part) {
-    const Shard& shard = *shards_[part];
-    const std::shared_lock part_lock(shard.mutex);
-    growth += shard.index.growth_bytes(per_part[part]) + shard.rows.growth_bytes(per_part[part]);
+  for (std::size_t number = 0; number < kParts; ++number) {
+    const Part& part = *parts_[number];
+    const std::shared_lock part_lock(part.mutex);
+    growth += part.index.growth_bytes(per_part[number]) + part.rows.growth_bytes(per_part[number]);
   }
   if (growth > 0 && used + growth > budget) {
     throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
@@ -88,11 +88,11 @@ void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Cha
                             .counts = {},
                             .turn = turn_.fetch_add(1),
                             .order = config_.is_deterministic && filter_ ? &turnstile : nullptr};
-  pool_->run(kShards, [&](std::size_t part) {
+  pool_->run(kParts, [&](std::size_t part) {
     const TurnEnd turn_end(admission.order, part);
     const Partition::Group group = grouped.group(part);
     if (group.ids.empty()) return;
-    ShardUpdate update(*this, part);
+    PartUpdate update(*this, part);
     update.resolve(group, admission);
     change(update, group);
   });
@@ -100,7 +100,7 @@ void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Cha
 
 void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s) {
   const std::size_t dim = schema_.dim();
-  change_rows(ids, true, [&](ShardUpdate& update, const Partition::Group& group) {
+  change_rows(ids, true, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
       UniqueId& unique = update.member(i);
       if (unique.row == kNoRow) continue;
@@ -111,12 +111,12 @@ void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::ui
     }
     update.finish(time_s);
   });
-  see_time(time_s);
+  force_clock(time_s);
 }
 
 void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std::uint32_t time_s) {
   const std::size_t dim = schema_.dim();
-  change_rows(ids, true, [&](ShardUpdate& update, const Partition::Group& group) {
+  change_rows(ids, true, [&](PartUpdate& update, const Partition::Group& group) {
     std::vector<float> values(dim);
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
       UniqueId& unique = update.member(i);
@@ -129,7 +129,7 @@ void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std
     }
     update.finish(time_s);
   });
-  see_time(time_s);
+  force_clock(time_s);
 }
 
 void Table::check_job(const GradientJob& job, Pool& pool) {
@@ -141,6 +141,12 @@ void Table::check_job(const GradientJob& job, Pool& pool) {
     throw DimensionMismatch("table '" + table.config_.name + "' has " + std::to_string(table.config_.slices.size()) +
                             " slices, got " + std::to_string(job.learning_rates.size()) + " learning rates");
   }
+  for (std::size_t k = 0; k < job.learning_rates.size(); ++k) {
+    const float rate = job.learning_rates[k];
+    if (std::isfinite(rate) && rate >= 0.0F) continue;
+    throw ConfigError("table '" + table.config_.name + "': the learning rate of slice " + std::to_string(k) + " is " +
+                      std::to_string(rate) + ", expected a finite number of at least 0; nothing was applied");
+  }
   if (table.config_.nan_policy == NanPolicy::kRefuse) check_gradients_finite(job, pool);
 }
 
@@ -149,7 +155,7 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
   for (const TableWork& one : work) {
     const Partition::Group group = one.grouped->group(part);
     if (group.ids.empty()) continue;
-    ShardUpdate update(*this, part);
+    PartUpdate update(*this, part);
     const std::size_t at_a_time = one.job->dedup ? group.ids.size() : 1;
     for (std::size_t first = 0; first < group.ids.size(); first += at_a_time) {
       const Partition::Group some{group.ids.subspan(first, at_a_time), group.targets.subspan(first, at_a_time)};
@@ -206,16 +212,16 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     groups[t].turn = table.turn_.fetch_add(1);
     groups[t].order = table.config_.is_deterministic && table.filter_ ? &groups[t].turnstile : nullptr;
   }
-  pool.run(tables.size() * kShards, [&](std::size_t piece) {
-    const Group& group = groups[piece / kShards];
-    tables[piece / kShards]->apply_part(piece % kShards, group.work, group.turn, group.order);
+  pool.run(tables.size() * kParts, [&](std::size_t piece) {
+    const Group& group = groups[piece / kParts];
+    tables[piece / kParts]->apply_part(piece % kParts, group.work, group.turn, group.order);
   });
-  for (const GradientJob& job : jobs) job.table->see_time(job.time_s);
+  for (const GradientJob& job : jobs) job.table->advance_clock(job.time_s);
 }
 
 void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed) {
   const auto time_s = static_cast<std::uint32_t>(max_time_s());
-  change_rows(ids, false, [&](ShardUpdate& update, const Partition::Group& group) {
+  change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) existed[group.targets[i]] = update.member(i).is_new ? 0 : 1;
     for (const UniqueId& unique : update.uniques()) {
       update.preserve(unique);
@@ -229,26 +235,26 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
   std::atomic<std::size_t> erased{0};
   const Bags bags{.ids = ids};
   const Partition grouped = partition({&bags, 1}, *pool_)[0];
-  pool_->run(kShards, [&](std::size_t part) {
-    const Partition::Group group = grouped.group(part);
+  pool_->run(kParts, [&](std::size_t number) {
+    const Partition::Group group = grouped.group(number);
     if (group.ids.empty()) return;
-    Shard& shard = *shards_[part];
-    const std::unique_lock lock(shard.mutex);
+    Part& part = *parts_[number];
+    const std::unique_lock lock(part.mutex);
     for (const std::int64_t id : group.ids) {
-      const Slot slot = shard.index.find(id, mix(static_cast<std::uint64_t>(id)));
+      const Slot slot = part.index.find(id, mix(static_cast<std::uint64_t>(id)));
       if (slot == kNoSlot) continue;
-      remove(shard, slot, Removal::Reason::kDeleted, 0);
+      remove(part, slot, Removal::Reason::kDeleted, 0);
       erased.fetch_add(1, std::memory_order_relaxed);
     }
-    shard.index.shrink();
+    part.index.shrink();
   });
   return erased;
 }
 
-void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times,
-                        const std::byte* rows) {
+void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
+                        bool moves_clock) {
   const std::size_t row_bytes = schema_.row_bytes();
-  change_rows(ids, false, [&](ShardUpdate& update, const Partition::Group& group) {
+  change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
       UniqueId& unique = update.member(i);
       update.preserve(unique);
@@ -257,7 +263,7 @@ void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::
     }
     update.finish(std::nullopt);
   });
-  if (!times.empty()) see_time(*std::max_element(times.begin(), times.end()));
+  if (moves_clock && !times.empty()) force_clock(*std::max_element(times.begin(), times.end()));
 }
 
 }  // namespace engine

@@ -88,7 +88,7 @@ class Reader {
   }
 
   // Reads one occurrence of a `repeated float` field, packed or not, and all unpacked ones that follow it directly.
-  // Returns how many of at most `room` floats were written; `room` + 1 says that there were more.
+  // Returns how many of at most `room` floats were written; `room` + 1 means that there were more.
   std::size_t floats(const Tag& tag, float* out, std::size_t room) {
     if (tag.wire == kBlock) {
       const auto bytes = block();
@@ -110,7 +110,7 @@ class Reader {
   }
 
  private:
-  // What is rare is kept out of the callers' loops.
+  // Rare cases stay out of the callers' loops.
   [[gnu::noinline]] std::uint64_t long_varint() {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 64; shift += 7) {

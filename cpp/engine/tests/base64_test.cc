@@ -1,4 +1,4 @@
-// base64_test.cc: what base64 stands for, and what is none.
+// base64_test.cc: bytes of base64 texts, and invalid texts.
 #include "engine/base64.h"
 
 #include <gtest/gtest.h>

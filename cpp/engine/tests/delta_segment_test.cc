@@ -1,4 +1,4 @@
-// delta_segment_test.cc: what only threads can break: rows that change while they are collected are not lost.
+// delta_segment_test.cc: rows that change while they are collected are not lost; damaged segments are refused.
 #include "engine/delta_segment.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
@@ -13,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "delta_format.h"
 #include "engine/delta_collector.h"
 #include "engine/error.h"
 
@@ -73,8 +75,8 @@ class DeltaSegment : public testing::Test {
 
 void expect_same(const Table& one, const Table& other) {
   ASSERT_EQ(one.size(), other.size());
-  for (std::size_t part = 0; part < kShards; ++part) {
-    std::vector<std::int64_t> ids = one.shard_ids(part);
+  for (std::size_t part = 0; part < kParts; ++part) {
+    std::vector<std::int64_t> ids = one.part_ids(part);
     const RawRows left = one.raw_rows(ids);
     const RawRows right = other.raw_rows(ids);
     EXPECT_EQ(left.ids, right.ids);
@@ -188,6 +190,85 @@ TEST_F(DeltaSegment, WhatCouldNotBeWrittenIsCollectedAgain) {
   EXPECT_TRUE(collector.collect());
   EXPECT_EQ(read_delta_header(write(collector)).tables.at(0).upserts, 1U);
   EXPECT_FALSE(collector.collect());
+}
+
+TEST_F(DeltaSegment, ACompleteSegmentHoldsTheRowsAsOfCollectAndCopiesOnlyThoseThatChange) {
+  const auto table = make_table();
+  std::vector<std::int64_t> ids(100'000);
+  std::iota(ids.begin(), ids.end(), 0);
+  apply(*table, ids, 1.0F);
+  const auto before = make_table();
+  {
+    DeltaCollector first({table}, DeltaFlavour::kDurable, {}, false);
+    ASSERT_TRUE(first.collect());
+    Table* const target[] = {before.get()};
+    replay_delta(write(first), target, {});
+    expect_same(*table, *before);
+  }
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  const std::size_t used = table->memory_bytes();
+  ASSERT_TRUE(collector.collect());
+  EXPECT_LT(table->memory_bytes() - used, std::size_t{100} << 10);  // a bit per row, not a row per row
+  apply(*table, {1, 2, 3, 100'001}, 1.0F);
+  const std::vector<std::int64_t> removed = {4};
+  table->erase(removed);
+  const auto copy = make_table();
+  Table* const target[] = {copy.get()};
+  const DeltaHeader header = replay_delta(write(collector), target, {});
+  EXPECT_EQ(header.tables.at(0).blocks, 7U);  // full ones, except the last
+  expect_same(*before, *copy);
+  ASSERT_TRUE(collector.collect());
+  replay_delta(write(collector), target, {});
+  expect_same(*table, *copy);
+}
+
+TEST_F(DeltaSegment, ExpiredRowsAreInACompleteSegment) {
+  const auto table = make_table();
+  apply(*table, {1, 2, 3}, 1.0F);
+  table->force_clock(std::int64_t{40'000} * 86400);
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  ASSERT_TRUE(collector.collect());
+  EXPECT_EQ(read_delta_header(write(collector)).tables.at(0).upserts, 3U);
+}
+
+TEST_F(DeltaSegment, ATableCanBeClearedAfterACollectThatWasNotWritten) {
+  const auto table = make_table();
+  apply(*table, {1}, 1.0F);
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  ASSERT_TRUE(collector.collect());
+  collector.abandon();
+  table->clear();  // would wait for ever for a cut
+  apply(*table, {2}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  EXPECT_EQ(read_delta_ids(write(collector), {}).at(0), (std::vector<std::int64_t>{2}));
+  ASSERT_FALSE(collector.collect());
+}
+
+TEST_F(DeltaSegment, WidthsThatOverflow64BitsAreRefused) {
+  DeltaHeader header;
+  header.sequence = 1;
+  DeltaTable table;
+  table.name = "t";
+  table.blocks = 1;
+  table.upserts = 16384;
+  // 2^18 slices of 2^32 - 1 bytes, times the rows of a block, is more than 2^64.
+  table.slices.assign(1 << 18,
+                      {.dim = 1, .value_bytes = 0xFFFFFFFF, .state_bytes = 0xFFFFFFFF, .kind = "", .scale = 1});
+  header.tables = {table};
+  const std::vector<std::byte> body = encode_delta_header(header);
+  const auto refuse = [](std::size_t, const std::string& reason) { throw SnapshotCorrupt(reason); };
+  EXPECT_THROW(decode_delta_header(body, refuse), SnapshotCorrupt);
+}
+
+TEST_F(DeltaSegment, AnErrorOfTheSystemHasItsNumberAndTheFile) {
+  try {
+    read_delta_header(folder_ + "/absent");
+    FAIL();
+  } catch (const IoError& error) {
+    EXPECT_EQ(error.code(), ENOENT);
+    EXPECT_EQ(error.path(), folder_ + "/absent");
+    EXPECT_EQ(error.reason(), "cannot open: No such file or directory");
+  }
 }
 
 }  // namespace

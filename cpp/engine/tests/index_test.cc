@@ -104,5 +104,17 @@ TEST(Index, ShrinkGivesMemoryBackAndKeepsWhatIsLeft) {
   for (std::int64_t id = 0; id < 200; ++id) EXPECT_EQ(index.find(id, hash_of(id)) != kNoSlot, id < 100);
 }
 
+TEST(Index, ASearchEndsThoughEveryBucketIsFull) {
+  std::vector<Index::Bucket> buckets(8);
+  for (Index::Bucket& bucket : buckets) {
+    for (std::uint32_t& row : bucket.rows) row = 1;
+    for (std::int64_t& id : bucket.ids) id = 5;
+  }
+  Index index;
+  index.adopt(buckets, buckets.size() * Index::kWidth);
+  EXPECT_EQ(index.find(7, hash_of(7)), kNoSlot);
+  EXPECT_NE(index.find(5, hash_of(5)), kNoSlot);
+}
+
 }  // namespace
 }  // namespace engine

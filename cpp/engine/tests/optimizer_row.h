@@ -19,7 +19,7 @@ namespace engine::optimizer_row {
 
 using Floats = std::vector<float>;
 
-// --- configs: the reference's defaults, with what a test changes ---
+// --- configs: the reference's defaults, with the changes of a test ---
 
 inline PartConfig part(const std::string& kind, const std::map<std::string, double>& changes = {}) {
   static const std::map<std::string, std::map<std::string, double>> kDefaults = {

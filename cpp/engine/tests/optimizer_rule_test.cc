@@ -1,4 +1,4 @@
-// optimizer_rule_test.cc: what holds for every update rule: its double-precision twin, its bits, its batches.
+// optimizer_rule_test.cc: properties of every update rule: its double-precision twin, its bits, its batches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -232,7 +232,7 @@ TEST_P(EveryRule, ComputesTheSameBitsEverywhere) {
   EXPECT_EQ(digest, kPinned.at(GetParam()));
 }
 
-// Many rows of two slices at once, wrapped or not: as each slice on its own.
+// Many rows of two slices together, wrapped or not: as each slice on its own.
 TEST_P(EveryRule, ABatchOfSlicesIsItsRowsOneByOne) {
   constexpr std::size_t kRows = 150;
   const std::uint32_t dims[] = {3, dim_for(GetParam(), 9)};

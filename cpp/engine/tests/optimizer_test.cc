@@ -1,4 +1,4 @@
-// optimizer_test.cc: the reference's numbers for every update rule, the wrappers, and what is refused.
+// optimizer_test.cc: the reference's numbers for every update rule, the wrappers, and refused settings.
 #include "engine/optimizer.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// pool_test.cc: every piece runs once, from many callers at once, through errors, resizing and forks.
+// pool_test.cc: every piece runs once, from many callers together, through errors, resizing and forks.
 #include "engine/pool.h"
 
 #include <gtest/gtest.h>
@@ -84,7 +84,7 @@ TEST(Pool, AForkedChildGetsItsOwnThreads) {
 }
 #endif
 
-TEST(SharedMutex, WritersExcludeEveryoneAndNobodyStarves) {
+TEST(SharedMutex, WritersExcludeAllOthersAndNoThreadStarves) {
   SharedMutex mutex;
   long one = 0;
   long other = 0;

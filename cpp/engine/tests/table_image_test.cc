@@ -1,4 +1,4 @@
-// table_image_test.cc: an image gives back what was written, changes stay out of the file, and no damage leads astray.
+// table_image_test.cc: an image holds the rows that were written, changes stay out of the file, and damage is refused.
 #include "engine/table_image.h"
 
 #include <gtest/gtest.h>
@@ -234,7 +234,7 @@ TEST_F(TableImageTest, AChangedBitIsRefusedOrChangesARowOnly) {
   EXPECT_GE(believed, keys.size() * 2 * sizeof(float) / 3);
 }
 
-// --- indexes that were made by somebody else, with checksums that are right ---
+// --- forged indexes with right checksums ---
 
 struct MadeIndex {
   std::vector<Index::Bucket> buckets;
@@ -242,7 +242,7 @@ struct MadeIndex {
 };
 
 std::int64_t id_of_part(std::size_t part, std::int64_t after) {
-  while (shard_of(mix(static_cast<std::uint64_t>(after))) != part) ++after;
+  while (part_of(mix(static_cast<std::uint64_t>(after))) != part) ++after;
   return after;
 }
 
@@ -302,6 +302,25 @@ TEST(ImageIndex, OneThatLeadsAstrayIsRefused) {
     index.buckets[first].ids[0] = id;
   });
   refused("too full", [&](MadeIndex& index) { index.buckets.clear(); });
+}
+
+TEST_F(TableImageTest, AFileThatIsOverwrittenSendsNoSearchAstray) {
+  write(3000, 3);
+  const auto table = load(3);
+  EXPECT_GT(table->memory_bytes(), ids(3000).size() * 16);  // the index is in memory
+  // In place, as `cp` over the file does: every entry of every index becomes a full bucket of one id.
+  Content content = read();
+  std::fill(content.begin() + 64, content.end(), '\x01');
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  file.write(content.data(), static_cast<std::streamsize>(content.size()));
+  file.close();
+  const auto keys = ids(3000);
+  std::vector<std::uint8_t> found(keys.size());
+  table->contains(keys, found.data());
+  EXPECT_EQ(std::count(found.begin(), found.end(), 1), static_cast<std::ptrdiff_t>(keys.size()));
+  const std::vector<std::int64_t> absent = {999'999'999'999, -999'999'999'999};
+  table->contains(absent, found.data());
+  EXPECT_EQ(found[0] + found[1], 0);
 }
 
 }  // namespace

@@ -1,14 +1,17 @@
-// table_test.cc: what only threads can break: torn rows, lost updates, cuts that mix two moments.
+// table_test.cc: clocks and expiry, and races: torn rows, lost updates, cuts that mix two moments.
 #include "engine/table.h"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "engine/error.h"
 
 namespace engine {
 namespace {
@@ -88,7 +91,7 @@ TEST(Table, NoUpdateOfConcurrentWritersIsLost) {
 // Rows of a cut, by id: first value and time.
 std::map<std::int64_t, std::pair<float, std::uint32_t>> read_cut(Table& table, const Table::Cut& cut) {
   std::map<std::int64_t, std::pair<float, std::uint32_t>> rows;
-  for (std::size_t part = 0; part < kShards; ++part) {
+  for (std::size_t part = 0; part < kParts; ++part) {
     table.visit_cut(
         cut, part, 7,
         [&](const Table::CutRows& piece) {
@@ -201,11 +204,126 @@ TEST(Table, EvictedRowsMemoryIsUsedAgain) {
   for (int round = 1; round <= 6; ++round) {
     if (round == 2) before = table.memory_bytes();  // now with the memory of removals, for explain()
     const std::int64_t now = 100 + 86'400 * round;
-    EXPECT_EQ(table.evict(now), 50'000U);
+    EXPECT_EQ(table.evict(now, true), 50'000U);
     apply(table, range(50'000, round * 1'000'000), 1.0F, static_cast<std::uint32_t>(now));
   }
   EXPECT_EQ(table.size(), 50'000U);
   EXPECT_LE(table.memory_bytes(), before + before / 10);
+}
+
+constexpr std::uint32_t kNow = 1'700'000'000;
+constexpr std::uint32_t kDay = 86400;
+
+TEST(Table, OnePushMovesTheClockByAtMostADay) {
+  Table table(config_of(1), std::make_shared<Pool>(2));
+  apply(table, {1}, 1.0F, kNow);
+  EXPECT_EQ(table.max_time_s(), kNow);  // an empty clock takes any time
+  apply(table, {2}, 1.0F, kNow + 40 * kDay);
+  EXPECT_EQ(table.max_time_s(), kNow + kDay);
+  const float value = 1;
+  const std::int64_t id = 3;
+  table.assign({&id, 1}, &value, kNow);
+  EXPECT_EQ(table.max_time_s(), kNow + kDay);
+  table.assign({&id, 1}, &value, kNow + 40 * kDay);  // the caller's own time, not that of an event
+  EXPECT_EQ(table.max_time_s(), kNow + 40 * kDay);
+  table.force_clock(kNow + 50 * kDay);
+  EXPECT_EQ(table.max_time_s(), kNow + 50 * kDay);
+}
+
+TEST(Table, ACopyHasTheClockOfTheTableAndNotOfItsNewestRow) {
+  TableConfig config = config_of(1);
+  Table table(config, std::make_shared<Pool>(2));
+  config.is_serving = true;
+  Table served(config, std::make_shared<Pool>(2));
+  apply(table, {1}, 1.0F, kNow);
+  apply(table, {2}, 1.0F, kNow + 40 * kDay);
+  table.copy_to(served);
+  EXPECT_EQ(served.size(), 2U);
+  EXPECT_EQ(served.max_time_s(), table.max_time_s());
+}
+
+TEST(Table, AnEvictionOfMostRowsMustBeForced) {
+  TableConfig config = config_of(1);
+  config.expire_days = 30;
+  Table table(config, std::make_shared<Pool>(2));
+  apply(table, range(10'000), 1.0F, kNow);
+  table.force_clock(kNow + 40 * kDay);
+  EXPECT_THROW(table.check_expiry(table.max_time_s()), ExpiryRefused);
+  EXPECT_THROW(table.evict(table.max_time_s()), ExpiryRefused);
+  EXPECT_EQ(table.size(), 10'000U);
+  EXPECT_EQ(table.evict(table.max_time_s(), true), 10'000U);
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(Table, RowsThatExpireBitByBitAreNeverRefused) {
+  TableConfig config = config_of(1);
+  config.expire_days = 30;
+  Table table(config, std::make_shared<Pool>(2));
+  // A tenth of the rows each day; nothing is evicted, so nearly all of them have expired in the end.
+  for (std::uint32_t day = 0; day < 300; ++day) {
+    apply(table, range(200, day * 200), 1.0F, kNow + day * kDay);
+    EXPECT_NO_THROW(table.check_expiry(table.max_time_s())) << day;
+  }
+  EXPECT_EQ(table.size(), 60'000U);
+  EXPECT_EQ(table.evict(table.max_time_s()), 60'000U - 30 * 200);
+}
+
+TEST(Table, SmallTablesAndForcedTablesAreNotGuarded) {
+  TableConfig config = config_of(1);
+  config.expire_days = 30;
+  Table small(config, std::make_shared<Pool>(2));
+  apply(small, range(999), 1.0F, kNow);
+  EXPECT_EQ(small.evict(kNow + 40 * kDay), 999U);
+  Table forced(config, std::make_shared<Pool>(2));
+  forced.set_forces_expiry(true);
+  apply(forced, range(5000), 1.0F, kNow);
+  EXPECT_EQ(forced.evict(kNow + 40 * kDay), 5000U);
+}
+
+TEST(Table, LearningRatesMustBeFiniteAndNotNegative) {
+  Table table(config_of(1), std::make_shared<Pool>(2));
+  const std::vector<std::int64_t> ids = {1};
+  const float gradient = 1;
+  for (const float rate : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -1.0F}) {
+    const GradientJob job{
+        .table = &table, .bags = {.ids = ids, .offsets = {}}, .grads = &gradient, .learning_rates = {&rate, 1}};
+    EXPECT_THROW(Table::apply_all({&job, 1}, table.pool()), ConfigError) << rate;
+  }
+  EXPECT_EQ(table.size(), 0U);
+}
+
+TEST(Table, AThreadCanGiveItsScratchMemoryBack) {
+  Table table(config_of(8), std::make_shared<Pool>(1));
+  std::thread([&] {
+    EXPECT_EQ(Table::thread_scratch_bytes(), 0U);
+    apply(table, range(200'000), 1.0F);
+    EXPECT_GT(Table::thread_scratch_bytes(), std::size_t{1} << 20);
+    Table::release_thread_scratch();
+    EXPECT_EQ(Table::thread_scratch_bytes(), 0U);
+    apply(table, range(10), 1.0F);
+  }).join();
+}
+
+TEST(Table, ASnapshotAndASegmentHaveACutEach) {
+  Table table(config_of(1), std::make_shared<Pool>(2));
+  apply(table, range(300), -1.0F, 1);
+  Table::Cut segment = table.begin_cut(CutUse::kDelta);
+  apply(table, range(300), -1.0F, 2);
+  const Table::Cut snapshot = table.begin_cut(CutUse::kSnapshot);
+  apply(table, range(400), -1.0F, 3);
+  table.erase(range(100));
+  const auto first = read_cut(table, segment);
+  const auto second = read_cut(table, snapshot);
+  table.end_cut(CutUse::kSnapshot);
+  table.end_cut(CutUse::kDelta);
+  ASSERT_EQ(first.size(), 300U);
+  ASSERT_EQ(second.size(), 300U);
+  for (std::int64_t id = 0; id < 300; ++id) {
+    EXPECT_EQ(first.at(id), (std::pair{1.0F, std::uint32_t{1}})) << id;
+    EXPECT_EQ(second.at(id), (std::pair{2.0F, std::uint32_t{2}})) << id;
+  }
+  table.clear();  // waits for both
+  EXPECT_EQ(table.size(), 0U);
 }
 
 }  // namespace

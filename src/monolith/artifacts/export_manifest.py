@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 from monolith.artifacts.checkpoint_manifest import MANIFEST, FileRecord
 from monolith.core.durable_files import seal, unseal, write_synced
 from monolith.core.errors import ArtifactError, ManifestInvalid, VersionConflict
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 
 __all__ = [
     "PROGRAM",
@@ -182,7 +182,7 @@ def read_export_manifest(folder: str | os.PathLike[str]) -> ExportManifest:
         body = unseal(content)
     except ValueError as error:
         raise ManifestInvalid(f"'{path}' cannot be believed: {error}") from error
-    rest()
+    yield_gil()
     if body.pop("format", None) != _FORMAT:
         raise ManifestInvalid(f"'{path}' is not the manifest of an export")
     version = body.pop("format_version", None)

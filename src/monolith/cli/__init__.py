@@ -1,4 +1,4 @@
-"""The ``monolith`` command: one file per subcommand, each of them argument parsing and nothing else.
+"""The ``monolith`` command: one module per subcommand, which parses arguments and prints results.
 
-What a command does lives in the package it belongs to and is imported when the command runs.
+The work is done by the other packages. A subcommand imports them when it runs.
 """

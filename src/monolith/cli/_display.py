@@ -1,4 +1,4 @@
-"""How the kinds of ``monolith inspect`` show sizes, times and progress; knows none of the kinds."""
+"""Texts of sizes and times, and the progress bar of ``monolith inspect``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["checking_bar", "size_text", "time_text"]
 
 
 def size_text(count: int) -> str:
-    """Return a number of bytes for people.
+    """Return a number of bytes as text with a unit.
 
     >>> size_text(103), size_text(2_345_678)
     ('103 bytes', '2.346 MB')
@@ -25,7 +25,7 @@ def size_text(count: int) -> str:
 
 
 def time_text(time_s: float) -> str:
-    """Return unix seconds for people; zero is none."""
+    """Return unix seconds as a UTC date and time; "none" for zero."""
     if time_s == 0:
         return "none"
     return f"{datetime.datetime.fromtimestamp(time_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
@@ -33,7 +33,7 @@ def time_text(time_s: float) -> str:
 
 @contextlib.contextmanager
 def checking_bar() -> Iterator[Callable[[str, int, int], None]]:
-    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    """Yield a callback that moves a progress bar on a terminal; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda name, done, total: None
         return

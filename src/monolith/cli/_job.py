@@ -1,4 +1,4 @@
-"""What ``train``, ``evaluate`` and ``predict`` share: reading a job's settings, and showing metrics."""
+"""Shared by ``train``, ``evaluate`` and ``predict``: loading the settings of a job, and showing metrics."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ J = TypeVar("J", bound=JobConfig)
 
 
 def load_job(flags: Mapping[str, Any], config: Path | None, config_type: type[J]) -> Loaded[J]:
-    """Merge the command line, the environment and a file into the settings of a job.
+    """Load the settings of a job from the command line, the environment and a file.
 
-    Modules of the working folder can be named as tasks, as ``python -m`` would find them.
+    The working folder joins ``sys.path``, as with ``python -m``, so that --task can name its modules.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")

@@ -1,7 +1,4 @@
-"""Options of a command that belong together, as a dataclass: a command takes the group, typer sees each option.
-
-Knows how options reach a command, and nothing of any option.
-"""
+"""``with_option_groups``: lets a command take a group of options as one dataclass; typer sees each option."""
 
 from __future__ import annotations
 
@@ -20,8 +17,8 @@ __all__ = ["with_option_groups"]
 def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a typer command the options of its groups, each group a panel of ``--help``.
 
-    A group is a parameter whose type is a dataclass; its fields are annotated as a command's own parameters would be.
-    The command gets it filled. Apply it below ``@app.command()``.
+    A group is a parameter whose type is a dataclass, with fields annotated like parameters of a typer command. The
+    command receives an instance. Apply the decorator below ``@app.command()``.
 
     Raises:
         TypeError: Two groups, or a group and the command, have an option of the same name.
@@ -31,11 +28,11 @@ def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     parameters = [
         flat
         for each in signature.parameters.values()
-        for flat in (_flattened(each.annotation) if each.name in groups else [each])
+        for flat in (_flatten(each.annotation) if each.name in groups else [each])
     ]
     names = [each.name for each in parameters]
     if twice := {name for name in names if names.count(name) > 1}:
-        raise TypeError(f"{', '.join(sorted(twice))} of {command.__name__} is an option twice; rename one")
+        raise TypeError(f"option {', '.join(sorted(twice))} of {command.__name__} is declared twice; rename one")
 
     @functools.wraps(command)
     def run(**arguments: Any) -> Any:
@@ -48,7 +45,7 @@ def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     flattened = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     run.__signature__ = signature.replace(parameters=flattened)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in flattened}
-    del run.__wrapped__  # typer would look through to the command's own parameters
+    del run.__wrapped__  # else typer reads the parameters of the wrapped command
     return run
 
 
@@ -56,7 +53,7 @@ def _is_group(annotation: Any) -> bool:
     return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
 
 
-def _flattened(group: Any) -> Iterator[inspect.Parameter]:
+def _flatten(group: Any) -> Iterator[inspect.Parameter]:
     panel = f"{group.__name__.removesuffix('Options')} options"
     hints = get_type_hints(group, include_extras=True)
     for field in dataclasses.fields(group):

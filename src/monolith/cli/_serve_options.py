@@ -1,6 +1,6 @@
-"""The options of ``monolith serve`` about itself: models, ports, batches, loading and monitoring.
+"""Options of ``monolith serve`` for models, ports, batches, loading and monitoring.
 
-Each group makes the settings that the server takes. What they do there is not known here.
+Each group returns the settings of the server that its options stand for.
 """
 
 from __future__ import annotations
@@ -24,33 +24,37 @@ __all__ = [
     "NetworkOptions",
 ]
 
-_PORT = "0 = any, -1 = not served."
+_PORT = "0 = any free port, -1 = off."
 _METRICS_PATH = "/monitoring/prometheus/metrics"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelOptions:
-    """Which models are served, and when they are looked for."""
+    """Models to serve, and how often to look for new versions."""
 
-    base_path: Annotated[Path | None, typer.Argument(help="Folder of a model's versions; or --model-config-file.")] = (
-        None
-    )
-    name: Annotated[str, typer.Option(help="What clients call the model.")] = "default"
-    model_base_path: Annotated[Path | None, typer.Option(help="The same as BASE_PATH.")] = None
-    model_config_file: Annotated[
-        Path | None, typer.Option(help="Models as a ModelServerConfig of TensorFlow Serving, as text.")
+    base_path: Annotated[
+        Path | None, typer.Argument(help="Folder with the versions of one model; or use --model-config-file.")
     ] = None
-    config_poll_s: Annotated[float, typer.Option(min=0, help="Seconds between looks at that file; 0 = once.")] = 0.0
-    version_poll_s: Annotated[float, typer.Option(min=0, help="Seconds between looks for versions; 0 = once.")] = 1.0
+    name: Annotated[str, typer.Option(help="Model name in requests.")] = "default"
+    model_base_path: Annotated[Path | None, typer.Option(help="Same as BASE_PATH.")] = None
+    model_config_file: Annotated[
+        Path | None, typer.Option(help="Text file with a ModelServerConfig of TensorFlow Serving, for many models.")
+    ] = None
+    config_poll_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between reads of --model-config-file; 0 = only at the start.")
+    ] = 0.0
+    version_poll_s: Annotated[
+        float, typer.Option(min=0, help="Seconds between searches for new versions; 0 = only at the start.")
+    ] = 1.0
     num_versions: Annotated[
-        int, typer.Option(min=1, help="Newest versions that are served; of ps and dense give 2, for roll-outs.")
+        int, typer.Option(min=1, help="Number of newest versions to serve; use 2 for ps and dense parts in a roll-out.")
     ] = 1
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``.
 
         Raises:
-            ConfigError: No model is named, or in two ways.
+            ConfigError: No option names a model, or two do.
         """
         return {
             "models": self._models(),
@@ -64,7 +68,9 @@ class ModelOptions:
 
         folder = self.base_path or self.model_base_path
         if (folder is None) == (self.model_config_file is None):
-            raise ConfigError("give either the folder of a model's versions or --model-config-file")
+            raise ConfigError(
+                "expected one of BASE_PATH and --model-config-file; give the folder of a model's versions"
+            )
         if folder is None:
             return []
         return [ModelConfig(name=self.name, base_path=folder, policy=VersionPolicy(count=self.num_versions))]
@@ -72,28 +78,30 @@ class ModelOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
-    """Where the server listens, and what callers may take."""
+    """Addresses of the server, and limits of its callers."""
 
     host: Annotated[str, typer.Option(help="Interface to listen on; the default is this machine only.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(min=-1, max=65535, help=f"Port of gRPC; {_PORT}")] = 8500
+    port: Annotated[int, typer.Option(min=-1, max=65535, help=f"gRPC port; {_PORT}")] = 8500
     rest_port: Annotated[int, typer.Option(min=-1, max=65535, help=f"Port of REST and metrics; {_PORT}")] = 8501
-    max_calls: Annotated[int, typer.Option(min=1, help="Calls of gRPC, and connections of REST, at a time.")] = 1024
-    grpc_threads: Annotated[int, typer.Option(min=1, help="Calls of gRPC answered at the same time.")] = 64
-    grpc_channel_arguments: Annotated[str, typer.Option(help="Of gRPC: name=value,...")] = ""
-    max_message_mb: Annotated[int, typer.Option(min=1, max=2047, help="Largest request or answer.")] = 64
-    request_timeout_s: Annotated[float, typer.Option(help="Longest time for a request.")] = 30.0
-    drain_s: Annotated[float, typer.Option(min=0, help="How long requests may go on after SIGTERM.")] = 10.0
+    max_calls: Annotated[int, typer.Option(min=1, help="Most open gRPC calls, and most REST connections.")] = 1024
+    grpc_threads: Annotated[int, typer.Option(min=1, help="gRPC calls answered in parallel.")] = 64
+    grpc_channel_arguments: Annotated[str, typer.Option(help="Arguments of the gRPC server: name=value,...")] = ""
+    max_message_mb: Annotated[int, typer.Option(min=1, max=2047, help="Largest request or response in MiB.")] = 64
+    request_timeout_s: Annotated[float, typer.Option(help="Timeout of a request in seconds.")] = 30.0
+    drain_s: Annotated[float, typer.Option(min=0, help="Seconds that open requests get to finish after SIGTERM.")] = (
+        10.0
+    )
 
     @property
     def max_message_bytes(self) -> int:
-        """Largest request or answer."""
+        """Largest request or response."""
         return self.max_message_mb << 20
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``.
 
         Raises:
-            ConfigError: The arguments of gRPC are none.
+            ConfigError: The arguments of gRPC are invalid.
         """
         return {
             "host": self.host,
@@ -110,48 +118,48 @@ class NetworkOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchingOptions:
-    """How requests are computed together, and how many may wait."""
+    """How requests are batched, and how many may wait."""
 
-    batching: Annotated[bool, typer.Option(help="Compute requests that wait together.")] = True
+    batching: Annotated[bool, typer.Option(help="Compute waiting requests together, in batches.")] = True
     batching_parameters_file: Annotated[
-        Path | None, typer.Option(help="BatchingParameters of TensorFlow Serving, as text.")
+        Path | None, typer.Option(help="Text file with BatchingParameters of TensorFlow Serving.")
     ] = None
-    max_batch_rows: Annotated[int, typer.Option(min=1, help="Rows computed in one call.")] = 4096
-    batch_wait_ms: Annotated[float, typer.Option(min=0, help="How long a batch may wait for more requests.")] = 0.0
-    model_threads: Annotated[int, typer.Option(min=1, help="Calls of models at the same time.")] = 2
-    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads of one call.")] = 1
-    max_queued_rows: Annotated[int, typer.Option(min=1, help="Rows that may wait; then requests are refused.")] = (
-        200_000
-    )
+    max_batch_rows: Annotated[int, typer.Option(min=1, help="Most rows of one batch.")] = 4096
+    batch_wait_ms: Annotated[float, typer.Option(min=0, help="Longest wait of a batch for more requests, in ms.")] = 0.0
+    model_threads: Annotated[int, typer.Option(min=1, help="Batches computed in parallel.")] = 2
+    threads_per_call: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1
+    max_queued_rows: Annotated[
+        int, typer.Option(min=1, help="Most rows that may wait; further requests are rejected.")
+    ] = 200_000
 
     def settings(self) -> BatchSettings:
-        """Return what the queue takes.
+        """Return the settings of the batching queue.
 
         Raises:
-            ConfigError: The file says what cannot be.
+            ConfigError: The file of batching parameters is invalid.
         """
         from monolith.serving import BatchSettings
         from monolith.serving.batching import parse_batching_parameters
 
-        given = BatchSettings(
+        settings = BatchSettings(
             max_rows=self.max_batch_rows,
             wait_s=self.batch_wait_ms / 1e3,
             threads=self.model_threads,
             max_queued_rows=self.max_queued_rows,
         )
         if not self.batching:
-            return replace(given, max_rows=1, wait_s=0.0)
+            return replace(settings, max_rows=1, wait_s=0.0)
         file = self.batching_parameters_file
-        return given if file is None else parse_batching_parameters(file.read_text(), str(file), given)
+        return settings if file is None else parse_batching_parameters(file.read_text(), str(file), settings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadingOptions:
     """How versions are loaded."""
 
-    load_threads: Annotated[int, typer.Option(min=1, help="Versions loaded at the same time.")] = 2
-    load_retries: Annotated[int, typer.Option(min=0, help="How often a failed load is tried again.")] = 5
-    load_retry_interval_s: Annotated[float, typer.Option(min=0, help="Pause before that.")] = 60.0
+    load_threads: Annotated[int, typer.Option(min=1, help="Versions loaded in parallel.")] = 2
+    load_retries: Annotated[int, typer.Option(min=0, help="Retries of a failed load.")] = 5
+    load_retry_interval_s: Annotated[float, typer.Option(min=0, help="Seconds between these retries.")] = 60.0
     warm_up: Annotated[bool, typer.Option(help="Replay a version's warm-up requests before it is served.")] = True
     in_memory: Annotated[bool, typer.Option(help="Read tables into memory instead of mapping their files.")] = False
 
@@ -167,19 +175,23 @@ class LoadingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoringOptions:
-    """What others can see of the server's work."""
+    """Metrics, and a log of sampled requests."""
 
     monitoring_config_file: Annotated[
-        Path | None, typer.Option(help="MonitoringConfig of TensorFlow Serving, as text: the path of the metrics.")
+        Path | None, typer.Option(help="Text file with a MonitoringConfig of TensorFlow Serving: the path of /metrics.")
     ] = None
-    request_log: Annotated[str, typer.Option(help="Begin of the names of files with sampled requests.")] = ""
-    request_log_rate: Annotated[float, typer.Option(min=0, max=1, help="Share of the requests in them.")] = 0.0
+    request_log: Annotated[
+        str, typer.Option(help="Write sampled requests to files whose names start with this path.")
+    ] = ""
+    request_log_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Fraction of requests to write to these files.")
+    ] = 0.0
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``.
 
         Raises:
-            ConfigError: The file says what cannot be.
+            ConfigError: The monitoring file is invalid.
         """
         return {
             "metrics_path": _metrics_path(self.monitoring_config_file),
@@ -189,13 +201,13 @@ class MonitoringOptions:
 
 
 def _channel_arguments(text: str) -> list[tuple[str, str | int]]:
-    found: list[tuple[str, str | int]] = []
+    arguments: list[tuple[str, str | int]] = []
     for part in filter(None, text.split(",")):
         key, equals, value = part.partition("=")
         if not key or not equals:
-            raise ConfigError(f"--grpc-channel-arguments has {part!r}; write name=value,name=value")
-        found.append((key, int(value) if value.lstrip("-").isdigit() else value))
-    return found
+            raise ConfigError(f"--grpc-channel-arguments has {part!r}, expected name=value; separate pairs by commas")
+        arguments.append((key, int(value) if value.lstrip("-").isdigit() else value))
+    return arguments
 
 
 def _metrics_path(file: Path | None) -> str:
@@ -203,6 +215,6 @@ def _metrics_path(file: Path | None) -> str:
 
     if file is None:
         return _METRICS_PATH
-    found = messages.MonitoringConfig()
-    messages.parse_text(file.read_text(), found, str(file))
-    return found.prometheus_config.path or _METRICS_PATH
+    config = messages.MonitoringConfig()
+    messages.parse_text(file.read_text(), config, str(file))
+    return config.prometheus_config.path or _METRICS_PATH

@@ -1,7 +1,4 @@
-"""The options of ``monolith serve`` about other servers: where sub-models are, and how this one is found.
-
-What is asked of those servers is not known here.
-"""
+"""Options of ``monolith serve`` for distributed exports: the servers of the sub-models, and service discovery."""
 
 from __future__ import annotations
 
@@ -34,36 +31,40 @@ _HEARTBEAT_S = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteOptions:
-    """Where an entry finds its tables, and how long it waits for them."""
+    """Addresses of the ps and dense servers of an entry, and the limits of calls to them."""
 
     remote: Annotated[
-        list[str] | None, typer.Option(help="Of an entry: PART=host:port,... with all replicas; once for each part.")
+        list[str] | None, typer.Option(help="For an entry: PART=host:port,... with all replicas; repeat for each part.")
     ] = None
     remote_file: Annotated[
-        Path | None, typer.Option(help='The same as JSON, {"ps_0": ["host:port"]}, read again when it changes.')
+        Path | None, typer.Option(help='The same as a JSON file, {"ps_0": ["host:port"]}; reloaded when it changes.')
     ] = None
-    remote_timeout_ms: Annotated[float, typer.Option(help="Longest time for rows or dense part of a batch.")] = 1000.0
+    remote_timeout_ms: Annotated[float, typer.Option(help="Timeout of a call to a ps or dense server, in ms.")] = 1000.0
     hedge_ms: Annotated[
-        float | None, typer.Option(help="Ask another replica too when one takes so long; off when not given.")
+        float | None, typer.Option(help="Call a second replica if the first has not answered after this many ms.")
     ] = None
     allow_degraded: Annotated[
         bool, typer.Option(help="Answer without the rows of a missing shard; such answers are marked and counted.")
     ] = False
-    remote_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the servers that are asked.")] = None
-    remote_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None
-    remote_cert: Annotated[Path | None, typer.Option(help="Certificate to show to those that ask for one (PEM).")] = (
+    remote_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token of the ps and dense servers.")
+    ] = None
+    remote_ca: Annotated[
+        Path | None, typer.Option(help="CA of the ps and dense servers' certificates (PEM); turns TLS on.")
+    ] = None
+    remote_cert: Annotated[Path | None, typer.Option(help="Client certificate for servers that require one (PEM).")] = (
         None
     )
-    remote_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
+    remote_key: Annotated[Path | None, typer.Option(help="Private key of --remote-cert (PEM).")] = None
     remote_server_name: Annotated[
-        str, typer.Option(help="Name in their certificates, where it is not the host that is dialled.")
+        str, typer.Option(help="Server name in the certificates, if it differs from the host.")
     ] = ""
 
     @contextmanager
     def calls(
         self, discovery: DiscoveryGuard | None, max_message_bytes: int, on_call: Callable[[str, Outcome], None]
     ) -> Iterator[RemoteCalls | None]:
-        """Give what asks other servers, by the one way in which they are named; None when none is."""
+        """Yield the client of the ps and dense servers; None if no option names their addresses."""
         from monolith.serving import RemoteCalls
 
         settings = self._settings(max_message_bytes)
@@ -99,7 +100,7 @@ class RemoteOptions:
         from monolith.serving.remote_addresses import parse_remotes
 
         if self.remote and self.remote_file is not None:
-            raise ConfigError("--remote and --remote-file are both given; give one of them")
+            raise ConfigError("--remote and --remote-file are both given, expected one; leave one of them out")
         if self.remote:
             return GivenAddresses(parse_remotes(self.remote))
         if self.remote_file is not None:
@@ -109,22 +110,22 @@ class RemoteOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryOptions:
-    """Where servers of sub-models are found, and as what this one is."""
+    """Service discovery: how servers of sub-models find each other."""
 
     discovery: Annotated[
-        str | None, typer.Option(help="Where servers of sub-models are found: file, zookeeper or consul.")
+        str | None, typer.Option(help="Service discovery for servers of sub-models: file, zookeeper or consul.")
     ] = None
     replica: Annotated[
-        int | None, typer.Option(min=0, help="Register there as this replica of --name, such as ps_0.")
+        int | None, typer.Option(min=0, help="Register this server as replica number N of --name, such as ps_0.")
     ] = None
-    job: Annotated[str | None, typer.Option(help="Name of the job in ZooKeeper or Consul.")] = None
-    discovery_folder: Annotated[Path | None, typer.Option(help="Folder of discovery by file.")] = None
-    zk_server: Annotated[str | None, typer.Option(help="host:port,... of ZooKeeper.")] = None
-    consul_server: Annotated[str | None, typer.Option(help="host:port of the Consul agent.")] = None
+    job: Annotated[str | None, typer.Option(help="Job name in ZooKeeper or Consul.")] = None
+    discovery_folder: Annotated[Path | None, typer.Option(help="Shared folder, for --discovery file.")] = None
+    zk_server: Annotated[str | None, typer.Option(help="ZooKeeper servers, host:port,...")] = None
+    consul_server: Annotated[str | None, typer.Option(help="Consul agent, host:port.")] = None
 
     @contextmanager
     def opened(self) -> Iterator[DiscoveryGuard | None]:
-        """Give the discovery that is asked for, connected; None when none is."""
+        """Yield the connected discovery; None without --discovery."""
         from monolith.discovery import DiscoveryGuard, DiscoverySettings, open_discovery
 
         settings = DiscoverySettings(
@@ -134,16 +135,16 @@ class DiscoveryOptions:
             zk_server=self.zk_server,
             consul_server=self.consul_server,
         )
-        found = open_discovery(settings, os.environ)
-        if found is None:
+        discovery = open_discovery(settings, os.environ)
+        if discovery is None:
             yield None
             return
-        with DiscoveryGuard(found) as guard:
+        with DiscoveryGuard(discovery) as guard:
             yield guard
 
     @contextmanager
     def registered(self, discovery: DiscoveryGuard | None, name: str, address: str) -> Iterator[None]:
-        """Make this server known as one replica of a sub-model, while the context lasts."""
+        """Register this server as a replica of a sub-model, and deregister it when the context ends."""
         if self.replica is None:
             yield
             return
@@ -151,40 +152,40 @@ class DiscoveryOptions:
         assert discovery is not None
         discovery.register(service)
         try:
-            with _alive(discovery, service.id):
+            with _heartbeat(discovery, service.id):
                 yield
         finally:
             try:
                 discovery.deregister(service.id)
             except ClusterError as error:
-                logger.warning("discovery did not take the end of this server id=%s error=%s", service.id, error)
+                logger.warning("deregistration failed id=%s error=%s", service.id, error)
 
     def _service(self, discovery: DiscoveryGuard | None, name: str, address: str) -> ServiceInfo:
         from monolith.discovery import ServiceInfo, advertised_host, split_address
 
         assert self.replica is not None
         if discovery is None:
-            raise ConfigError(f"--replica is {self.replica} without --discovery; say where to register")
+            raise ConfigError(f"--replica is {self.replica} and --discovery is None; give --discovery to register in")
         if not address:
-            raise ConfigError(f"--replica is {self.replica}, but gRPC is not served; give --port")
+            raise ConfigError(f"--replica is {self.replica} and --port is -1, expected a gRPC port; give --port")
         host, port = split_address(address)
         host = advertised_host(os.environ) if host in ("0.0.0.0", "::") else host
         return ServiceInfo(service_type=name, index=self.replica, host=host, port=port)
 
 
 @contextmanager
-def _alive(discovery: DiscoveryGuard, service_id: str) -> Iterator[None]:
-    """Give signs of life while the context lasts."""
+def _heartbeat(discovery: DiscoveryGuard, service_id: str) -> Iterator[None]:
+    """Send heartbeats while the context lasts."""
     ended = threading.Event()
 
-    def say_alive() -> None:
+    def send_heartbeats() -> None:
         while not ended.wait(_HEARTBEAT_S):
             try:
                 discovery.heartbeat(service_id)
             except ClusterError as error:
-                logger.warning("discovery did not take a sign of life id=%s error=%s", service_id, error)
+                logger.warning("heartbeat failed id=%s error=%s", service_id, error)
 
-    thread = threading.Thread(target=say_alive, name="heartbeat", daemon=True)
+    thread = threading.Thread(target=send_heartbeats, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield

@@ -1,4 +1,4 @@
-"""The options of ``monolith serve`` about who may ask it, and whether others can listen."""
+"""Options of ``monolith serve`` for TLS and tokens."""
 
 from __future__ import annotations
 
@@ -23,18 +23,22 @@ __all__ = ["SecurityOptions", "client_security"]
 class SecurityOptions:
     """TLS and token."""
 
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
-    tls_client_ca: Annotated[Path | None, typer.Option(help="Authority of the clients' certificates (PEM).")] = None
-    ssl_config_file: Annotated[Path | None, typer.Option(help="SSLConfig of TensorFlow Serving, as text.")] = None
-    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that callers must know.")] = None
+    tls_cert: Annotated[Path | None, typer.Option(help="Server certificate (PEM); turns TLS on.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert (PEM).")] = None
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="CA of client certificates (PEM); clients must then have one.")
+    ] = None
+    ssl_config_file: Annotated[
+        Path | None, typer.Option(help="Text file with an SSLConfig of TensorFlow Serving, instead of --tls-...")
+    ] = None
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None
 
     @contextmanager
     def opened(self) -> Iterator[Security]:
-        """Give what was asked for; files that it needs are there while the context lasts.
+        """Yield the security settings; their temporary files exist while the context lasts.
 
         Raises:
-            ConfigError: TLS is asked for twice, or by halves, or a file says what cannot be.
+            ConfigError: TLS is configured twice or in part, or a file is invalid.
         """
         from monolith.rpc.security import Security, read_token
 
@@ -44,18 +48,18 @@ class SecurityOptions:
             yield Security(token=token, **files)  # type: ignore[arg-type]
             return
         if any(file is not None for file in files.values()):
-            raise ConfigError("--ssl-config-file is given beside --tls-...; give one of them")
+            raise ConfigError("--ssl-config-file and --tls-... are both given, expected one; leave one of them out")
         with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
-            yield Security(token=token, **_unpacked(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
+            yield Security(token=token, **_unpack(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
 
 
 def client_security(
     of: str, *, ca: Path | None, cert: Path | None, key: Path | None, server_name: str, token_file: Path | None
 ) -> Security:
-    """Return how this server talks to others; ``of`` is what its options begin with.
+    """Return the security settings of calls to other servers; ``of`` is the prefix of the options.
 
     Raises:
-        ConfigError: A file cannot be read, or TLS is asked for by halves: told now, and not at every call.
+        ConfigError: A file cannot be read, or TLS is configured in part. Raised here, not at every call.
     """
     from monolith.rpc.security import Security, read_token
 
@@ -66,14 +70,14 @@ def client_security(
     return security
 
 
-def _unpacked(ssl_config: Path, folder: Path) -> dict[str, Path]:
+def _unpack(ssl_config: Path, folder: Path) -> dict[str, Path]:
     from monolith.serving import messages
 
-    found = messages.SSLConfig()
-    messages.parse_text(ssl_config.read_text(), found, str(ssl_config))
-    texts = {"cert_file": found.server_cert, "key_file": found.server_key}
-    if found.client_verify:
-        texts["ca_file"] = found.custom_ca
+    config = messages.SSLConfig()
+    messages.parse_text(ssl_config.read_text(), config, str(ssl_config))
+    texts = {"cert_file": config.server_cert, "key_file": config.server_key}
+    if config.client_verify:
+        texts["ca_file"] = config.custom_ca
     files = {field: folder / field for field in texts}
     for field, path in files.items():
         path.write_text(texts[field])

@@ -1,4 +1,4 @@
-"""The options of ``monolith serve`` about following training: whose, and what is tried before it is shown."""
+"""Options of ``monolith serve`` for following a training run, and for the canary that checks updates first."""
 
 from __future__ import annotations
 
@@ -19,32 +19,34 @@ __all__ = ["CanaryOptions", "SyncOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncOptions:
-    """Whose training the models follow."""
+    """Training runs that the models follow."""
 
     sync_from: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder that training publishes in, or host:port of a publisher: follow it. MODEL=... for one of "
-            "several models."
+            help="Follow a training run: its --publish-dir, or host:port of its publisher. With several models, write "
+            "MODEL=... and repeat."
         ),
     ] = None
     sync_cache: Annotated[
-        Path | None, typer.Option(help="Folder for what publishers send; a temporary one when not given.")
+        Path | None, typer.Option(help="Folder for updates from a publisher; default: a temporary folder.")
     ] = None
-    sync_token_file: Annotated[Path | None, typer.Option(help="Bearer token of the publishers.")] = None
-    sync_ca: Annotated[Path | None, typer.Option(help="Authority of their certificates (PEM); turns TLS on.")] = None
-    sync_cert: Annotated[Path | None, typer.Option(help="Certificate to show to those that ask for one (PEM).")] = None
-    sync_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None
+    sync_token_file: Annotated[Path | None, typer.Option(help="File with the bearer token of the publishers.")] = None
+    sync_ca: Annotated[Path | None, typer.Option(help="CA of the publishers' certificates (PEM); turns TLS on.")] = None
+    sync_cert: Annotated[
+        Path | None, typer.Option(help="Client certificate for publishers that require one (PEM).")
+    ] = None
+    sync_key: Annotated[Path | None, typer.Option(help="Private key of --sync-cert (PEM).")] = None
     sync_server_name: Annotated[
-        str, typer.Option(help="Name in their certificates, where it is not the host that is dialled.")
+        str, typer.Option(help="Server name in the certificates, if it differs from the host.")
     ] = ""
-    sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between looks for another cut there.")] = 0.05
+    sync_poll_s: Annotated[float, typer.Option(min=0.001, help="Seconds between checks for a new cut.")] = 0.05
 
     def settings(self) -> dict[str, Any]:
         """Return the arguments of ``Following``.
 
         Raises:
-            ConfigError: A source cannot be one, or a file of TLS cannot be read.
+            ConfigError: A source is invalid, or a TLS file cannot be read.
         """
         from monolith.serving.following import StreamSettings, parse_sources
 
@@ -65,27 +67,29 @@ class SyncOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryOptions:
-    """What is tried before it is shown."""
+    """Checks of updates and versions on a sample, before they are served."""
 
     canary: Annotated[
-        bool, typer.Option(help="Try what is published, and new versions, on a sample of requests before showing it.")
+        bool, typer.Option(help="Check updates and new versions on a sample of requests before serving them.")
     ] = False
-    canary_records: Annotated[Path | None, typer.Option(help="File with that sample, instead of requests.")] = None
-    canary_record_kind: Annotated[str, typer.Option(help="What its records are.")] = "example_batch"
-    canary_rows: Annotated[int, typer.Option(min=1, help="Rows of the sample.")] = 1024
-    canary_min_rows: Annotated[int, typer.Option(min=1, help="With fewer rows all is shown.")] = 32
-    canary_max_nan_rate: Annotated[float, typer.Option(help="Share of scores that may be not finite.")] = 0.0
-    canary_max_score_shift: Annotated[float, typer.Option(help="How far a score may move, on average.")] = 0.1
-    canary_max_mean_shift: Annotated[float, typer.Option(help="How far the mean score may move.")] = 0.05
+    canary_records: Annotated[
+        Path | None, typer.Option(help="File of records to use as the sample, instead of requests.")
+    ] = None
+    canary_record_kind: Annotated[str, typer.Option(help="Message type of these records.")] = "example_batch"
+    canary_rows: Annotated[int, typer.Option(min=1, help="Most rows of the sample.")] = 1024
+    canary_min_rows: Annotated[int, typer.Option(min=1, help="Skip the check while the sample has fewer rows.")] = 32
+    canary_max_nan_rate: Annotated[float, typer.Option(help="Largest fraction of scores that are not finite.")] = 0.0
+    canary_max_score_shift: Annotated[float, typer.Option(help="Largest mean change of a score.")] = 0.1
+    canary_max_mean_shift: Annotated[float, typer.Option(help="Largest change of the mean score.")] = 0.05
     canary_max_calibration_error: Annotated[
-        float, typer.Option(help="How far scores may be from the sample's labels in sum, as a share.")
+        float, typer.Option(help="Largest relative difference of summed scores and summed labels.")
     ] = 0.5
 
     def guard(self) -> Canary | None:
-        """Return what tries cuts and versions; None = nothing is tried.
+        """Return the canary that checks cuts and versions; None if it is off.
 
         Raises:
-            ConfigError: There is no such kind of record.
+            ConfigError: The message type of the records is unknown.
         """
         from monolith.data.sources.base import RecordKind
         from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
@@ -94,7 +98,7 @@ class CanaryOptions:
             return None
         kinds = get_args(RecordKind)
         if self.canary_record_kind not in kinds:
-            raise ConfigError(f"--canary-record-kind is {self.canary_record_kind!r}; give one of {', '.join(kinds)}")
+            raise ConfigError(f"--canary-record-kind is {self.canary_record_kind!r}, expected {', '.join(kinds)}")
         limits = CanaryLimits(
             nan_rate=self.canary_max_nan_rate,
             score_shift=self.canary_max_score_shift,

@@ -1,6 +1,6 @@
-"""The flags of ``tensorflow_model_server`` in the spelling of ``monolith serve``: one starts in place of the other.
+"""``translate``: rewrites the flags of ``tensorflow_model_server`` as flags of ``monolith serve``.
 
-Pure text: knows which flag means which, and nothing of what they do.
+A start command of TensorFlow Serving then starts ``monolith serve`` unchanged.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["translated"]
+__all__ = ["translate"]
 
 _RENAMED = {
     "model-name": "name",
@@ -21,12 +21,12 @@ _RENAMED = {
     "model-config-file-poll-wait-seconds": "config-poll-s",
 }
 _SWITCHES = {"enable-batching": "batching", "enable-model-warmup": "warm-up"}
-# Flag, what it is here, and by how much its number is divided.
+# Flag -> our flag, and the divisor of its number.
 _SCALED = {
     "rest-api-timeout-in-ms": ("request-timeout-s", 1e3),
     "load-retry-interval-micros": ("load-retry-interval-s", 1e6),
 }
-# Theirs, and those of the original's own build: about TensorFlow's runtime, its logs and its metrics.
+# Flags about TensorFlow's runtime, logs and metrics, and those of the original's build of it.
 _IGNORED = (
     "allow-version-labels-for-unavailable-models",
     "archon-",
@@ -53,53 +53,53 @@ _IGNORED = (
 )
 
 
-def translated(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments in our spelling, and the flags that have no meaning here and were left out.
+def translate(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the arguments as flags of ``monolith serve``, and the flags without a counterpart, which are dropped.
 
-    >>> translated(["--port=8500", "--rest_api_port=8501", "--enable_batching=true"])
+    >>> translate(["--port=8500", "--rest_api_port=8501", "--enable_batching=true"])
     (['--port=8500', '--rest-port=8501', '--batching'], [])
 
     Raises:
-        ConfigError: A value is none of its flag.
+        ConfigError: The value of a flag is invalid.
     """
-    found: list[str] = []
+    flags: list[str] = []
     ignored: list[str] = []
     rest = list(arguments)
     while rest:
         argument = rest.pop(0)
         if argument == "--":
-            return [*found, argument, *rest], ignored
+            return [*flags, argument, *rest], ignored
         if not argument.startswith("--"):
-            found.append(argument)
+            flags.append(argument)
             continue
-        spelled, equals, value = argument[2:].partition("=")
-        name = spelled.replace("_", "-")
-        is_theirs = "_" in spelled or name in _RENAMED
+        original, equals, value = argument[2:].partition("=")
+        name = original.replace("_", "-")
+        is_tf_serving = "_" in original or name in _RENAMED
         if name.startswith(_IGNORED):
-            ignored.append(f"--{spelled}")
+            ignored.append(f"--{original}")
             if not equals and rest and not rest[0].startswith("--"):
                 rest.pop(0)
         elif name in _SWITCHES:
-            found.append(f"--{'' if _is_true(spelled, value if equals else 'true') else 'no-'}{_SWITCHES[name]}")
-        elif name in _RENAMED or name in _SCALED or is_theirs:
+            flags.append(f"--{'' if _is_true(original, value if equals else 'true') else 'no-'}{_SWITCHES[name]}")
+        elif name in _RENAMED or name in _SCALED or is_tf_serving:
             if not equals and rest:
                 value = rest.pop(0)
-            found.extend(_valued(name, spelled, value))
+            flags.extend(_translate_value(name, original, value))
         else:
-            found.append(argument)
-    return found, ignored
+            flags.append(argument)
+    return flags, ignored
 
 
-def _valued(name: str, spelled: str, value: str) -> list[str]:
+def _translate_value(name: str, original: str, value: str) -> list[str]:
     if name in _SCALED:
         ours, scale = _SCALED[name]
         try:
             return [f"--{ours}={float(value) / scale:g}"]
         except ValueError as exc:
-            raise ConfigError(f"--{spelled} is {value!r}; give a number") from exc
+            raise ConfigError(f"--{original} is {value!r}, expected a number") from exc
     ours = _RENAMED.get(name, name)
     if name == "rest-api-port" and value == "0":
-        value = "-1"  # there, 0 means that it is not served
+        value = "-1"  # 0 turns REST off in TensorFlow Serving
     if ours == "load-threads" and value == "0":
         return []
     if ours.endswith("-poll-s") and value.startswith("-"):
@@ -107,9 +107,9 @@ def _valued(name: str, spelled: str, value: str) -> list[str]:
     return [f"--{ours}={value}"]
 
 
-def _is_true(spelled: str, value: str) -> bool:
+def _is_true(original: str, value: str) -> bool:
     if value.lower() in ("true", "1", "yes"):
         return True
     if value.lower() in ("false", "0", "no"):
         return False
-    raise ConfigError(f"--{spelled} is {value!r}; give true or false")
+    raise ConfigError(f"--{original} is {value!r}, expected true or false")

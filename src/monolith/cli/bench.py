@@ -1,7 +1,7 @@
-"""``monolith bench``: runs a benchmark of the source checkout and passes its JSON lines through.
+"""``monolith bench``: runs a benchmark of the source checkout; its JSON lines go to standard output.
 
-The benchmarks and their peers are not part of the installed package; each is a program ``benchmarks/bench_NAME.py``
-that takes ``--case`` and ``--quick``. This module finds and starts it, and knows nothing of what it measures.
+The benchmarks and their peers are not part of the installed package. Each is a program ``benchmarks/bench_NAME.py``
+that takes ``--case`` and ``--quick``.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def register(app: typer.Typer) -> None:
 
 
 def bench(
-    name: Annotated[str, typer.Argument(help="What to measure, such as 'engine'.")],
-    case: Annotated[list[str] | None, typer.Option(help="Only this case; may be given several times.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller sizes; done within 60 seconds.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Accepted for symmetry: the output is always JSON.")] = False,
+    name: Annotated[str, typer.Argument(help="Name of the benchmark, such as 'engine'.")],
+    case: Annotated[list[str] | None, typer.Option(help="Run only this case; may be repeated.")] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Use smaller sizes; takes up to 60 seconds.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON.")] = False,
 ) -> None:
     """Measure Monolith beside its peers.
 
@@ -49,7 +49,7 @@ def checkout_root() -> Path:
     root = Path(monolith.__file__).resolve().parents[2]
     if not (root / "benchmarks").is_dir():
         raise ConfigError(
-            f"there are no benchmarks at {root / 'benchmarks'}; they need a source checkout: "
+            f"folder '{root / 'benchmarks'}' is absent, expected a source checkout; "
             "clone the repository and run `make setup` there"
         )
     return root
@@ -59,11 +59,11 @@ def find_program(name: str, root: Path) -> Path:
     """Return the program of benchmark ``name`` under ``root``.
 
     Raises:
-        ConfigError: There is no such benchmark; the text lists those there are.
+        ConfigError: The benchmark does not exist; the text lists the names.
     """
     known = {path.stem.removeprefix("bench_"): path for path in (root / "benchmarks").glob("bench_*.py")}
     if name not in known:
-        raise ConfigError(f"no benchmark {name!r}; choose from: {', '.join(sorted(known)) or 'none exist yet'}")
+        raise ConfigError(f"benchmark is {name!r}, expected one of: {', '.join(sorted(known)) or '(none exist yet)'}")
     return known[name]
 
 

@@ -1,4 +1,4 @@
-"""``monolith control``: steers a training that runs. Parses arguments, calls its controller, prints the answer."""
+"""``monolith control``: pauses, resumes, saves or watches a running training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _EPILOG = (
-    "Example: monolith control status out/model    The training listens when it was started with controller_port=0, "
-    "or with a port of your choice."
+    "Example: monolith control status runs/clicks    The training must run with --controller-port 0, or with another "
+    "port."
 )
 
 
 class Action(StrEnum):
-    """What to do."""
+    """The actions of ``control``."""
 
     STOP = "stop"
     RESUME = "resume"
@@ -39,17 +39,17 @@ def control(
     action: Annotated[
         Action,
         typer.Argument(
-            help="stop: hold all its workers after the step they are at. resume: let them go on. status: their steps. "
-            "blocked: which workers stand still. save: write a checkpoint and wait until it is safe."
+            help="stop: pause all workers after their current step. resume: resume them. status: print their steps. "
+            "blocked: print the paused workers. save: save a checkpoint and wait until it is on disk."
         ),
     ],
-    target: Annotated[str, typer.Argument(metavar="MODEL_DIR_OR_ADDR", help="Its model folder, or host:port.")],
-    timeout_s: Annotated[
-        float, typer.Option(min=0.1, help="How long to wait for an answer; a save may take longer.")
-    ] = (10.0),
+    target: Annotated[
+        str, typer.Argument(metavar="MODEL_DIR_OR_ADDR", help="Model folder of the training, or host:port.")
+    ],
+    timeout_s: Annotated[float, typer.Option(min=0.1, help="Timeout in seconds; a save may take longer.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Stop, resume, save or watch a training that runs."""
+    """Pause, resume, save or watch a running training."""
     from monolith.training.control.client import ControllerClient
 
     with ControllerClient(target, timeout_s=timeout_s) as client:
@@ -78,15 +78,17 @@ def _ask(client: ControllerClient, action: Action) -> dict[str, Any]:
 def _line(action: Action, answer: dict[str, Any]) -> str:
     if action is Action.BLOCKED:
         return f"blocked: {_indices(answer['blocked'])}; not blocked: {_indices(answer['unblocked'])}"
-    said = {
-        Action.STOP: "the training will stand still after the step it is at",
-        Action.RESUME: "the training goes on",
-        Action.SAVE: "a checkpoint is safe",
-        Action.STATUS: "the training runs",
+    texts = {
+        Action.STOP: "training pauses after the current step",
+        Action.RESUME: "training resumed",
+        Action.SAVE: "checkpoint saved",
+        Action.STATUS: "training runs",
     }
-    listed = [f"\nworker {one['index']}: step {one['step']:,}, {one['state']}" for one in answer.get("workers", ())]
-    return f"{said[action]}; step {answer['step']:,}{''.join(listed)}"
+    workers = [
+        f"\nworker {each['index']}: step {each['step']:,}, {each['state']}" for each in answer.get("workers", ())
+    ]
+    return f"{texts[action]}; step {answer['step']:,}{''.join(workers)}"
 
 
 def _indices(workers: list[int]) -> str:
-    return ", ".join(f"worker {index}" for index in workers) or "nobody"
+    return ", ".join(f"worker {index}" for index in workers) or "no worker"

@@ -1,4 +1,4 @@
-"""``monolith convert``: checkpoints of the original to ours and back. Parses arguments, shows progress, sums up."""
+"""``monolith convert``: converts sparse checkpoints of the original to snapshots, and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _EPILOG = (
 
 
 class Target(StrEnum):
-    """What to write."""
+    """The format to write."""
 
     SNAPSHOT = "snapshot"
     ENTRY_DUMP = "entry-dump"
@@ -38,19 +38,27 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    source: Annotated[Path, typer.Argument(help="What to read: a snapshot, or a path before '-00000-of-00001'.")],
-    destination: Annotated[Path, typer.Argument(help="What to write: a snapshot, or a path before '-00000-of-00001'.")],
-    to: Annotated[Target, typer.Option(help="What to make of it.")],
+    source: Annotated[
+        Path, typer.Argument(help="Snapshot folder to read, or EntryDump files: their path before '-00000-of-00001'.")
+    ],
+    destination: Annotated[
+        Path, typer.Argument(help="Snapshot folder to write, or EntryDump files: their path before '-00000-of-00001'.")
+    ],
+    to: Annotated[Target, typer.Option(help="Format to write.")],
     spec: Annotated[
         list[Path] | None,
-        typer.Option(help="JSON of a TableSpec (TableSpec.to_json), or of a list of them; for --to snapshot."),
+        typer.Option(help="JSON file of one TableSpec (TableSpec.to_json) or a list of them; for --to snapshot."),
     ] = None,
-    multi: Annotated[bool, typer.Option("--multi", help="The original's multi-table files, and a MultiTable.")] = False,
-    shards: Annotated[int | None, typer.Option(min=1, help="Files to write. Default: by the number of rows.")] = None,
-    allow_missing_state: Annotated[
-        bool, typer.Option("--allow-missing-state", help="Start optimizer state that the records lack as new.")
+    multi: Annotated[
+        bool, typer.Option("--multi", help="Convert multi-table files of the original, or a MultiTable.")
     ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is at DESTINATION.")] = False,
+    shards: Annotated[
+        int | None, typer.Option(min=1, help="Number of files to write; default: by the number of rows.")
+    ] = None,
+    allow_missing_state: Annotated[
+        bool, typer.Option("--allow-missing-state", help="Initialize optimizer state that the records lack.")
+    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing DESTINATION.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as one JSON object.")] = False,
 ) -> None:
     """Convert a sparse checkpoint of the original (EntryDump files) to a snapshot, or a snapshot to EntryDump files."""
@@ -58,7 +66,7 @@ def convert(
     with _progress(f"{source.name} to {to.value}") as progress:
         if to is Target.SNAPSHOT:
             if destination.exists() and not overwrite:
-                raise ConfigError(f"{destination} exists; choose another path or add --overwrite")
+                raise ConfigError(f"destination '{destination}' exists, expected a new path; or add --overwrite")
             rows = _to_snapshot(source, destination, specs, multi, shards, allow_missing_state, progress)
         else:
             rows = _to_entry_dump(source, destination, multi, shards, overwrite, progress)
@@ -74,20 +82,22 @@ def _read_specs(paths: list[Path], to: Target, multi: bool) -> list[TableSpec]:
 
     if to is Target.ENTRY_DUMP:
         if paths:
-            raise ConfigError("--spec is given, but a snapshot knows its own; leave it out with --to entry-dump")
+            raise ConfigError(
+                "--spec is given with --to entry-dump, but a snapshot contains its specs; leave --spec out"
+            )
         return []
     specs = []
     for path in paths:
         try:
             content = json.loads(path.read_text())
         except (OSError, ValueError) as exc:
-            raise ConfigError(f"--spec {path} cannot be read ({exc}); give the JSON of a TableSpec") from exc
+            raise ConfigError(f"--spec '{path}' cannot be read ({exc}); give the JSON of a TableSpec") from exc
         specs += [
             TableSpec.from_json(json.dumps(each)) for each in (content if isinstance(content, list) else [content])
         ]
     if not specs or (len(specs) > 1 and not multi):
-        wanted = "at least one" if multi else "exactly one"
-        raise ConfigError(f"--spec gives {len(specs)} tables; --to snapshot needs {wanted}")
+        rule = "at least one" if multi else "exactly one"
+        raise ConfigError(f"--spec gives {len(specs)} tables, expected {rule} for --to snapshot")
     return specs
 
 
@@ -132,7 +142,7 @@ def _to_entry_dump(
 
 @contextlib.contextmanager
 def _progress(title: str) -> Iterator[Progress]:
-    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    """Yield a callback that moves a progress bar on a terminal; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""``monolith demo``: trains a model on the clicks of a known world, serves it, and has live events move its scores."""
+"""``monolith demo``: trains a model on generated clicks, serves it, and shows how live events change its scores."""
 
 from __future__ import annotations
 
@@ -30,22 +30,24 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Where clicks, model and checkpoints go.")] = Path("monolith-demo"),
+    folder: Annotated[Path, typer.Option(help="Folder for clicks, model and checkpoints.")] = Path("monolith-demo"),
     clicks: Annotated[int, typer.Option(help="Impressions to train on.")] = 400_000,
-    moves: Annotated[int, typer.Option(min=1, help="Items whose taste turns while the server runs.")] = 6,
+    moves: Annotated[int, typer.Option(min=1, help="Items that users start or stop liking while the server runs.")] = 6,
     headless: Annotated[
-        bool, typer.Option("--headless", help="Print lines, and end at the end; so also where there is no terminal.")
+        bool, typer.Option("--headless", help="Print plain lines and exit at the end; the default without a terminal.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object; headless.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as one JSON object; implies --headless.")
+    ] = False,
 ) -> None:
-    """Train a DeepFM on generated clicks, serve it, and show how soon live events move its scores.
+    """Train a DeepFM on generated clicks, serve it, and show how soon live events change its scores.
 
-    Trainer and server are processes of their own. On a terminal they go on until Ctrl-C.
+    Trainer and server are separate processes. On a terminal they run until Ctrl-C.
     """
     from monolith.demo.demo import Demo
 
     is_headless = headless or as_json or not sys.stdout.isatty()
-    with _ended_by_signals():
+    with _exit_on_signals():
         made = Demo(folder, clicks)
         made.generate()
         typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
@@ -60,18 +62,18 @@ def demo(
                 return
             _show_freshness(moved, live)
             if not is_headless:
-                _go_on(live)
+                _keep_serving(live)
     _show_next_steps(made)
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Have SIGTERM and a lost terminal unwind the program, as Ctrl-C does: whatever it started ends with it."""
+def _exit_on_signals() -> Iterator[None]:
+    """Exit on SIGTERM and SIGHUP as on Ctrl-C, so that the processes of the demo end too."""
 
     def end(number: int, _: FrameType | None) -> None:
         sys.exit(128 + number)
 
-    if threading.current_thread() is not threading.main_thread():  # only that one may set handlers
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
         yield
         return
     before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
@@ -125,16 +127,16 @@ def _taste(is_up: bool) -> str:
     return "liked" if is_up else "disliked"
 
 
-def _go_on(live: LiveDemo) -> None:
-    """Leave the server running until Ctrl-C."""
-    typer.echo(f"The server goes on until Ctrl-C. Ask it:\n  {live.curl}")
+def _keep_serving(live: LiveDemo) -> None:
+    """Keep the server running until Ctrl-C."""
+    typer.echo(f"The server runs until Ctrl-C. Send it a request:\n  {live.curl}")
     try:
         live.wait()
     except KeyboardInterrupt:
         typer.echo("")
 
 
-# --- what came out ----------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 def _as_json(result: DemoResult, moved: Sequence[Move], live: LiveDemo) -> dict[str, object]:

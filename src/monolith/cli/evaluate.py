@@ -1,4 +1,4 @@
-"""``monolith evaluate``: scores data with a trained model."""
+"""``monolith evaluate``: measures a trained model on data."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     flags: Mapping[str, Any],
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; the newest when not given.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; default: the newest one.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Evaluate every new checkpoint, until that of --max-steps.")
+        bool, typer.Option("--follow", help="Evaluate every new checkpoint, up to the one of --max-steps.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as JSON, one object per line.")] = False,
 ) -> None:
-    """Score data with a trained model, without learning from it. The model folder knows which model it is."""
+    """Print the metrics of a trained model on data, without training. The model class is read from --model-dir."""
     from monolith.cli._job import load_job, show_metrics
     from monolith.training.runner import Job
 

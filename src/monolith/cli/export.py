@@ -1,4 +1,4 @@
-"""``monolith export``: turns a trained model into files that a server loads."""
+"""``monolith export``: writes a trained model as files that a server loads."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-_EXAMPLE = "Example: monolith export runs/clicks served/clicks --quantize-bits 8    Dense part alone: --format onnx"
+_EXAMPLE = "Example: monolith export runs/clicks served/clicks --quantize-bits 8    Only the dense part: --format onnx"
 
 
 def register(app: typer.Typer) -> None:
@@ -27,48 +27,53 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="A run's model_dir, or one of its checkpoints.")],
-    out: Annotated[Path, typer.Argument(help="Folder of the model's versions; with --format onnx, the file.")],
-    format_name: Annotated[str, typer.Option("--format", help="monolith, or onnx for the dense part alone.")] = (
+    source: Annotated[Path, typer.Argument(help="Model folder of a run, or one of its checkpoints.")],
+    out: Annotated[
+        Path, typer.Argument(help="Folder for the versions of the model; with --format onnx, the file to write.")
+    ],
+    format_name: Annotated[str, typer.Option("--format", help="monolith, or onnx for only the dense part.")] = (
         "monolith"
     ),
     quantize_bits: Annotated[
         int | None, typer.Option(help="8 or 16: store the matrices of the dense part with fewer bits.")
     ] = None,
-    model_version: Annotated[int | None, typer.Option(help="Number of the version; unix seconds when not given.")] = (
+    model_version: Annotated[int | None, typer.Option(help="Version number; default: the time in unix seconds.")] = (
         None
     ),
     warmup: Annotated[
-        Path | None, typer.Option(help="TFRecords of PredictionLog for warming up; made up when not given.")
+        Path | None, typer.Option(help="TFRecords of PredictionLog for warm-up; default: generated requests.")
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a version that is there.")] = False,
-    name: Annotated[str | None, typer.Option(help="What the model is called; its class when not given.")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing version.")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the model; default: its class.")] = None,
     task: Annotated[
-        str | None, typer.Option(help="The model, as train was told; the model folder remembers it.")
+        str | None, typer.Option(help="Model class, as in train; default: the one saved in the model folder.")
     ] = None,
     task_options: Annotated[str | None, typer.Option(help="Keyword arguments of the model, as JSON.")] = None,
     layout: Annotated[str, typer.Option(help="standalone, or distributed: entry, ps_<i>, dense_<i>.")] = "standalone",
-    shards: Annotated[int, typer.Option(help="Distributed: parts that the tables are split into.")] = 1,
+    shards: Annotated[int, typer.Option(help="Distributed: number of ps parts of the tables.")] = 1,
     remote_dense: Annotated[
         bool, typer.Option("--remote-dense", help="Distributed: put the dense part into dense_0.")
     ] = False,
     dense_only: Annotated[
-        bool, typer.Option("--dense-only", help="Distributed: leave the tables as they were exported before.")
+        bool, typer.Option("--dense-only", help="Distributed: export the dense part, keep the tables exported before.")
     ] = False,
     full_precision: Annotated[
-        bool, typer.Option("--full-precision", help="Keep 4 bytes a number where the model says half precision.")
+        bool, typer.Option("--full-precision", help="Store float32 where the model declares half precision.")
     ] = False,
-    skip_zero_rows: Annotated[bool, typer.Option("--skip-zero-rows", help="Leave out rows of zeros.")] = False,
+    skip_zero_rows: Annotated[bool, typer.Option("--skip-zero-rows", help="Skip rows of zeros.")] = False,
     program: Annotated[
-        str, typer.Option(help="What servers run: onnx, or torch for what ONNX cannot express; they need torch then.")
+        str,
+        typer.Option(help="Program that servers run: onnx, or torch if ONNX lacks an operator (servers need torch)."),
     ] = "onnx",
     torch_program: Annotated[
         bool, typer.Option("--torch-program", help="Write a torch.export package beside the ONNX program.")
     ] = False,
-    tolerance: Annotated[float, typer.Option(help="Largest difference from torch on sample batches.")] = 1e-4,
+    tolerance: Annotated[
+        float, typer.Option(help="Largest accepted difference of program and torch on sample batches.")
+    ] = 1e-4,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Export a trained model. The model folder knows which model it is."""
+    """Export a trained model for serving. The model class is read from the model folder."""
     from monolith.export.options import ExportOptions, check_format
 
     check_format(format_name)
@@ -95,14 +100,16 @@ def export(
 
 
 def _open(source: Path, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
-    """The estimator of a run, and the checkpoint that was asked for."""
+    """Return the estimator of a run, and the checkpoint if ``source`` is one."""
     from monolith.artifacts.checkpoint_manifest import MANIFEST
     from monolith.cli._job import load_job
     from monolith.training.config.job import JobConfig
     from monolith.training.runner import Job
 
     if not source.is_dir():
-        raise CheckpointMissing(f"'{source}' is no folder; give a run's model_dir, or one of its checkpoints")
+        raise CheckpointMissing(
+            f"source is '{source}', expected a model folder or one of its checkpoints; check the path"
+        )
     is_checkpoint = (source / MANIFEST).is_file()
     model_dir = source.absolute().parent.parent if is_checkpoint else source
     if not is_checkpoint and source.name == "checkpoints":
@@ -123,10 +130,10 @@ def _options(text: str) -> dict[str, Any]:
         options = json.loads(text)
     except ValueError as error:
         raise ConfigError(
-            f"--task-options is {text!r}, which is no JSON ({error}); give e.g. '{{\"dim\": 8}}'"
+            f"--task-options is {text!r}, expected JSON ({error}); write an object such as '{{\"dim\": 8}}'"
         ) from error
     if not isinstance(options, dict):
-        raise ConfigError(f"--task-options is {text!r}; give a JSON object")
+        raise ConfigError(f"--task-options is {text!r}, expected a JSON object; write one such as '{{\"dim\": 8}}'")
     return options
 
 
@@ -151,7 +158,7 @@ def _show(path: Path, as_json: bool) -> None:
             "global_step": manifest.global_step,
             "bytes": manifest.bytes,
             "tables": {table.name: table.rows for table in manifest.tables},
-            "dense": None if manifest.dense is None else _figures(manifest.dense),
+            "dense": None if manifest.dense is None else _dense_report(manifest.dense),
         }
         typer.echo(json.dumps(report))
         return
@@ -164,13 +171,13 @@ def _show(path: Path, as_json: bool) -> None:
 
 def _show_program(path: Path, program: DenseProgram, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({"path": str(path), "bytes": program.bytes, "dense": _figures(program)}))
+        typer.echo(json.dumps({"path": str(path), "bytes": program.bytes, "dense": _dense_report(program)}))
         return
     typer.echo(f"{path}: {size_text(program.bytes)}, inputs {', '.join(program.inputs)}")
     typer.echo(_sentence(program))
 
 
-def _figures(program: DenseProgram) -> dict[str, Any]:
+def _dense_report(program: DenseProgram) -> dict[str, Any]:
     return {
         "bytes": program.bytes,
         "full_bytes": program.full_bytes,

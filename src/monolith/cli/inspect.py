@@ -1,7 +1,7 @@
-"""``monolith inspect``: shows what a file or folder of ours holds. One subcommand per kind of thing.
+"""``monolith inspect``: shows the content of a file or folder. One subcommand per kind of artifact.
 
-Each kind makes a report, a plain dictionary, from what its own package says; how a report is shown (a table on a
-terminal, lines elsewhere, JSON on request) is the same for all and is here.
+Each subcommand builds a report, a plain dictionary, and prints it: as a table on a terminal, as lines elsewhere, as
+JSON on request. This module contains ``inspect table``.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ _EXAMPLE = "Example: monolith inspect table user.table --verify"
 
 def register(app: typer.Typer) -> None:
     """Add ``inspect`` and its kinds to the program."""
-    kinds = typer.Typer(no_args_is_help=True, epilog=_EXAMPLE, help="Show what a file or folder of Monolith's holds.")
+    kinds = typer.Typer(no_args_is_help=True, epilog=_EXAMPLE, help="Show the content of tables, checkpoints or data.")
     kinds.callback()(_kinds)
-    kinds.command("table", epilog=_EXAMPLE + "    Why is an id there, or not: --explain 42")(table)
+    kinds.command("table", epilog=_EXAMPLE + "    Why an id is present or absent: --explain 42")(table)
     kinds.command("checkpoint", epilog=inspect_checkpoint.EXAMPLE)(inspect_checkpoint.checkpoint)
     kinds.command("export", epilog=inspect_export.EXAMPLE)(inspect_export.export)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
@@ -44,16 +44,16 @@ def register(app: typer.Typer) -> None:
 
 
 def _kinds() -> None:
-    """Show what a file or folder of Monolith's holds."""
+    """Show the content of tables, checkpoints, exports, delta logs or record files."""
 
 
 def table(
     path: Annotated[
-        Path, typer.Argument(help="The folder that Table.save or MultiTable.save wrote, an export, or a checkpoint.")
+        Path, typer.Argument(help="Folder written by Table.save or MultiTable.save, an export, or a checkpoint.")
     ],
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
     explain: Annotated[
-        str | None, typer.Option(metavar="ID", help="Say why this id is present or absent, and show its row.")
+        str | None, typer.Option(metavar="ID", help="Explain why this id is present or absent, and show its row.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -62,7 +62,7 @@ def table(
 
     fid = None if explain is None else _parse_id(explain)
     inner = path / "tables"
-    if (inner / "manifest.json").is_file():  # a whole export, or checkpoint
+    if (inner / "manifest.json").is_file():  # an export or a checkpoint
         path = inner
     read = _image_reports if holds_images(path) else _snapshot_reports
     tables, explanations = read(path, verify, fid)
@@ -89,14 +89,14 @@ def _parse_id(text: str) -> int:
     try:
         number = int(text, 0)
     except ValueError:
-        raise ConfigError(f"--explain {text} is no id; give a whole number, decimal or 0x...") from None
+        raise ConfigError(f"--explain is {text!r}, expected an id: a whole number, decimal or 0x...") from None
     if not -(2**63) <= number < 2**64:
-        raise ConfigError(f"--explain {text} does not fit 64 bits")
+        raise ConfigError(f"--explain is {text!r}, expected an id of 64 bits")
     return number - 2**64 if number >= 2**63 else number
 
 
 def _snapshot_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[Report], list[Report]]:
-    """Return what a snapshot holds, and what it says of an id."""
+    """Return the reports of a snapshot's tables, and the explanations of an id."""
     from monolith.embedding import inspection, snapshot
 
     if verify:
@@ -104,13 +104,13 @@ def _snapshot_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[R
             saved = inspection.verify(path, progress)
     else:
         saved = snapshot.read_manifest(path)
-    forgets = "a snapshot does not remember rows that were removed, or had expired, before it was taken"
-    explanations = [] if fid is None else [_explained(inspection.load_row(each, fid), fid, forgets) for each in saved]
+    limit = "a snapshot does not contain rows that were removed or had expired before it was taken"
+    explanations = [] if fid is None else [_explain(inspection.load_row(each, fid), fid, limit) for each in saved]
     return [_snapshot_report(each) for each in saved], explanations
 
 
 def _image_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[Report], list[Report]]:
-    """Return what the tables of an export hold, and what they say of an id."""
+    """Return the reports of an export's tables, and the explanations of an id."""
     from monolith.embedding import inspection
     from monolith.embedding.images import read_images
 
@@ -118,9 +118,9 @@ def _image_reports(path: Path, verify: bool, fid: int | None) -> tuple[list[Repo
     if verify:
         with checking_bar() as progress:
             inspection.verify_images(saved, progress)
-    tables = [each.load() for each in saved]  # mapped: next to nothing is read
-    forgets = "an export has the rows that were there when it was made, and knows no other ids"
-    explanations = [] if fid is None else [_explained(table, fid, forgets) for table in tables]
+    tables = [each.load() for each in saved]  # memory-mapped: reads very little
+    limit = "an export contains only the rows that existed when it was written"
+    explanations = [] if fid is None else [_explain(table, fid, limit) for table in tables]
     return [_image_report(*each) for each in zip(saved, tables, strict=True)], explanations
 
 
@@ -176,11 +176,11 @@ def _slice_report(piece: Report) -> Report:
     }
 
 
-def _explained(table: Table, fid: int, forgets: str) -> Report:
+def _explain(table: Table, fid: int, limit: str) -> Report:
     entry = table.entry(fid)
     text = table.explain(fid)
     if entry is None:
-        text += f"; {forgets}"
+        text += f"; {limit}"
     return {"table": table.spec.name, "text": text, "entry": None if entry is None else _entry_report(entry)}
 
 
@@ -193,11 +193,11 @@ def _entry_report(entry: Entry) -> Report:
     }
 
 
-# --- how it is shown ---
+# --- output ---
 
 
 def _part(part: Report | None) -> str:
-    """A part of a spec as its class call would read: ``adagrad(learning_rate=0.05)``."""
+    """Return a part of a spec as a class call: ``adagrad(learning_rate=0.05)``."""
     if part is None:
         return "not saved"
     settings = [f"{name}={_part(value) if isinstance(value, dict) else value}" for name, value in part.items()]
@@ -215,7 +215,7 @@ def _admission(report: Report, most: int) -> str:
     if admission is None:
         return "not saved"
     if not admission["slot_thresholds"] or admission["kind"] == "no_filter":
-        return "all enter"
+        return "all ids"
     return f"{admission['kind']} ({_slots(admission['slot_thresholds'], most)})"
 
 
@@ -228,7 +228,7 @@ def _expiry(report: Report) -> str:
 
 def _headline(report: Report) -> str:
     count = len(report["tables"])
-    verified = ", every checksum holds" if report["is_verified"] else ""
+    verified = ", all checksums match" if report["is_verified"] else ""
     return f"{report['path']}: {count} table{'' if count == 1 else 's'}, {size_text(report['bytes'])}{verified}"
 
 
@@ -278,8 +278,8 @@ def _show_rich(report: Report) -> None:
         name = each["name"] + (" (serving)" if each["kind"] == "serving" else "")
         slices = "\n".join(f"{piece['dim']} {piece['optimizer']['kind']}" for piece in each["slices"])
         newest = time_text(each["newest_event_s"]).replace(" ", "\n", 1)
-        figures = (f"{each['rows']:,}", slices, size_text(each["bytes"]), str(len(each["files"])), newest)
-        grid.add_row(name, *figures, _admission(each, 3))
+        cells = (f"{each['rows']:,}", slices, size_text(each["bytes"]), str(len(each["files"])), newest)
+        grid.add_row(name, *cells, _admission(each, 3))
     console.print(grid)
     for line in _explanation_lines(report):
         console.print(line, markup=False, highlight=False, soft_wrap=True)

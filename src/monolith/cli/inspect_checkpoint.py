@@ -1,4 +1,4 @@
-"""``monolith inspect checkpoint``: the checkpoints of a run, or one of them; reads manifests, loads nothing."""
+"""``monolith inspect checkpoint``: shows the checkpoints of a run, or one of them. Reads manifests only."""
 
 from __future__ import annotations
 
@@ -25,14 +25,16 @@ Report: TypeAlias = dict[str, Any]
 
 
 def checkpoint(
-    path: Annotated[Path, typer.Argument(help="A run's model_dir, its checkpoints folder, or one checkpoint in it.")],
+    path: Annotated[Path, typer.Argument(help="Model folder of a run, its checkpoints folder, or one checkpoint.")],
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the checkpoints of a run: step, time, size, tables, files, and which of them stay."""
+    """Show the checkpoints of a run: step, time, size, tables, files, and the ones that retention keeps."""
     found = _find(path)
     if not found:
-        raise CheckpointMissing(f"'{path}' holds no checkpoint; give a model_dir, or a folder like step-000000100")
+        raise CheckpointMissing(
+            f"'{path}' contains no checkpoint; give a model folder, or a checkpoint such as step-000000100"
+        )
     report: Report = {"path": str(path), "is_verified": verify, "checkpoints": [_report(saved) for saved in found]}
     if verify:
         for saved, each in zip(found, report["checkpoints"], strict=True):
@@ -45,14 +47,16 @@ def checkpoint(
         _show_plain(report)
     damaged = [each["damage"] for each in report["checkpoints"] if each.get("damage")]
     if damaged:
-        raise ManifestInvalid(damaged[0] if len(damaged) == 1 else f"{len(damaged)} are damaged; {damaged[0]}")
+        raise ManifestInvalid(
+            damaged[0] if len(damaged) == 1 else f"{len(damaged)} checkpoints are corrupt; {damaged[0]}"
+        )
 
 
 # --- the report ---
 
 
 def _find(path: Path) -> list[SavedCheckpoint]:
-    """All checkpoints that ``path`` may mean, each kind in the order saved."""
+    """Return the checkpoints that ``path`` names, each kind in the order of their saves."""
     from monolith.artifacts import CheckpointFolder, SavedCheckpoint, read_manifest
     from monolith.artifacts.checkpoint_manifest import MANIFEST
 
@@ -60,7 +64,7 @@ def _find(path: Path) -> list[SavedCheckpoint]:
         return [SavedCheckpoint(path, read_manifest(path))]
     folders = [CheckpointFolder(path / name) for name in ("", "checkpoints", "dense_only")]
     for folder in folders:
-        folder.newest()  # refuses, with the reason, what seems to be the newest and cannot be read
+        folder.newest()  # raises, with the reason, if the newest checkpoint cannot be read
     return [saved for folder in folders for saved in folder.saved()]
 
 
@@ -95,7 +99,7 @@ def _damage(saved: SavedCheckpoint) -> str | None:
     return None
 
 
-# --- how it is shown ---
+# --- output ---
 
 
 def _headline(report: Report) -> str:
@@ -103,7 +107,7 @@ def _headline(report: Report) -> str:
     damaged = sum(bool(each.get("damage")) for each in report["checkpoints"])
     verified = ""
     if report["is_verified"]:
-        verified = f", {damaged} damaged" if damaged else ", every checksum holds"
+        verified = f", {damaged} damaged" if damaged else ", all checksums match"
     return f"{report['path']}: {count} checkpoint{'' if count == 1 else 's'}{verified}"
 
 

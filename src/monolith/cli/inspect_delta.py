@@ -1,7 +1,4 @@
-"""``monolith inspect delta``: what a delta log holds, whether it is sound, and what a replay up to a moment would read.
-
-The log is read by ``monolith.artifacts.delta_log``; here is only the showing.
-"""
+"""``monolith inspect delta``: shows and checks a delta log, and the segments of a replay up to a moment."""
 
 from __future__ import annotations
 
@@ -31,17 +28,18 @@ _MOST_SHOWN = 20
 
 
 def delta(
-    path: Annotated[Path, typer.Argument(help="The folder of one shard's log, or the folder that holds all of them.")],
+    path: Annotated[Path, typer.Argument(help="Folder of one shard's log, or the folder above all shards.")],
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
     at: Annotated[
         str | None,
         typer.Option(
-            metavar="SEQ|TIME", help="Show what a replay up to there would read: a sequence, an ISO time (UTC), @unix."
+            metavar="SEQ|TIME",
+            help="Show the segments of a replay up to a sequence, an ISO time (UTC) or @unix seconds.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show the segments of a delta log: when, which rows changed, which went; and the published cut."""
+    """Show the segments of a delta log: times, changed and removed rows; and the published cut."""
     from monolith.artifacts.delta_log import DeltaReader, read_cut
 
     moment = None if at is None else _moment(at)
@@ -63,17 +61,17 @@ def delta(
 
 def _logs(path: Path) -> list[Path]:
     if not path.is_dir():
-        raise ConfigError(f"{path} is no folder; name the folder of a delta log")
+        raise ConfigError(f"path is '{path}', expected the folder of a delta log; check the path")
     if any(path.glob("seg-*.delta")):
         return [path]
     folders = sorted(folder for folder in path.glob("shard-*-of-*") if folder.is_dir())
     if not folders:
-        raise ConfigError(f"{path} holds no delta log: neither seg-*.delta nor shard-*-of-* is in it")
+        raise ConfigError(f"'{path}' contains no delta log, expected seg-*.delta or shard-*-of-* in it; check the path")
     return folders
 
 
 def _moment(text: str) -> dict[str, Any]:
-    """The end of a replay, as ``DeltaReader.plan`` takes it."""
+    """Return the end of a replay, as ``DeltaReader.plan`` takes it."""
     if text.isdecimal():
         return {"until": int(text)}
     try:
@@ -82,7 +80,7 @@ def _moment(text: str) -> dict[str, Any]:
         time = datetime.datetime.fromisoformat(text)
     except ValueError:
         raise ConfigError(
-            f"--at {text} is neither a sequence nor a time; give 42, 2026-01-31T12:00:00 or @1700000000"
+            f"--at is {text!r}, expected a sequence or a time; write 42, 2026-01-31T12:00:00 or @1700000000"
         ) from None
     return {"until_time_s": (time if time.tzinfo else time.replace(tzinfo=datetime.UTC)).timestamp()}
 
@@ -105,7 +103,7 @@ def _cut_report(cut: Any) -> Report | None:
 def _log_report(
     reader: DeltaReader, verify: bool, moment: dict[str, Any] | None
 ) -> tuple[Report, DeltaLogBroken | None]:
-    """What one log holds, and what is wrong with it, if anything is."""
+    """Return the report of one log, and the error that its damage raises, if any."""
     report: Report = {"path": str(reader.folder), "segments": [], "is_verified": False, "damage": None, "replay": None}
     try:
         segments = reader.segments()
@@ -125,7 +123,7 @@ def _log_report(
 
 
 def _start(segments: list[Segment]) -> int:
-    """The state that the oldest segment goes on from: 0, or a snapshot's."""
+    """Return the sequence before the oldest segment: 0, or that of a snapshot."""
     return segments[0].previous if segments and not segments[0].is_complete else 0
 
 
@@ -137,7 +135,7 @@ def _verify(reader: DeltaReader, segments: list[Segment]) -> None:
             reader.verify(segment)
             done += segment.bytes
     if segments:
-        reader.plan(_start(segments))  # gaps
+        reader.plan(_start(segments))  # raises on gaps
 
 
 def _segment_report(segment: Segment) -> Report:
@@ -155,7 +153,7 @@ def _segment_report(segment: Segment) -> Report:
     }
 
 
-# --- how it is shown ---
+# --- output ---
 
 
 def _time(time_s: float) -> str:
@@ -175,7 +173,7 @@ def _lines(report: Report) -> Iterator[str]:
 def _log_lines(log: Report) -> Iterator[str]:
     segments = log["segments"]
     size = sum(segment["bytes"] for segment in segments)
-    verified = ", every checksum holds" if log["is_verified"] else ""
+    verified = ", all checksums match" if log["is_verified"] else ""
     kind = f"{log['flavour']}, shard {log['shard'][0]} of {log['shard'][1]}, " if segments else ""
     yield f"{log['path']}: {kind}{len(segments)} segments, {size:,} bytes{verified}"
     if len(segments) > _MOST_SHOWN:
@@ -196,7 +194,7 @@ def _log_lines(log: Report) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Verifying]:
-    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    """Yield a callback that moves a progress bar on a terminal; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda name, done, total: None
         return

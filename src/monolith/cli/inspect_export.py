@@ -1,4 +1,4 @@
-"""``monolith inspect export``: the versions below a folder, or one of them; reads manifests, loads nothing."""
+"""``monolith inspect export``: shows the versions in a folder, or one of them. Reads manifests only."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLE", "export"]
 
-EXAMPLE = "Example: monolith inspect export served/clicks --verify    One of them: served/clicks/1700000000"
+EXAMPLE = "Example: monolith inspect export served/clicks --verify    One version: served/clicks/1700000000"
 
 Report: TypeAlias = dict[str, Any]
 
 
 def export(
-    path: Annotated[Path, typer.Argument(help="The folder of a model's versions, or one version.")],
+    path: Annotated[Path, typer.Argument(help="Folder with the versions of a model, or one version.")],
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte and check every checksum.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Show exports: step, size, tables, signatures, and how far the dense part is from what was trained."""
+    """Show exports: step, size, tables, signatures, and the error of the dense program."""
     found = _find(path)
     if not found:
-        raise ArtifactError(f"'{path}' holds no export; give the folder that monolith export wrote to")
+        raise ArtifactError(f"'{path}' contains no export; give a folder that monolith export wrote")
     report: Report = {"path": str(path), "is_verified": verify, "exports": []}
     for folder in found:
         report["exports"].append(_report(folder, verify))
@@ -40,7 +40,7 @@ def export(
             _show(each, is_only=len(found) == 1)
     damaged = [each["damage"] for each in report["exports"] if each.get("damage")]
     if damaged:
-        raise ManifestInvalid(damaged[0] if len(damaged) == 1 else f"{len(damaged)} are damaged; {damaged[0]}")
+        raise ManifestInvalid(damaged[0] if len(damaged) == 1 else f"{len(damaged)} are corrupt; {damaged[0]}")
 
 
 def _find(path: Path) -> list[Path]:

@@ -1,7 +1,4 @@
-"""``monolith inspect records``: what a file of records is, how many it has, and what the first ones say.
-
-The file is explained by ``monolith.data.records.detect`` and read by ``reader``; here is only the showing.
-"""
+"""``monolith inspect records``: detects the format of a file, counts its records, and shows the first ones."""
 
 from __future__ import annotations
 
@@ -33,22 +30,24 @@ _MOST_SHOWN_LINES = 40
 
 
 def records(
-    path: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a URL that fsspec knows.")],
+    path: Annotated[str, typer.Argument(metavar="FILE", help="A file, or a URL that fsspec can open.")],
     framing: Annotated[
         str | None,
-        typer.Option(metavar="FLAGS", help="Read it so instead: sort_id,kafka_dump,... or none, tfrecord, bare."),
+        typer.Option(
+            metavar="FLAGS", help="Framing instead of the detected one: sort_id,kafka_dump,... or none, tfrecord, bare."
+        ),
     ] = None,
-    limit: Annotated[int, typer.Option(metavar="N", min=0, help="How many records to show.")] = 3,
+    limit: Annotated[int, typer.Option(metavar="N", min=0, help="Number of records to show.")] = 3,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what a file is (codec, framing, message, and why), count its records, and show the first ones."""
+    """Detect the codec, framing and message type of a file, count its records, and show the first ones."""
     from monolith.core import storage
     from monolith.data.records.detect import detect
     from monolith.data.records.framing import Framing
 
     wanted = None if framing is None else Framing.parse(framing)
     if not storage.is_file(path):
-        raise ConfigError(f"{path} is no file; name one file (for a folder, one of those in it)")
+        raise ConfigError(f"path is {path!r}, expected a file; for a folder, name one of its files")
     found = detect(path)
     report = _explanation(path, storage.file_bytes(path), found)
     chosen = wanted or found.framing
@@ -82,18 +81,18 @@ def _framing_report(framing: Framing | None) -> Report | None:
 
 
 def _read(report: Report, path: str, framing: Framing, found: Detection, limit: int) -> RecordCorrupt | None:
-    """Count the records with ``framing`` and keep the first; return what was wrong, if anything was."""
+    """Count the records with ``framing`` and keep the first ones; return the error of a corrupt file, if any."""
     from monolith.data.records.reader import RecordReader
 
     counts: Report = {"framing": repr(framing), "records": 0, "payload_bytes": 0, "smallest": None, "largest": None}
     report.update(read=counts, first=[], damage=None)
     with RecordReader(path, framing=framing, compression=found.compression) as reader, _progress(reader) as moved:
         try:
-            while (lot := reader.read()) is not None:
-                sizes = _sizes(lot)
+            while (chunk := reader.read()) is not None:
+                sizes = _sizes(chunk)
                 first = report["first"]
-                for index in range(min(limit - len(first), len(lot))):
-                    first.append(_record_report(lot, index, counts["records"] + index, report["record"]))
+                for index in range(min(limit - len(first), len(chunk))):
+                    first.append(_record_report(chunk, index, counts["records"] + index, report["record"]))
                 counts["records"] += len(sizes)
                 counts["payload_bytes"] += sum(sizes)
                 counts["smallest"] = min([*sizes, counts["smallest"] if counts["smallest"] is not None else sizes[0]])
@@ -106,22 +105,22 @@ def _read(report: Report, path: str, framing: Framing, found: Detection, limit: 
     return None
 
 
-def _sizes(lot: Records) -> list[int]:
-    return [len(lot[index]) for index in range(len(lot))]
+def _sizes(chunk: Records) -> list[int]:
+    return [len(chunk[index]) for index in range(len(chunk))]
 
 
-def _record_report(lot: Records, index: int, number: int, record: str | None) -> Report:
+def _record_report(chunk: Records, index: int, number: int, record: str | None) -> Report:
     return {
         "record": number,
-        "offset": int(lot.offsets[index]),
-        "bytes": len(lot[index]),
-        "source_key": int(lot.source_keys[index]),
-        "content": describe(lot[index], record),
+        "offset": int(chunk.offsets[index]),
+        "bytes": len(chunk[index]),
+        "source_key": int(chunk.source_keys[index]),
+        "content": describe(chunk[index], record),
     }
 
 
 def describe(payload: bytes, record: str | None) -> str:
-    """Return what a record says, for people; its fields by number when the message is not known."""
+    """Return a record as text; its fields by number if the message type is unknown."""
     if record is not None:
         try:
             messages = importlib.import_module("monolith.data.records.messages")
@@ -129,14 +128,14 @@ def describe(payload: bytes, record: str | None) -> str:
             message = messages.parse_message(messages.record_class(record), payload)
             return str(formatter.format_record(message, "json", readable=True))
         except ImportError:
-            pass  # the message classes need protobuf, which a small installation may not have
+            pass  # the message classes need protobuf, which may not be installed
         except RecordCorrupt as error:
             return f"{error}\n{_field_summary(payload)}"
     return _field_summary(payload)
 
 
 def _field_summary(payload: bytes) -> str:
-    """The fields of a message by number, with how many there are and how many bytes they take."""
+    """Return the fields of a message by number, with their counts and bytes."""
     totals: dict[int, tuple[int, int]] = {}
     try:
         for number, size in _fields(payload):
@@ -178,7 +177,7 @@ def _varint(payload: bytes, at: int) -> tuple[int, int]:
     raise ValueError(value)
 
 
-# --- how it is shown ---
+# --- output ---
 
 
 def _show(report: Report, as_json: bool) -> None:
@@ -228,7 +227,7 @@ def _what(report: Report) -> str:
 
 @contextlib.contextmanager
 def _progress(reader: RecordReader) -> Iterator[Callable[[], None]]:
-    """Give a callback that moves a bar on a terminal and does nothing elsewhere."""
+    """Yield a callback that moves a progress bar on a terminal; elsewhere it does nothing."""
     if not sys.stderr.isatty():
         yield lambda: None
         return

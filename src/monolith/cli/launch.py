@@ -1,4 +1,4 @@
-"""``monolith launch``: starts all processes of a job. Parses arguments, shows what the processes say."""
+"""``monolith launch``: starts all processes of a job, and prints their logs."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ def _no_options() -> None:
 def local(
     command: Annotated[list[str], typer.Argument(help="'train' and its options, after --.", metavar="-- train ...")],
     num_ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 1,
-    num_workers: Annotated[int, typer.Option(min=1, help="Workers, the chief among them.")] = 1,
+    num_workers: Annotated[int, typer.Option(min=1, help="Workers, including the chief.")] = 1,
     restart: Annotated[
-        int, typer.Option(min=0, help="Times that each process which dies is started again; 0 = its death ends all.")
+        int, typer.Option(min=0, help="Restarts of each process that dies; 0 = a dead process ends the job.")
     ] = 0,
-    grace_s: Annotated[float, typer.Option(min=0, help="Seconds in which asked processes must end.")] = 60.0,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR, of every process.")] = "INFO",
+    grace_s: Annotated[float, typer.Option(min=0, help="Seconds that processes get to stop before a kill.")] = 60.0,
+    log_level: Annotated[str, typer.Option(help="Log level of every process: DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a job of several processes on this machine.
 
-    What they say goes to standard error, each line with its process in front; the chief's result to standard output.
-    Ctrl-C ends all of them, workers first, with a checkpoint.
+    Logs go to standard error, each line prefixed with its process; the chief's result goes to standard output.
+    Ctrl-C saves a checkpoint and stops all processes, workers first.
     """
     from monolith.core.errors import ClusterError
     from monolith.training.distributed.local_job import LocalJob
@@ -80,7 +80,7 @@ def local(
 
 
 class _View:
-    """One log of all processes."""
+    """Prints the lines of all processes, one at a time."""
 
     def __init__(self, num_ps: int, num_workers: int) -> None:
         self._width = max(

@@ -1,4 +1,4 @@
-"""``monolith launch ray``: runs a job as actors of a Ray cluster. Parses arguments, shows the chief's result."""
+"""``monolith launch ray``: runs a job as actors of a Ray cluster, and prints the chief's result."""
 
 from __future__ import annotations
 
@@ -28,25 +28,24 @@ def register(launch: typer.Typer) -> None:
 def ray(
     command: Annotated[list[str], typer.Argument(help="'train' and its options, after --.", metavar="-- train ...")],
     num_ps: Annotated[int, typer.Option(min=1, help="Parameter servers.")] = 1,
-    num_workers: Annotated[int, typer.Option(min=1, help="Workers, the chief among them.")] = 1,
+    num_workers: Annotated[int, typer.Option(min=1, help="Workers, including the chief.")] = 1,
     address: Annotated[
-        str | None, typer.Option(help="The cluster: host:port, ray://host:port, or local for one in this process.")
+        str | None, typer.Option(help="Ray cluster: host:port, ray://host:port, or local to start one here.")
     ] = None,
-    restart: Annotated[
-        int, typer.Option(min=-1, help="Times that each actor which dies is started again; -1 = always.")
-    ] = 3,
-    cpus_per_ps: Annotated[float, typer.Option(min=0, help="Cores set aside for a server.")] = 1.0,
-    cpus_per_worker: Annotated[float, typer.Option(min=0, help="Cores set aside for a worker.")] = 1.0,
-    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs set aside for a worker.")] = 0.0,
+    restart: Annotated[int, typer.Option(min=-1, help="Restarts of each actor that dies; -1 = no limit.")] = 3,
+    cpus_per_ps: Annotated[float, typer.Option(min=0, help="Cores reserved for a parameter server.")] = 1.0,
+    cpus_per_worker: Annotated[float, typer.Option(min=0, help="Cores reserved for a worker.")] = 1.0,
+    gpus_per_worker: Annotated[float, typer.Option(min=0, help="GPUs reserved for a worker.")] = 0.0,
     working_dir: Annotated[
-        str | None, typer.Option(help="Folder that Ray copies to all machines; else they must see this one.")
+        str | None, typer.Option(help="Folder that Ray copies to all machines; not needed on a shared file system.")
     ] = None,
-    grace_s: Annotated[float, typer.Option(min=0, help="Seconds in which asked processes must end.")] = 60.0,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR, of every process.")] = "INFO",
+    grace_s: Annotated[float, typer.Option(min=0, help="Seconds that processes get to stop before a kill.")] = 60.0,
+    log_level: Annotated[str, typer.Option(help="Log level of every process: DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a job on a Ray cluster.
 
-    --model-dir must be a folder that all machines see. Ctrl-C ends all processes, workers first, with a checkpoint.
+    --model-dir must be on a file system that all machines share. Ctrl-C saves a checkpoint and stops all processes,
+    workers first.
     """
     from monolith.cli._job import show_metrics
     from monolith.training.distributed.ray_job import RayJob, RaySettings
@@ -73,15 +72,17 @@ def ray(
 
 
 def _job(command: list[str], num_ps: int, num_workers: int) -> tuple[ClusterJobConfig, bool]:
-    """Read the options of ``train`` as it would, and whether its result is wanted as JSON."""
+    """Return the settings of the ``train`` command, and True if it has --json."""
     from monolith.cli._job import load_job
     from monolith.core.errors import ConfigError
     from monolith.training.config.options import with_config_options
     from monolith.training.distributed.job_config import ClusterJobConfig
 
     if not command or command[0] != "train":
-        raise ConfigError(f"the command is {' '.join(command)!r}; give 'train' and its options after --")
-    found: list[tuple[ClusterJobConfig, bool]] = []
+        raise ConfigError(
+            f"the command is {' '.join(command)!r}, expected 'train' and its options; write them after --"
+        )
+    jobs: list[tuple[ClusterJobConfig, bool]] = []
 
     def train(
         flags: Mapping[str, Any],
@@ -89,9 +90,9 @@ def _job(command: list[str], num_ps: int, num_workers: int) -> tuple[ClusterJobC
         as_json: Annotated[bool, typer.Option("--json")] = False,
     ) -> None:
         counts = {"num_ps": str(num_ps), "num_workers": str(num_workers)}
-        found.append((load_job({**flags, **counts}, config, ClusterJobConfig).config, as_json))
+        jobs.append((load_job({**flags, **counts}, config, ClusterJobConfig).config, as_json))
 
     reader = typer.Typer()
     reader.command()(with_config_options(ClusterJobConfig)(train))
     typer.main.get_command(reader).main(command[1:], prog_name="train", standalone_mode=False)
-    return found[0]
+    return jobs[0]

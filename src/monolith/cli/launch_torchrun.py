@@ -1,4 +1,4 @@
-"""``monolith launch torchrun``: starts the ranks of a synchronous job on this machine, by torch's own launcher."""
+"""``monolith launch torchrun``: starts the ranks of a synchronous job on this machine, with torch's launcher."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ _COMMAND = "'train' and its options, after --."
 def torchrun(
     command: Annotated[list[str], typer.Argument(help=_COMMAND, metavar="-- train ...")],
     nproc: Annotated[int, typer.Option(min=1, help="Ranks on this machine.")] = 1,
-    nnodes: Annotated[int, typer.Option(min=1, help="Machines; this command is given on each of them.")] = 1,
-    node_rank: Annotated[int, typer.Option(min=0, help="Number of this machine.")] = 0,
-    master_addr: Annotated[str, typer.Option(help="Machine 0, where the ranks meet.")] = "127.0.0.1",
+    nnodes: Annotated[int, typer.Option(min=1, help="Machines; run this command on each of them.")] = 1,
+    node_rank: Annotated[int, typer.Option(min=0, help="Index of this machine, from 0.")] = 0,
+    master_addr: Annotated[str, typer.Option(help="Host of machine 0, the rendezvous of all ranks.")] = "127.0.0.1",
     master_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port there; 0 = any free one, on one machine.")
+        int, typer.Option(min=0, max=65535, help="Port on that host; 0 = any free port, for one machine.")
     ] = 0,
-    log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR, of every rank.")] = "INFO",
+    log_level: Annotated[str, typer.Option(help="Log level of every rank: DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
-    """Train synchronously: every rank holds a shard of the tables, and all of them step together.
+    """Train synchronously: every rank holds a shard of the tables, and all ranks step together.
 
-    A rank that fails ends the job; start it again to go on from the last checkpoint. Ctrl-C ends all of them, with one.
+    A failed rank ends the job; run the command again to resume from the last checkpoint. Ctrl-C saves a checkpoint and
+    stops all ranks.
     """
     from monolith.core.errors import ClusterError
 
@@ -49,7 +50,7 @@ def torchrun(
     finally:
         signal.signal(signal.SIGTERM, before)
     if status:
-        raise ClusterError(f"the job ended with {status}; the rank that failed first is named above, with its reason")
+        raise ClusterError(f"the exit status of the job is {status}, expected 0; see the first failed rank in the log")
 
 
 def command_of(
@@ -65,17 +66,19 @@ def command_of(
     """Return the command that starts the ranks.
 
     Raises:
-        ConfigError: What they are to do is not ``train``, or several machines have no port to meet at.
+        ConfigError: ``command`` is not ``train``, or several machines have no port for the rendezvous.
     """
     from monolith.core.errors import ConfigError
 
     if not command or command[0] != "train":
-        raise ConfigError(f"the command is {' '.join(command)!r}; give 'train' and its options after --")
+        raise ConfigError(
+            f"the command is {' '.join(command)!r}, expected 'train' and its options; write them after --"
+        )
     if node_rank >= nnodes:
-        raise ConfigError(f"node_rank is {node_rank} of {nnodes} machines; give 0 to their number - 1")
+        raise ConfigError(f"node_rank is {node_rank}, expected 0 to {nnodes - 1}; nnodes is {nnodes}")
     if nnodes > 1 and not master_port:
         raise ConfigError(
-            f"nnodes is {nnodes} and master_port is 0; give --master-addr and --master-port, the same on all"
+            f"nnodes is {nnodes} and master_port is 0; give --master-addr and --master-port, the same on every machine"
         )
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(nproc)]
     if nnodes == 1 and not master_port:
@@ -87,7 +90,7 @@ def command_of(
 
 
 def _run(arguments: Sequence[str]) -> int:
-    """Run a command in a session of its own, to its end; Ctrl-C is passed on once, and it is waited for."""
+    """Run a command in a new session and return its status; on Ctrl-C, send it one SIGTERM and wait for its end."""
     process = subprocess.Popen(arguments, start_new_session=True)
     try:
         return process.wait()

@@ -1,7 +1,7 @@
-"""The ``monolith`` program: finds the subcommand, sets up logging, turns errors into one line and an exit status.
+"""The ``monolith`` program: finds the subcommand, sets up logging, turns an error into one line and an exit status.
 
-A subcommand is a module beside this one with ``register(app: typer.Typer) -> None``; it is imported when it is named
-on the command line (or by ``--help``), and imports what it needs when it runs. Nothing here knows what any of them do.
+A subcommand is a module of this package with ``register(app: typer.Typer) -> None``. It is imported when the command
+line names it, or for ``--help``. It imports other packages when it runs, so that ``--help`` stays fast.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_OF_MODELS = ("train", "evaluate", "predict", "control", "export", "serve", "ps", "launch")
+_OF_MODELS = ("train", "evaluate", "predict", "control", "export", "serve", "ps", "launch", "agent")
 _OF_FILES = ("convert", "inspect", "bench", "demo")
 _COMMANDS = {name: f"monolith.cli.{name}" for name in (*_OF_MODELS, *_OF_FILES)}
 
 
 class _LazyGroup(typer.core.TyperGroup):
-    """A group whose subcommands are imported one at a time, when they are asked for."""
+    """A group that imports a subcommand when the command line names it."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return sorted(_COMMANDS)
@@ -35,7 +35,7 @@ class _LazyGroup(typer.core.TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         part = typer.Typer()
-        part.callback()(_no_options)  # makes a group even of a single command, so that it keeps its name
+        part.callback()(_no_options)  # with a callback, typer keeps the name of a single command
         importlib.import_module(_COMMANDS[cmd_name]).register(part)
         return typer.main.get_group(part).commands[cmd_name]
 
@@ -73,11 +73,11 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line and exit: 0 when done, 1 with one line when it cannot be, 2 for wrong usage."""
+    """Run the command line and exit: 0 after success, 1 with one line after an error, 2 after wrong usage."""
     try:
         app(prog_name="monolith")
-    except (MonolithError, OSError) as error:  # an OSError is about a path, and names it
+    except (MonolithError, OSError) as error:  # an OSError names its path
         line = " ".join(str(error).split()) or type(error).__name__
-    # Outside of the handler: the error's traceback, and all that its frames hold, is gone before the process ends.
+    # Outside the handler, so that the objects of the traceback's frames are released before the process ends.
     sys.stderr.write(f"error: {line}\n")
     sys.exit(1)

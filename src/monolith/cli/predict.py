@@ -1,4 +1,4 @@
-"""``monolith predict``: writes what a trained model says of each example."""
+"""``monolith predict``: writes the predictions of a trained model, one line per example."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ def register(app: typer.Typer) -> None:
 def predict(
     flags: Mapping[str, Any],
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; the newest when not given.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File to write to; standard output when not given.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Accepted for symmetry: the output is always JSON.")] = False,
+    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; default: the newest one.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON.")] = False,
 ) -> None:
-    """Write one JSON object per example: each head's prediction, and the model's extra outputs."""
+    """Write one JSON object per example: the prediction of each head, and the extra outputs of the model."""
     from monolith.cli._job import load_job
     from monolith.core.storage import NewFile
     from monolith.training.runner import Job
@@ -39,8 +39,8 @@ def predict(
     job = Job(load_job(flags, config, JobConfig).config)
     file = None if out is None else NewFile(str(out))
     try:
-        for found in job.predict(checkpoint):
-            lines = _lines(found)
+        for outputs in job.predict(checkpoint):
+            lines = _lines(outputs)
             if file is None:
                 sys.stdout.writelines(lines)
             else:
@@ -53,10 +53,10 @@ def predict(
         file.publish()
 
 
-def _lines(found: Mapping[str, Any]) -> list[str]:
-    """One line of JSON per example."""
-    sizes = {name: len(value) if value.ndim else None for name, value in found.items()}
+def _lines(outputs: Mapping[str, Any]) -> list[str]:
+    """Return one line of JSON per example."""
+    sizes = {name: len(value) if value.ndim else None for name, value in outputs.items()}
     if len(set(sizes.values())) != 1:
-        raise ConfigError(f"the outputs have {sizes} rows; extra outputs have one row per example, as predictions have")
-    columns = [value.tolist() for value in found.values()]
-    return [json.dumps(dict(zip(found, row, strict=True))) + "\n" for row in zip(*columns, strict=True)]
+        raise ConfigError(f"the outputs have {sizes} rows, expected one row per example; check the extra outputs")
+    columns = [value.tolist() for value in outputs.values()]
+    return [json.dumps(dict(zip(outputs, row, strict=True))) + "\n" for row in zip(*columns, strict=True)]

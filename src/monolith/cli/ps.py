@@ -1,4 +1,4 @@
-"""``monolith ps``: runs one parameter server until it is told to end. Parses arguments; the server does the rest."""
+"""``monolith ps``: runs one parameter server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from monolith.core.errors import ClusterError
+from monolith.core.errors import AlreadyRegistered, ClusterError
 
 if TYPE_CHECKING:
     from monolith.discovery import DiscoveryGuard
@@ -33,43 +33,55 @@ def register(app: typer.Typer) -> None:
 
 
 def ps(
-    index: Annotated[int, typer.Option(min=0, help="Which shard this server holds, from 0.")] = 0,
-    num_ps: Annotated[int, typer.Option(min=1, help="Parameter servers of the job.")] = 1,
+    index: Annotated[int, typer.Option(min=0, help="Index of this server's shard, from 0.")] = 0,
+    num_ps: Annotated[int, typer.Option(min=1, help="Number of parameter servers of the job.")] = 1,
     host: Annotated[str, typer.Option(help="Interface to listen on; the default is this machine only.")] = "127.0.0.1",
-    advertised_host: Annotated[str, typer.Option(help="Name under which others reach it, if not --host.")] = "",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of gRPC; 0 = any.")] = 0,
-    data_plane: Annotated[bool, typer.Option(help="Offer the native data plane; not with TLS.")] = True,
-    data_port: Annotated[int, typer.Option(min=0, max=65535, help="TCP port of the data plane; 0 = any.")] = 0,
+    advertised_host: Annotated[str, typer.Option(help="Host name for clients, if it differs from --host.")] = "",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC port; 0 = any free port.")] = 0,
+    data_plane: Annotated[bool, typer.Option(help="Offer the native data plane; not available with TLS.")] = True,
+    data_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="TCP port of the data plane; 0 = any free port.")
+    ] = 0,
     metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Port of /metrics and /healthz; not served when not given.")
+        int | None, typer.Option(min=0, max=65535, help="Port of /metrics and /healthz; default: off.")
     ] = None,
     discovery: Annotated[
-        str | None, typer.Option(help="Where to register: file, zookeeper or consul; nowhere when not given.")
+        str | None, typer.Option(help="Service discovery to register in: file, zookeeper or consul; default: none.")
     ] = None,
-    job: Annotated[str | None, typer.Option(help="Name of the job in ZooKeeper or Consul.")] = None,
-    discovery_folder: Annotated[Path | None, typer.Option(help="Folder of discovery by file.")] = None,
-    zk_server: Annotated[str | None, typer.Option(help="host:port,... of ZooKeeper.")] = None,
-    consul_server: Annotated[str | None, typer.Option(help="host:port of the Consul agent.")] = None,
-    heartbeat_s: Annotated[float, typer.Option(min=0.1, help="Seconds between signs of life to discovery.")] = 10.0,
+    job: Annotated[str | None, typer.Option(help="Job name in ZooKeeper or Consul.")] = None,
+    discovery_folder: Annotated[Path | None, typer.Option(help="Shared folder, for --discovery file.")] = None,
+    zk_server: Annotated[str | None, typer.Option(help="ZooKeeper servers, host:port,...")] = None,
+    consul_server: Annotated[str | None, typer.Option(help="Consul agent, host:port.")] = None,
+    heartbeat_s: Annotated[float, typer.Option(min=0.1, help="Seconds between heartbeats to discovery.")] = 10.0,
     recover_from: Annotated[
-        Path | None, typer.Option(help="Folder of a tables snapshot to take this shard's rows from.")
+        Path | None, typer.Option(help="Folder of a tables snapshot to restore this shard's rows from.")
     ] = None,
     delta_log: Annotated[
         Path | None,
-        typer.Option(help="Folder of this server's delta log: what is learnt is kept there, and recovered from there."),
+        typer.Option(help="Folder of this server's delta log: makes learned rows durable, and recovers them at start."),
     ] = None,
     delta_interval: Annotated[
-        float, typer.Option(min=0.01, help="Seconds between segments of the delta log: what a crash may lose.")
+        float, typer.Option(min=0.01, help="Seconds between segments of the delta log; a crash loses at most this.")
     ] = 1.0,
-    memory_limit_mb: Annotated[int | None, typer.Option(min=1, help="Memory of all tables; then no new rows.")] = None,
-    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the server (PEM); turns TLS on.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key (PEM).")] = None,
-    tls_client_ca: Annotated[Path | None, typer.Option(help="Authority of the clients' certificates (PEM).")] = None,
-    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that callers must know.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="gRPC calls answered at the same time.")] = 16,
+    force_expiry: Annotated[
+        bool, typer.Option("--force-expiry", "--force", help="Save and evict although most rows have expired.")
+    ] = False,
+    discard_log: Annotated[
+        bool, typer.Option("--discard-log", help="Set the delta log of another number of servers aside and start.")
+    ] = False,
+    memory_limit_mb: Annotated[
+        int | None, typer.Option(min=1, help="Memory limit of all tables in MiB; beyond it, new rows are rejected.")
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Server certificate (PEM); turns TLS on.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert (PEM).")] = None,
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(help="CA of client certificates (PEM); clients must then have one.")
+    ] = None,
+    token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None,
+    threads: Annotated[int, typer.Option(min=1, help="gRPC calls answered in parallel.")] = 16,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
-    """Run one parameter server. SIGTERM and Ctrl-C end it after the calls under way."""
+    """Run one parameter server. SIGTERM and Ctrl-C stop it after the open calls."""
     from monolith.core.stop_signals import stop_signals
     from monolith.discovery import DiscoveryGuard, DiscoverySettings, open_discovery
     from monolith.ps.config import ServerConfig
@@ -90,6 +102,8 @@ def ps(
         recover_from=recover_from,
         delta_log=delta_log,
         delta_interval_s=delta_interval,
+        force_expiry=force_expiry,
+        discard_log=discard_log,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
         security=security,
         threads=threads,
@@ -101,9 +115,9 @@ def ps(
         zk_server=zk_server,
         consul_server=consul_server,
     )
-    found = open_discovery(settings, os.environ)
-    with stop_signals() as endings, ParameterServer(config) as server, DiscoveryGuard(found) as guard:
-        if found is not None:
+    registry = open_discovery(settings, os.environ)
+    with stop_signals() as endings, ParameterServer(config) as server, DiscoveryGuard(registry) as guard:
+        if registry is not None:
             guard.register(server.service_info())
         _show(server, as_json)
         while True:
@@ -111,15 +125,18 @@ def ps(
                 endings.get(timeout=heartbeat_s)
                 break
             except queue.Empty:
-                if found is not None:
-                    _say_alive(guard, server.service_info().id)
+                if registry is not None:
+                    _send_heartbeat(guard, server.service_info().id)
 
 
-def _say_alive(guard: DiscoveryGuard, service_id: str) -> None:
+def _send_heartbeat(guard: DiscoveryGuard, service_id: str) -> None:
     try:
         guard.heartbeat(service_id)
+    except AlreadyRegistered as error:  # workers must not train on two copies of one shard
+        logger.error("place in discovery lost to another server, stopping id=%s error=%s", service_id, error)
+        raise
     except ClusterError as error:  # the tables are worth more than the registration
-        logger.warning("discovery did not take a sign of life id=%s error=%s", service_id, error)
+        logger.warning("heartbeat failed id=%s error=%s", service_id, error)
 
 
 def _show(server: ParameterServer, as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""``monolith serve``: runs one model server until it is told to end. Parses arguments; the server does the rest."""
+"""``monolith serve``: runs one model server until a signal stops it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from monolith.cli._serve_options import (
 from monolith.cli._serve_remote import DiscoveryOptions, RemoteOptions
 from monolith.cli._serve_security import SecurityOptions
 from monolith.cli._serve_sync import CanaryOptions, SyncOptions
-from monolith.cli._tf_serving_flags import translated
+from monolith.cli._tf_serving_flags import translate
 
 if TYPE_CHECKING:
     from monolith.serving import ModelServer
@@ -38,19 +38,19 @@ logger = logging.getLogger(__name__)
 
 _EPILOG = (
     "Example: monolith serve runs/clicks/exported_models --name clicks    Many models: monolith serve "
-    "--model-config-file models.conf --config-poll-s 10    The flags of tensorflow_model_server are understood too, "
-    "with - and with _."
+    "--model-config-file models.conf --config-poll-s 10    Follow training: add --sync-from runs/clicks/published    "
+    "The flags of tensorflow_model_server work too, with - and with _."
 )
 
 
 class _Command(typer.core.TyperCommand):
-    """Understands the flags of tensorflow_model_server."""
+    """Accepts the flags of tensorflow_model_server too."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        ours, ignored = translated(args)
+        flags, ignored = translate(args)
         for flag in ignored:
-            logger.warning("a flag of tensorflow_model_server has no meaning here and is ignored flag=%s", flag)
-        return super().parse_args(ctx, ours)
+            logger.warning("flag of tensorflow_model_server ignored flag=%s", flag)
+        return super().parse_args(ctx, flags)
 
 
 def register(app: typer.Typer) -> None:
@@ -71,7 +71,7 @@ def serve(
     registry: DiscoveryOptions,
     as_json: Annotated[bool, typer.Option("--json", help="Print the addresses as one JSON object.")] = False,
 ) -> None:
-    """Serve exported models over TensorFlow Serving's API. SIGTERM and Ctrl-C end it after the requests under way."""
+    """Serve exported models with the API of TensorFlow Serving. SIGTERM and Ctrl-C stop it after the open requests."""
     from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
     from monolith.serving import ModelServer, ServingConfig, servable_loader
@@ -95,7 +95,9 @@ def serve(
             **loading.settings(),
             **monitoring.settings(),
         )
-        load = _lasting(servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory))
+        load = _freeze_after_first(
+            servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory)
+        )
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (
             closing(following),
@@ -109,15 +111,15 @@ def serve(
 def _tune_process(threads_per_call: int) -> None:
     from monolith.embedding import set_threads
 
-    set_threads(threads_per_call)  # calls are computed beside each other; helpers would only be in their way
-    # A request passes through several threads. Each would wait the default of 5 ms for a thread that loads a version.
+    set_threads(threads_per_call)  # batches run in parallel, so more threads per batch would slow them down
+    # A request passes through several threads. Each could wait 5 ms, the default, for a thread that loads a version.
     sys.setswitchinterval(1e-4)
 
 
-def _lasting(load: Callable[[Path], Servable]) -> Callable[[Path], Servable]:
-    """Return the loader; what is there after its first load is not walked over in the middle of a request.
+def _freeze_after_first(load: Callable[[Path], Servable]) -> Callable[[Path], Servable]:
+    """Return a loader that excludes the objects of its first load from garbage collection.
 
-    Those are the modules, most of all, of which some are imported only then. They stay.
+    Most of them belong to imported modules and stay anyway. Scanning them would delay requests.
     """
     once = [None]
 
@@ -138,6 +140,6 @@ def _show(server: ModelServer, as_json: bool) -> None:
         typer.echo(json.dumps(shown))
         return
     names = ", ".join(server.models.names()) or "no models yet"
-    where = [f"gRPC on {server.address}"] if server.address else []
-    where += [f"REST on http://{server.rest_address}"] if server.rest_address else []
-    typer.echo(f"serves {names}: {', '.join(where)}")
+    addresses = [f"gRPC on {server.address}"] if server.address else []
+    addresses += [f"REST on http://{server.rest_address}"] if server.rest_address else []
+    typer.echo(f"serves {names}: {', '.join(addresses)}")

@@ -1,4 +1,4 @@
-"""``monolith train``: trains a model on files or a stream, from the newest checkpoint of its folder on."""
+"""``monolith train``: trains a model on files or a stream, and resumes from the newest checkpoint."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _EXIT_S = 60.0
 
 _EXAMPLE = (
     "Example: monolith train --task deepfm --data 'day-*.parquet' --label-features click --model-dir runs/clicks    "
-    "An own model: monolith train --task ranker.py:Ranker --data 'part-*.pb' --model-dir runs/ranker --max-steps 10000"
+    "Your model: monolith train --task ranker.py:Ranker --data 'part-*.pb' --model-dir runs/ranker --max-steps 10000"
 )
 
 
@@ -34,13 +34,14 @@ def train(
     flags: Mapping[str, Any],
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
     print_config: Annotated[
-        bool, typer.Option("--print-config", help="Show every setting, where it comes from, and end.")
+        bool, typer.Option("--print-config", help="Print every setting and its origin, and exit.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the metrics as one JSON object.")] = False,
 ) -> None:
     """Train a model.
 
-    Goes on from the newest checkpoint of --model-dir, at the exact place in the data. Ctrl-C saves and ends.
+    Resumes from the newest checkpoint in --model-dir, at the exact position in the data. Ctrl-C saves a checkpoint and
+    exits.
     """
     from monolith.cli._job import load_job, show_metrics
 
@@ -58,10 +59,10 @@ def train(
     if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
         from monolith.training.distributed.running import run_process
 
-        faulthandler.enable()  # a crash, and whoever aborts it, is shown where each thread stands
+        faulthandler.enable()  # a crash or abort prints the stack of every thread
         metrics = run_process(loaded.config, os.environ)
-        # Only the interpreter is left to end. Where a thread of some library keeps it from that, the others of the job
-        # would wait: it says where it stands, and ends.
+        # A library's thread may keep the interpreter from exiting, and the job's other processes would wait for it.
+        # After this time, print the stacks and exit.
         faulthandler.dump_traceback_later(_EXIT_S, exit=True)
         if metrics is not None:
             show_metrics(metrics, as_json=as_json)
@@ -87,11 +88,11 @@ def train(
 
 
 def _refuse_ranks(environment: Mapping[str, str]) -> None:
-    """Several ranks that each train alone would write to one folder, and none would know of the others."""
+    """Refuse ranks without synchronous training: each would train alone and write to the same folder."""
     from monolith.training.synchronous.rank_place import told_ranks
 
     if (launcher := told_ranks(environment)) is not None:
         raise ConfigError(
-            f"{launcher} started this process as one of several ranks, and enable_sync_training is off; give "
+            f"{launcher} started this process as one of several ranks, and enable_sync_training is False; add "
             "--enable-sync-training, or start one process"
         )

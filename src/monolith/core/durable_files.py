@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith import _native
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 
 __all__ = ["only_writer", "replace_file", "seal", "sync_folder", "unseal", "write_synced"]
 
@@ -84,9 +84,9 @@ def unseal(content: bytes) -> dict[str, Any]:
     """
     try:
         body = json.loads(content)["body"]
-        rest()
+        yield_gil()
         compact = json.dumps(body, sort_keys=True)
-        rest()
+        yield_gil()
         checksum = _native.crc32c(compact.encode())
         spelled = f'{{"body": {compact}, "crc32c": {checksum}}}'.encode()
         is_sound = content.endswith(b"\n}\n") and _one_line(content) == spelled

@@ -7,7 +7,7 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     MonolithError
     ├─ ConfigError                 the caller's settings are wrong; never retried; also a ValueError
     ├─ DataError                   RecordCorrupt · SchemaMismatch
-    ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt      (raised by C++)
+    ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt · ExpiryRefused
     ├─ ClusterError   .retryable   NoSuchService · AlreadyRegistered · ConnectionFailed · SessionLost
     │                              ShardUnavailable · RpcTimeout · RetriesExhausted
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
@@ -35,6 +35,7 @@ __all__ = [
     "DimensionMismatch",
     "CapacityExceeded",
     "SnapshotCorrupt",
+    "ExpiryRefused",
     "ClusterError",
     "NoSuchService",
     "AlreadyRegistered",
@@ -96,6 +97,10 @@ class CapacityExceeded(EngineError):
 
 class SnapshotCorrupt(EngineError):
     """A snapshot file is torn, truncated or altered. The text names file, offset and reason."""
+
+
+class ExpiryRefused(EngineError):
+    """A save or an eviction would drop most rows of a table, for example because an event time was ahead."""
 
 
 class ClusterError(MonolithError):

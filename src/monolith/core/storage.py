@@ -24,6 +24,7 @@ __all__ = [
     "is_file",
     "is_folder",
     "is_url",
+    "list_names",
     "make_folder",
     "open_file",
     "read_up_to",
@@ -133,6 +134,19 @@ def walk_files(folder: str) -> list[str]:
             for name in names
         ]
     return sorted(found)
+
+
+def list_names(folder: str) -> list[str]:
+    """Return the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
+    if is_url(folder):
+        system, inner = _remote(folder)
+        if not system.isdir(inner):
+            return []
+        return sorted({str(name).rstrip("/").rpartition("/")[2] for name in system.ls(inner, detail=False)})
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def remove_file(path: str) -> None:

@@ -84,14 +84,13 @@ def files(
     """
     if (patterns is None) == (work_list is None):
         raise ConfigError("files() needs patterns or a work_list, and not both")
-    given = framing if framing is not None else Framing.tfrecord() if record == "tf_example" else Framing()
-    kept = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
+    names = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
 
     def make() -> Source:
         return FileSource(
-            None if kept is None else kept,
+            names,
             record=record,
-            framing=given,
+            framing=_default_framing(record) if framing is None else framing,
             compression=compression,
             shard=shard,
             interleave=interleave,
@@ -120,10 +119,17 @@ def stdin(
 
     def make() -> Source:
         return StdinSource(
-            sys.stdin.buffer if stream is None else stream, record=record, framing=framing, compression=compression
+            sys.stdin.buffer if stream is None else stream,
+            record=record,
+            framing=_default_framing(record) if framing is None else framing,
+            compression=compression,
         )
 
     return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+
+
+def _default_framing(record: RecordKind) -> Framing:
+    return Framing.tfrecord() if record == "tf_example" else Framing()
 
 
 def parquet(

@@ -1,6 +1,6 @@
-"""The demonstration: clicks of a known world, a model trained on them, and how near it comes to the best possible.
+"""``Demo``: generates the clicks of a known world, trains a model on them, and compares it with the best possible AUC.
 
-What goes on from there, with a server and live events, is in ``monolith.demo.live``.
+The second half, with a server and live events, is in ``monolith.demo.live``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _BATCH_ROWS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """What came out."""
+    """Measurements of a demonstration."""
 
     clicks: int
     """Impressions trained on."""
     seconds: float
-    """Of training."""
+    """Seconds of training."""
     ids: int
     """Rows in all tables."""
     table_bytes: int
     auc: float
     best_auc: float
-    """That of the true probabilities of the same test rows: no model can have more, but for luck."""
+    """AUC of the true probabilities on the same test rows: an upper bound, except for luck."""
     calibration: float
-    """Predicted over true clicks: 1 is right."""
+    """Predicted clicks over true clicks; 1 is ideal."""
     checkpoint: Path
     checkpoint_bytes: int
 
@@ -52,11 +52,11 @@ class DemoResult:
 
 
 class Demo:
-    """A world, its clicks on disk, and a DeepFM that is trained on them from nothing.
+    """A world, its clicks on disk, and a DeepFM that is trained on them from scratch.
 
     Args:
-        folder: Where everything goes; what an earlier demonstration left there is replaced.
-        clicks: Impressions to train on; a tenth as many, later in time, are the test.
+        folder: Folder of all files; those of an earlier demonstration are replaced.
+        clicks: Impressions to train on. A tenth as many, later in time, are the test set.
     """
 
     def __init__(self, folder: Path, clicks: int = 400_000) -> None:
@@ -72,14 +72,14 @@ class Demo:
         self._train, self._test = shown.rows(0, clicks), shown.rows(clicks)
 
     def generate(self) -> None:
-        """Write the clicks as record files, which is how a trainer meets them."""
+        """Write the clicks as record files."""
         self.train_file.parent.mkdir(parents=True, exist_ok=True)
         for path, rows in ((self.train_file, self._train), (self.test_file, self._test)):
             with RecordWriter(path) as writer:
                 write_records(rows, writer)
 
     def run(self, clock: Clock | None = None) -> DemoResult:
-        """Train, evaluate, compare with what is possible, and export."""
+        """Train, evaluate, compare with the best possible AUC, and export."""
         clock = clock or SystemClock()
         for folder in (self.model_dir, self.exported):
             shutil.rmtree(folder, ignore_errors=True)
@@ -115,7 +115,7 @@ class Demo:
         )
 
     def live(self, clock: Clock | None = None) -> LiveDemo:
-        """Return what goes on from the end of ``run``; enter it to start its processes."""
+        """Return the second half, which continues from the end of ``run``. Enter it to start its processes."""
         return LiveDemo(
             self._folder,
             published=self.published,
@@ -127,5 +127,5 @@ class Demo:
 
     @property
     def curl(self) -> str:
-        """A command that asks ``monolith serve``, where it listens unless told otherwise, for one score."""
+        """A ``curl`` command that requests one score from ``monolith serve`` at its default port."""
         return curl("127.0.0.1:8501", self._test)

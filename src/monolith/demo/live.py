@@ -1,6 +1,6 @@
-"""The second half of the demonstration: a trainer and a server as processes, and events that move scores.
+"""``LiveDemo``: the second half of the demonstration, a trainer and a server as processes, and events that move scores.
 
-Measures from the moment that events are handed to the trainer to the first answer of the server that they changed.
+Measures the time from sending events to the trainer until the first changed answer of the server.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from monolith.serving import Client
 __all__ = ["MODEL", "LiveDemo", "Move", "Watch", "curl"]
 
 Watch: TypeAlias = Callable[[Turn, float], None]
-"""Is told which item turned, and its score now."""
+"""Receives the turned item and its current score."""
 
 MODEL = "clicks"
-"""What the server calls the model."""
+"""Name of the served model."""
 
-_MOST_ROWS = 512  # of the events of a move, which are one step: the first answer that differs shows all of them
+_MOST_ROWS = 512  # events of a move, which are one step: the first changed answer reflects all of them
 _BYSTANDERS = 64
 _PUBLISH_S = 1.0
 _ASK_S = 0.02
@@ -46,7 +46,7 @@ _PATIENCE_S = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """What became of an item whose taste turned."""
+    """Score of an item before and after its taste turned."""
 
     item_id: int
     is_up: bool
@@ -54,31 +54,31 @@ class Move:
     before: float
     """Its score."""
     after: float
-    """Its score in the first answer that differs."""
+    """Its score in the first changed answer."""
     others: float
-    """How far the scores of other items moved, on average."""
+    """Mean change of the scores of other items."""
     seconds: float
-    """From the events to that answer."""
+    """Seconds from the events to that answer."""
 
 
 def curl(address: str, shown: Clicks) -> str:
-    """Return a command that asks a server for the score of the first of some impressions."""
+    """Return a command that requests the score of the first impression from a server."""
     body = json.dumps({"instances": [as_features(shown.rows(0, 1))]})
     return f"curl -s http://{address}/v1/models/{MODEL}:predict -d '{body}'"
 
 
 class LiveDemo:
-    """A server of an exported model, and a trainer that goes on where it was and publishes; both end with the block.
+    """A server of an exported model, and a trainer that resumes and publishes; both end with the block.
 
-    The trainer gets events only while an item turns, so a score that differs is due to them.
+    The trainer gets events only while an item turns, so these events cause every change of a score.
 
     Args:
-        folder: Where logs go.
-        published: Where what is learnt is published; replaced.
+        folder: Folder of the logs.
+        published: Folder in which the trainer publishes; replaced.
         model_dir: The run, with a checkpoint.
         exported: Folder of the exported versions of that checkpoint.
         shown: Impressions to draw events and requests from.
-        clock: Measures, and waits.
+        clock: Clock of measurements and waits.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LiveDemo:
         self._rng = np.random.default_rng(0)
         self._running = ExitStack()
         self.requests = 0
-        """Answered so far."""
+        """Number of answers so far."""
 
     @property
     def processes(self) -> tuple[DemoProcess, DemoProcess]:
@@ -110,14 +110,14 @@ class LiveDemo:
 
     @property
     def curl(self) -> str:
-        """A command that asks for one score while the server runs."""
+        """Command that requests one score while the server runs."""
         return curl(self._addresses["rest_address"], self._shown)
 
     def wait(self) -> NoReturn:
-        """Let both go on until something raises, such as Ctrl-C.
+        """Keep both running until an exception, such as Ctrl-C.
 
         Raises:
-            ClusterError: One of them has ended.
+            ClusterError: A process has ended.
         """
         while True:
             for process in self.processes:
@@ -125,15 +125,15 @@ class LiveDemo:
             self._clock.sleep_s(0.2)
 
     def moves(self, count: int, watch: Watch = lambda turn, score: None) -> Iterator[Move]:
-        """Turn items, one after another; ``watch`` is told every answer.
+        """Turn items, one after another; ``watch`` receives every answer.
 
         Raises:
-            ClusterError: A process has ended, or no score moves; the text says where to look.
+            ClusterError: A process has ended, or no score moves; the text names the logs.
         """
         found = turns(self._shown, self._rows)
         for _ in range(count):
             yield self._move(next(found), watch)
-            # The publishes come once a second: the next events come anywhere between two of them.
+            # The trainer publishes once a second; the next events come at a random time between two publishes.
             self._clock.sleep_s(float(self._rng.uniform(0, _PUBLISH_S)))
 
     def __enter__(self) -> Self:
@@ -157,17 +157,17 @@ class LiveDemo:
         serve = ["serve", self._exported, "--name", MODEL, "--sync-from", self._published]
         serve += ["--port", 0, "--rest-port", 0, "--json"]
         self._trainer = started.enter_context(DemoProcess("trainer", train, self._folder))
-        # Its standard input is its lifeline; the trainer's are its events, and it ends with them.
+        # The server ends with its standard input, and the trainer with its events on standard input.
         self._server = started.enter_context(DemoProcess("server", serve, self._folder, {lifeline.VARIABLE: "0"}))
-        self._addresses = self._until("the server to say where it is", self._said_addresses)
+        self._addresses = self._until("the server to print its addresses", self._addresses_printed)
         self._client = started.enter_context(Client(self._addresses["address"], model=MODEL))
         self._until("the server to load the model", self._is_served)
-        self._until("the trainer to publish what it begins with", self._is_in_step)
-        # What is slow only once is done now.
+        self._until("the trainer to publish its first cut", self._is_in_step)
+        # First requests are slow: make them now.
         self._teach(self._shown.rows(0, self._rows), example_batch(self._shown.rows(0, 1)))
 
-    def _said_addresses(self) -> dict[str, Any] | None:
-        line, newline, _ = self._server.said.partition("\n")
+    def _addresses_printed(self) -> dict[str, Any] | None:
+        line, newline, _ = self._server.output.partition("\n")
         found: dict[str, Any] | None = json.loads(line) if newline else None
         return found
 
@@ -178,7 +178,7 @@ class LiveDemo:
             return False
 
     def _until(self, what: str, found: Callable[[], Any]) -> Any:
-        """Return what is waited for, as soon as it is true."""
+        """Wait for a true value and return it."""
         end_s = self._clock.monotonic_s() + _PATIENCE_S
         while not (value := found()):
             for process in self.processes:
@@ -206,7 +206,7 @@ class LiveDemo:
         )
 
     def _teach(self, events: Clicks, asked: bytes, watch: Callable[[float], None] = lambda score: None) -> float:
-        """Hand events to the trainer; return the seconds until the score of what is asked is another."""
+        """Send events to the trainer; return the seconds until the score of the request changes."""
         before = self._scores(asked)
         stamped = replace(events, event_time_s=np.full(len(events), int(self._clock.now_s()), np.int64))
         message = Framing().frame(example_batch(stamped))
@@ -225,7 +225,7 @@ class LiveDemo:
         try:
             (found,) = self._client.score(asked, "example_batch").values()
         except (ClusterError, ServingError):
-            self._server.check()  # says more, if it is gone
+            self._server.check()  # raises the better error if a process has ended
             raise
         self.requests += 1
         return found.reshape(-1)

@@ -1,7 +1,4 @@
-"""Tastes that turn: which items of the world become liked or disliked, and the impressions that show it.
-
-Knows the clicks; who learns from them it does not ask.
-"""
+"""Turns of taste: the items that become liked or disliked, and the impressions that show it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ __all__ = ["Turn", "as_features", "turns"]
 
 _LIKED, _DISLIKED = 0.95, 0.02
 _BUSIEST = 100
-"""Items that may turn: those shown most, which the model knows best."""
+"""Number of items that may turn: the most frequent ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -28,13 +25,13 @@ class Turn:
     shown: Clicks
     """One impression of it."""
     chance: float
-    """Of a click on it, from now on."""
+    """Chance of a click on it, from now on."""
     events: Clicks
-    """Every fourth one shows the item to somebody; the others are of whatever else is shown."""
+    """Impressions: every fourth shows the item, the rest show other items."""
 
     @property
     def item_id(self) -> int:
-        """Which item."""
+        """Id of the item."""
         return int(self.shown.item_id[0])
 
     @property
@@ -46,7 +43,7 @@ class Turn:
 def turns(shown: Clicks, rows: int, seed: int = 0) -> Iterator[Turn]:
     """Iterate over turns without end, each of another item until all have turned; ``rows`` events each.
 
-    What few click becomes liked, and what many click disliked.
+    Items with few clicks become liked, and items with many clicks disliked.
     """
     rng = np.random.default_rng([seed, 5])
     _, places, of_row, counts = np.unique(shown.item_id, return_index=True, return_inverse=True, return_counts=True)
@@ -61,7 +58,7 @@ def turns(shown: Clicks, rows: int, seed: int = 0) -> Iterator[Turn]:
 
 
 def as_features(shown: Clicks) -> dict[str, Any]:
-    """Return one impression as a request names its features."""
+    """Return one impression as the features of a request."""
     return {
         "user_id": int(shown.user_id[0]),
         "item_id": int(shown.item_id[0]),

@@ -1,4 +1,4 @@
-"""A ``monolith`` command as a process of the demonstration: what it says goes to files, and it ends for certain."""
+"""``DemoProcess``: a ``monolith`` command as a process, with its output in files and a guaranteed end."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PATIENCE_S = 20.0
 
 
 class DemoProcess:
-    """One process. Ends with the block at the latest: asked to at first, and then without being asked.
+    """One process. It ends with the block at the latest: by SIGTERM first, then by SIGKILL.
 
-    It is in a session of its own, so that a Ctrl-C reaches the demonstration alone, which then ends it in good order.
+    The process has its own session, so Ctrl-C reaches only the demonstration, which then stops the process.
 
     Args:
-        name: What to call it in errors.
+        name: Name in errors.
         arguments: The command and its options.
-        folder: Where ``NAME.out`` and ``NAME.log`` go, which are what it prints and what it logs.
-        environment: Variables that it has besides those of this process.
+        folder: Folder of ``NAME.out``, its output, and ``NAME.log``, its log.
+        environment: Variables in addition to those of this process.
     """
 
     def __init__(
@@ -50,12 +50,12 @@ class DemoProcess:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """Process id."""
         return self._popen.pid
 
     @property
-    def said(self) -> str:
-        """What it has printed so far."""
+    def output(self) -> str:
+        """Output so far."""
         return self._out.read_text(errors="replace")
 
     def tell(self, data: bytes) -> None:
@@ -72,7 +72,7 @@ class DemoProcess:
             raise self._failure() from error
 
     def check(self) -> None:
-        """Do nothing while it runs.
+        """Check that it runs.
 
         Raises:
             ClusterError: It has ended; the text has its last lines.
@@ -81,10 +81,10 @@ class DemoProcess:
             raise self._failure()
 
     def end(self) -> None:
-        """Have it end, and return when it is gone."""
+        """Stop it and wait for its end."""
         if self._popen.poll() is None:
             self._popen.terminate()
-        with contextlib.suppress(BrokenPipeError):  # what it did not read is of no use to anybody now
+        with contextlib.suppress(BrokenPipeError):  # unread input is of no use any more
             self._stdin.close()
         try:
             with contextlib.suppress(subprocess.TimeoutExpired):

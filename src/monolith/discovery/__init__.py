@@ -1,6 +1,6 @@
-"""How the processes of a job find each other: one Protocol, and backends from one process to a whole fleet.
+"""Service discovery of a job's processes: the ``Discovery`` Protocol and its backends.
 
-Addresses only. Who connects to whom, and what is said then, nothing here knows; torch is not imported.
+Backends: memory, file, TF_CONFIG, MLP, ZooKeeper, Consul. Discovery handles addresses only; it does not import torch.
 """
 
 from __future__ import annotations

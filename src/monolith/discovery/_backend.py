@@ -1,6 +1,6 @@
-"""What all backends that can be written to have in common: the life cycle, and the book of own registrations.
+"""Base class of writable backends: life cycle and own registrations.
 
-A backend says how to open, publish, withdraw, renew, read and shut; the order of these, and the locks, are here.
+A subclass implements open, publish, withdraw, renew, read and shut. The base class owns their order and the locks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__: list[str] = []
 
 logger = logging.getLogger(__name__)
 
-# How long closing waits for a call under way before it leaves the store without withdrawing.
+# Timeout of close for a call under way; past it, services stay registered.
 _CLOSE_PATIENCE_S = 5.0
 
 
@@ -32,51 +32,51 @@ class Backend(abc.ABC):
         self._watch_interval_s = watch_interval_s
         self._connecting = threading.Lock()
         self._state_lock = threading.Lock()
-        # Held while own registrations change in the store, so that a renewal cannot bring back what was withdrawn.
+        # Held while own registrations change in the store, so that a renewal cannot restore a withdrawn service.
         self._writing = threading.Lock()
         self._own: dict[str, ServiceInfo] = {}
         self._watches: set[LookingWatch] = set()
         self._is_open = False
         self._is_closed = threading.Event()
 
-    # --- what a backend says ---
+    # --- implemented by backends ---
 
     @abc.abstractmethod
     def _open(self) -> None:
-        """Reach the store."""
+        """Connect to the store."""
 
     @abc.abstractmethod
     def _publish(self, service: ServiceInfo) -> None:
-        """Put a service into the store."""
+        """Add a service to the store."""
 
     @abc.abstractmethod
     def _withdraw(self, service: ServiceInfo) -> None:
-        """Take a service out of the store, where it still is the one."""
+        """Remove a service from the store, unless another process has replaced it."""
 
     @abc.abstractmethod
     def _renew(self, service: ServiceInfo) -> None:
-        """Say that a published service is alive, and put it back where it is lost."""
+        """Send the heartbeat of a published service, and publish it again if the store lost it."""
 
     @abc.abstractmethod
     def _read(self, service_type: str) -> list[ServiceInfo]:
         """Return the services of a type, in any order."""
 
     def _prepare(self, service: ServiceInfo) -> None:
-        """Make room for a service that is about to be published. May take long: no lock is held."""
+        """Clear the place of a service before it is published. May take long: no lock is held."""
         del service
 
     def _confirm(self, service: ServiceInfo) -> None:
-        """See that a published service is there. May take long: no lock is held."""
+        """Check that a published service is visible. May take long: no lock is held."""
         del service
 
     def _shut(self) -> None:
-        """Leave the store. Must not fail."""
+        """Disconnect from the store. Must not fail."""
         return
 
-    # --- what the Protocol asks ---
+    # --- Discovery ---
 
     def connect(self) -> None:
-        """Reach the store; a second call does nothing."""
+        """Connect to the store. Idempotent."""
         with self._connecting:
             self._refuse_if_closed()
             if self._is_open:
@@ -89,7 +89,7 @@ class Backend(abc.ABC):
                 self._refuse_if_closed()
 
     def register(self, service: ServiceInfo) -> None:
-        """Make a service known until it is deregistered, or this object is closed."""
+        """Register a service until ``deregister`` or ``close``."""
         self._check_open()
         if self.needs_index and service.index is None:
             raise ConfigError(f"service {service.id!r} has no index; {self.kind} discovery needs one: give index=")
@@ -105,7 +105,7 @@ class Backend(abc.ABC):
             raise
 
     def deregister(self, service_id: str) -> None:
-        """Withdraw a service that this object registered."""
+        """Deregister a service that this object registered."""
         self._check_open()
         with self._writing:
             service = self._registered(service_id)
@@ -118,7 +118,7 @@ class Backend(abc.ABC):
         return in_order(self._read(checked_name("service_type", service_type)))
 
     def watch(self, service_type: str, callback: Callback) -> Watch:
-        """Tell of services of a type: those that are there, then every change."""
+        """Report the services of a type to ``callback``, then every change."""
         self._check_open()
         watch = self._make_watch(checked_name("service_type", service_type), callback)
         try:
@@ -132,13 +132,13 @@ class Backend(abc.ABC):
         return watch
 
     def heartbeat(self, service_id: str) -> None:
-        """Say that a service is alive; a registration that the store has lost is put back."""
+        """Send the heartbeat of a service; register it again if the store lost it."""
         self._check_open()
         with self._writing:
             self._renew(self._registered(service_id))
 
     def close(self) -> None:
-        """Withdraw what this object registered, end its watches and leave the store; a second call does nothing."""
+        """Deregister own services, close watches and disconnect. Idempotent."""
         with self._state_lock:
             if self._is_closed.is_set():
                 return
@@ -181,20 +181,20 @@ class Backend(abc.ABC):
             try:
                 self._withdraw(service)
             except ClusterError as error:
-                logger.warning("could not withdraw a failed registration id=%s error=%s", service.id, error)
+                logger.warning("deregistration of a failed registration failed id=%s error=%s", service.id, error)
             del self._own[service.id]
 
     def _withdraw_all(self) -> None:
         if not self._writing.acquire(timeout=_CLOSE_PATIENCE_S):
-            logger.warning("closed discovery during a call, own services are not withdrawn kind=%s", self.kind)
+            logger.warning("discovery closed during a call, services stay registered kind=%s", self.kind)
             return
         try:
             for service in self._own.values():
                 try:
                     self._withdraw(service)
                 except ClusterError as error:
-                    # What is left lapses: the store's own expiry, or the next process in this place, removes it.
-                    logger.warning("could not withdraw a service at close id=%s error=%s", service.id, error)
+                    # The expiry of the store, or the next process in this place, removes the entry.
+                    logger.warning("deregistration failed id=%s error=%s", service.id, error)
             self._own.clear()
         finally:
             self._writing.release()

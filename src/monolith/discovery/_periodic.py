@@ -1,4 +1,4 @@
-"""A thread that does one thing again and again, or when woken. What it does, it is told."""
+"""Background thread that runs a callback periodically or when woken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 class Periodic:
-    """Calls ``action`` every ``interval_s``, at once after ``wake``, and after ``retry_s`` where it failed."""
+    """Calls ``action`` every ``interval_s``, immediately after ``wake``, and ``retry_s`` after a failure."""
 
     def __init__(self, name: str, action: Callable[[], None], *, interval_s: float, retry_s: float) -> None:
         self._name = name
@@ -24,15 +24,15 @@ class Periodic:
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin; the first call comes after one interval."""
+        """Start the thread; the first call comes after one interval."""
         self._thread.start()
 
     def wake(self) -> None:
-        """Call as soon as possible."""
+        """Call ``action`` as soon as possible."""
         self._wake.set()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Call no more. Waits for a call under way, but no longer than ``timeout_s``, and never for itself."""
+        """Stop the thread; wait at most ``timeout_s`` for a call under way. Callable from ``action`` itself."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
@@ -51,9 +51,9 @@ class Periodic:
             except Exception as error:
                 if self._stop.is_set():
                     return
-                # Said once per outage: a store that is away for an hour must not fill the log.
+                # One warning per outage: a store that is unreachable for an hour must not fill the log.
                 log = logger.debug if was_failing else logger.warning
-                log("periodic work failed, will retry name=%s retry_s=%g error=%s", self._name, self._retry_s, error)
+                log("periodic work failed, retrying name=%s retry_s=%g error=%s", self._name, self._retry_s, error)
                 was_failing, pause_s = True, self._retry_s
             else:
                 was_failing, pause_s = False, self._interval_s

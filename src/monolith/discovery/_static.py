@@ -1,4 +1,4 @@
-"""What discoveries that only read what a launcher wrote have in common: nothing changes, so watches tell once."""
+"""Base class of read-only discoveries, whose services a launcher has fixed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked_service_type(service_type: str) -> str:
 
 
 class StaticDiscovery(abc.ABC):
-    """A discovery whose services are given."""
+    """A discovery with fixed services."""
 
     kind: ClassVar[str]
     watch_interval_s: ClassVar[float | None] = None
@@ -39,12 +39,12 @@ class StaticDiscovery(abc.ABC):
         """Return the services of a type, by index."""
 
     def connect(self) -> None:
-        """There is nothing to reach; a closed discovery is refused."""
+        """Mark the discovery as connected; there is no store to reach."""
         self._refuse_if_closed()
         self._is_connected = True
 
     def watch(self, service_type: str, callback: Callback) -> Watch:
-        """Tell what is there, and what changes."""
+        """Report the services of a type to ``callback``, then every change."""
         self._check_open()
         watch = LookingWatch(
             lambda: self.query(service_type),
@@ -63,7 +63,7 @@ class StaticDiscovery(abc.ABC):
         return watch
 
     def close(self) -> None:
-        """End the watches; a second call does nothing."""
+        """Close the watches. Idempotent."""
         with self._lock:
             self._is_closed = True
             watches = list(self._watches)

@@ -1,4 +1,4 @@
-"""Watches for stores that can only be read: look, compare with the last look, tell the difference."""
+"""``LookingWatch``: polls a store, compares with the last read, and reports the difference."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CLOSE_PATIENCE_S = 5.0
 
 
 def differences(before: dict[str, ServiceInfo], after: dict[str, ServiceInfo]) -> list[Event]:
-    """Return what to tell, removals first."""
+    """Return the events between two reads, removals first."""
     events: list[Event] = [Removed(before[key]) for key in before if key not in after]
     for key, service in after.items():
         if key not in before:
@@ -30,21 +30,21 @@ def differences(before: dict[str, ServiceInfo], after: dict[str, ServiceInfo]) -
 
 
 def deliver(callback: Callback, event: Event) -> None:
-    """Call back; an exception is the callback's own affair, and must not end the watch."""
+    """Call ``callback``; log its exception, which must not end the watch."""
     try:
         callback(event)
     except Exception:
-        logger.exception("a watch's callback failed event=%r", event)
+        logger.exception("watch callback failed event=%r", event)
 
 
 class LookingWatch:
-    """Tells what changed since the last look.
+    """Reports changes since the last read.
 
     Args:
-        read: Returns the services that there are.
-        callback: Whom to tell.
-        interval_s: Seconds between looks, which a thread of its own takes; None where the store calls ``look``.
-        on_close: Called once, when the watch ends.
+        read: Returns the current services.
+        callback: Gets the events.
+        interval_s: Seconds between reads of a background thread; None if the store calls ``look``.
+        on_close: Called once, when the watch closes.
     """
 
     def __init__(
@@ -67,18 +67,18 @@ class LookingWatch:
             self._periodic = Periodic("discovery-watch", self.look, interval_s=interval_s, retry_s=_RETRY_S)
 
     def start(self) -> None:
-        """Tell what is there now, then begin to look on. An error of the first look is the caller's."""
+        """Report the current services, then start to poll. Raises the error of the first read."""
         self.look()
         if self._periodic is not None:
             self._periodic.start()
 
     def wake(self) -> None:
-        """Look as soon as possible."""
+        """Read as soon as possible."""
         if self._periodic is not None:
             self._periodic.wake()
 
     def look(self) -> None:
-        """Read once and tell the difference."""
+        """Read once and report the difference."""
         with self._looking:
             if self._closed.is_set():
                 return
@@ -91,7 +91,7 @@ class LookingWatch:
                 deliver(self._callback, event)
 
     def close(self) -> None:
-        """End the watch; a callback under way is waited for, but not for ever."""
+        """Close the watch; wait a bounded time for a callback under way."""
         if self._closed.is_set():
             return
         self._closed.set()

@@ -1,6 +1,6 @@
-"""Addresses as text: ``host:port``, with brackets around IPv6, and the host that this machine is known by.
+"""Addresses as text: ``host:port``, with brackets around IPv6; and the host under which others reach this machine.
 
-No connection is made here; a name is resolved only where the environment does not say who this machine is.
+Opens no connection. Resolves the name of the machine only if the environment does not name its host.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["advertised_host", "checked_host", "checked_port", "is_whole", "join_
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value, which may come from anywhere, is a whole number of at least 0."""
+    """Return whether an unchecked value is a whole number of at least 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
@@ -36,7 +36,7 @@ def checked_host(host: str) -> str:
         try:
             ipaddress.IPv6Address(bare)
         except ValueError as error:
-            raise ConfigError(f"host is {host!r}, which is no IPv6 address ({error}); give one like ::1") from error
+            raise ConfigError(f"host is {host!r}, expected an IPv6 address ({error}); give one like ::1") from error
         return bare
     if any(letter.isspace() or not letter.isprintable() or letter in "/,@[]?#" for letter in bare):
         raise ConfigError(f"host is {host!r}; give a host name or an IP address, without blanks, port or scheme")
@@ -67,7 +67,7 @@ def split_address(address: str) -> tuple[str, int]:
     (('10.0.0.7', 80), ('::1', 80))
 
     Raises:
-        ConfigError: The text is no such address.
+        ConfigError: The text is not an address.
     """
     host, colon, port = address.rpartition(":") if _is_text(address) else ("", "", "")
     if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5:
@@ -92,12 +92,12 @@ def advertised_host(
 ) -> str:
     """Return the host by which other machines reach this one.
 
-    The first of CLOUDNATIVE_INET_ADDR (a list; its first entry counts) and YARN_INET_ADDR that is set, else what the
-    machine's own name resolves to. It is resolved to IPv6 only when MY_HOST_IPV6 is set, and neither MY_HOST_IP nor
+    The first of CLOUDNATIVE_INET_ADDR (a list; its first entry counts) and YARN_INET_ADDR that is set, else the
+    address of the machine's name. It is an IPv6 address only if MY_HOST_IPV6 is set, and neither MY_HOST_IP nor
     MY_POD_IP is.
 
     Raises:
-        ConfigError: The environment does not say, and the machine's name cannot be resolved.
+        ConfigError: The variables are unset, and the machine's name cannot be resolved.
     """
     for variable in ("CLOUDNATIVE_INET_ADDR", "YARN_INET_ADDR"):
         host = environment.get(variable, "").split(",")[0].strip()

@@ -1,4 +1,4 @@
-"""What discovery is: services that are registered, found and watched. How a backend keeps them, nothing here knows."""
+"""The ``Discovery`` Protocol: services that are registered, queried and watched."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*\Z")
 
 
 class Health(enum.StrEnum):
-    """How a service says it is."""
+    """Health that a service reports."""
 
     UNKNOWN = "unknown"
     HEALTHY = "healthy"
@@ -40,38 +40,38 @@ class Health(enum.StrEnum):
 
 
 def checked_name(field_name: str, value: str) -> str:
-    """Return a name that every backend can keep, or raise ``ConfigError``."""
+    """Return a name that every backend can store, or raise ``ConfigError``."""
     if not _NAME.match(str(value)):
         raise ConfigError(
-            f"{field_name} is {value!r}; give letters, digits, '_', '-' and '.', not beginning with '.', without blanks"
+            f"{field_name} is {value!r}; give letters, digits, '_', '-' and '.', not starting with '.', without blanks"
         )
     return value
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceInfo:
-    """One process that others may find.
+    """One process that other processes can find.
 
-    The place of a service is its type and its index. Backends that keep no more than an address in a place (file,
-    ZooKeeper, Consul) give back the id ``<type>-<index>``, and no metadata, whatever was registered.
+    The place of a service is its type and its index. Backends that store only an address per place (file, ZooKeeper,
+    Consul) return the id ``<type>-<index>`` and no metadata.
     """
 
     service_type: str
-    """What it is: ps, worker, ..."""
+    """Role of the process: ps, worker, ..."""
     index: int | None = None
-    """Its number among those of its type; None where it has none, or one that is no number."""
+    """Number among the services of its type; None without a number."""
     host: str
     """A name or an IP address, without brackets."""
     port: int
-    """Where it listens; 0 = nowhere."""
+    """Port that it listens on; 0 = none."""
     id: str = ""
-    """Its name among all services; ``<type>-<index>`` when not given."""
+    """Unique name among all services; default ``<type>-<index>``."""
     name: str = ""
-    """What people call it; the id when not given."""
+    """Display name; default is the id."""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    """More to tell. ``allow_update="true"`` lets a registration replace an older one of the same id."""
+    """Further values. ``allow_update="true"`` lets a registration replace an older one of the same id."""
     health: Health = Health.UNKNOWN
-    """How it said it is when it registered."""
+    """Health at registration."""
 
     def __post_init__(self) -> None:
         checked_name("service_type", self.service_type)
@@ -92,32 +92,32 @@ class ServiceInfo:
 
     @property
     def allows_update(self) -> bool:
-        """Whether this registration may take the place of an older one where the backend asks."""
+        """Whether this registration may replace an older one, in backends that check it."""
         return self.metadata.get("allow_update") == "true"
 
 
 def in_order(services: Iterable[ServiceInfo]) -> list[ServiceInfo]:
-    """Return services by index; those without one come last, by address."""
+    """Return services sorted by index; services without an index come last, sorted by address."""
     return sorted(services, key=lambda one: (one.index is None, one.index or 0, one.address, one.id))
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """A service is there that was not."""
+    """A service has appeared."""
 
     service: ServiceInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """A service has moved, or says something else of itself."""
+    """The address or metadata of a service has changed."""
 
     service: ServiceInfo
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """A service is gone; this is how it was last seen."""
+    """A service has disappeared; ``service`` is its last state."""
 
     service: ServiceInfo
 
@@ -128,10 +128,10 @@ Callback: TypeAlias = Callable[[Event], None]
 
 @runtime_checkable
 class Watch(Protocol):
-    """A running watch; also a context manager that ends it."""
+    """A running watch; also a context manager that closes it."""
 
     def close(self) -> None:
-        """Tell no more; a second call does nothing. After return no further callback begins."""
+        """Close the watch. Idempotent; after return no further callback starts."""
         ...
 
     def __enter__(self) -> Watch: ...
@@ -143,39 +143,39 @@ class Watch(Protocol):
 
 @runtime_checkable
 class Discovery(Protocol):
-    """How processes of a job find each other. Safe to share between threads.
+    """Registry through which the processes of a job find each other. Thread safe.
 
-    Every call but ``close`` raises a ``ClusterError`` before ``connect`` and after ``close``. A failure of the store
-    behind it is a ``ClusterError`` too: its ``retryable`` says whether the same call may succeed later, and a
-    ``RetriesExhausted`` that the backend has tried that already.
+    Every call except ``close`` raises a ``ClusterError`` before ``connect`` and after ``close``. A failure of the store
+    is a ``ClusterError`` too. Its ``retryable`` tells whether the same call may succeed later; ``RetriesExhausted``
+    means that the backend has retried already.
     """
 
     @property
     def kind(self) -> str:
-        """Which backend this is: memory, file, tf_config, mlp, zookeeper, consul, or local (none)."""
+        """Name of the backend: memory, file, tf_config, mlp, zookeeper, consul, or local (none)."""
         ...
 
     def connect(self) -> None:
-        """Reach the store; a second call does nothing.
+        """Connect to the store. Idempotent.
 
         Raises:
-            ConnectionFailed: It cannot be reached.
+            ConnectionFailed: The store is unreachable.
         """
         ...
 
     def register(self, service: ServiceInfo) -> None:
-        """Make a service known until it is deregistered, or this object is closed.
+        """Register a service until ``deregister`` or ``close``.
 
-        Backends that outlive processes (file, ZooKeeper, Consul) give the place to the newcomer: it is the restarted
-        process. The memory backend does so where ``metadata["allow_update"] == "true"``.
+        Backends that outlive processes (file, ZooKeeper, Consul) give the place to the newer registration: it is the
+        restarted process. The memory backend does so if ``metadata["allow_update"] == "true"``.
 
         Raises:
-            AlreadyRegistered: The id is taken, and may not be replaced.
+            AlreadyRegistered: The id is taken and cannot be replaced.
         """
         ...
 
     def deregister(self, service_id: str) -> None:
-        """Withdraw a service that this object registered; where another has taken its place, the other one stays.
+        """Deregister a service of this object; a service that has replaced it stays.
 
         Raises:
             NoSuchService: This object has not registered it.
@@ -187,23 +187,23 @@ class Discovery(Protocol):
         ...
 
     def watch(self, service_type: str, callback: Callback) -> Watch:
-        """Tell of services of a type: those that are there as ``Added``, before return, then every change.
+        """Report the services of a type to ``callback``: current ones as ``Added`` before return, then every change.
 
-        Callbacks of one watch come one at a time, from a thread of the backend; they should be quick and wait for no
-        other thread. An exception in one is logged, and the watch goes on. Changes that follow each other faster
-        than the backend looks may be told as one.
+        Callbacks of one watch run one at a time, in a thread of the backend; they must be quick and wait for no other
+        thread. The backend logs an exception of a callback, and the watch continues. Several changes between two reads
+        may arrive as one event.
         """
         ...
 
     def heartbeat(self, service_id: str) -> None:
-        """Say that a service is alive; a registration that the store has lost is put back.
+        """Send the heartbeat of a service; register it again if the store lost it.
 
         Raises:
             NoSuchService: This object has not registered it.
-            AlreadyRegistered: Another process has taken its place; it is left there.
+            AlreadyRegistered: Another process has taken its place, and keeps it.
         """
         ...
 
     def close(self) -> None:
-        """Withdraw what this object registered, end its watches and leave the store; a second call does nothing."""
+        """Deregister own services, close watches and disconnect. Idempotent."""
         ...

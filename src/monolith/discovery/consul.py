@@ -1,7 +1,7 @@
 """Discovery through Consul: one service per job, whose instances carry type and index in their tags.
 
-An instance has a check that must be passed every minute; a thread does so every half minute, so that a process that
-dies is not listed for long.
+An instance has a check with a TTL of one minute. A thread passes it every half minute, so a dead process disappears
+soon.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class ConsulDiscovery(Backend):
         agent: The agent to talk to.
         job: The name of the Consul service.
         heartbeat_period_s: Seconds between passes of the checks.
-        watch_interval_s: Seconds between the looks of a watch.
-        clock: How pauses are waited for.
+        watch_interval_s: Seconds between the reads of a watch.
+        clock: Measures pauses.
     """
 
     kind: ClassVar[str] = "consul"
@@ -61,7 +61,7 @@ class ConsulDiscovery(Backend):
         self._heartbeats.start()
 
     def _prepare(self, service: ServiceInfo) -> None:
-        """Have whoever holds the place leave it, within bounds: an agent may bring its instances back."""
+        """Deregister other holders of the place, repeatedly: an agent may restore its instances."""
         for attempt in range(_CLEAR_TRIES):
             holders = [entry for entry in self._holders(service) if entry.address != service.address]
             if not holders:
@@ -80,7 +80,7 @@ class ConsulDiscovery(Backend):
         self._agent.pass_check(self._agent.service_id(self._job, service))
 
     def _confirm(self, service: ServiceInfo) -> None:
-        """Wait until the service is listed. Of several that came at once, the one with the first address stays."""
+        """Wait until the service is listed. Of several concurrent registrations, the first address stays."""
         for attempt in range(_VISIBLE_TRIES + 1):
             if attempt > 0:
                 self._pause(_VISIBLE_PAUSE_S)
@@ -102,25 +102,25 @@ class ConsulDiscovery(Backend):
 
     def _withdraw(self, service: ServiceInfo) -> None:
         entry_id = self._agent.service_id(self._job, service)
-        # An id may be another's by now; one that nobody holds any more is no loss.
+        # Another process may have taken the id; an id without a holder is safe to remove.
         if self._agent.holder(entry_id) in (None, service.address):
             self._agent.deregister(entry_id)
 
     def _renew(self, service: ServiceInfo) -> None:
         self._refuse_if_taken(service)
         if not self._agent.pass_check(self._agent.service_id(self._job, service)):
-            logger.warning("Consul has lost a registration, it is put back id=%s", service.id)
+            logger.warning("registration lost by Consul, registering again id=%s", service.id)
             self._publish(service)
 
     def _read(self, service_type: str) -> list[ServiceInfo]:
-        found = []
+        services = []
         for entry in self._agent.lookup(self._job):
             if entry.tags.get("name") == service_type:
                 try:
-                    found.append(_service(service_type, entry))
+                    services.append(_service(service_type, entry))
                 except ConfigError as error:
-                    logger.warning("an instance is not understood id=%s error=%s", entry.service_id, error)
-        return found
+                    logger.warning("invalid Consul instance skipped id=%s error=%s", entry.service_id, error)
+        return services
 
     def _shut(self) -> None:
         self._heartbeats.stop()
@@ -137,7 +137,7 @@ class ConsulDiscovery(Backend):
         addresses = [entry.address for entry in self._holders(service)]
         if addresses and service.address not in addresses:
             raise _taken(service, addresses[0])
-        # A successor whose check does not pass is not listed; passing it for our own would revive it.
+        # A successor whose check fails is not listed; passing its check as ours would revive it.
         holder = self._agent.holder(self._agent.service_id(self._job, service))
         if holder not in (None, service.address):
             raise _taken(service, str(holder))
@@ -148,7 +148,7 @@ class ConsulDiscovery(Backend):
                 try:
                     self._renew(service)
                 except AlreadyRegistered as error:
-                    logger.warning("a registration is not renewed id=%s error=%s", service.id, error)
+                    logger.warning("registration not renewed id=%s error=%s", service.id, error)
 
     def _pause(self, seconds: float) -> None:
         self._clock.sleep_s(seconds)

@@ -1,7 +1,7 @@
-"""The HTTP API of a Consul agent: addresses, requests, and the two dialects that agents speak.
+"""Client of a Consul agent's HTTP API, in two dialects.
 
-``ConsulAgent`` is Consul as everybody has it. ``LookupAgent`` is the agent that the original was written for: it lists
-services under ``/v1/lookup/name``. Which service is whose, nothing here knows.
+``ConsulAgent`` is standard Consul. ``LookupAgent`` is the agent that the original was written for: it lists services
+under ``/v1/lookup/name``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RETRY = RetryPolicy(attempts=5, initial_backoff_s=5.0, max_backoff_s=5.0, multi
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConsulEndpoint:
-    """Where an agent listens: a host and port, or a Unix socket."""
+    """Address of an agent: host and port, or a Unix socket."""
 
     host: str = ""
     port: int = 0
@@ -44,10 +44,10 @@ class ConsulEndpoint:
 
     @classmethod
     def parse(cls, address: str) -> ConsulEndpoint:
-        """Read ``host:port``, ``http(s)://host:port`` or ``unix:///path``; the port is 8500 when not given.
+        """Read ``host:port``, ``http(s)://host:port`` or ``unix:///path``; the default port is 8500.
 
         Raises:
-            ConfigError: It is no such address.
+            ConfigError: The text is not an address.
         """
         text = address.strip() or f"http://127.0.0.1:{_STANDARD_PORT}"
         try:
@@ -68,7 +68,7 @@ class ConsulEndpoint:
         return f"unix:{self.unix_path}" if self.unix_path else join_address(self.host, self.port)
 
     def open(self, timeout_s: float) -> http.client.HTTPConnection:
-        """Return a connection that is made by its first request."""
+        """Return a connection that opens with its first request."""
         if self.unix_path:
             return _UnixConnection(self.unix_path, timeout_s)
         if self.is_tls:
@@ -98,7 +98,7 @@ class ConsulEntry:
     port: int
     tags: Mapping[str, str]
     node: str = ""
-    """The machine whose agent has it, where the dialect says."""
+    """Machine of its agent, if the dialect names it."""
 
     @property
     def address(self) -> str:
@@ -110,11 +110,11 @@ class ConsulAgent:
     """Consul's own HTTP API.
 
     Args:
-        endpoint: Where the agent is.
-        token: For agents that ask for one (CONSUL_HTTP_TOKEN).
-        timeout_s: Deadline of one request.
-        retries: How requests are tried again that met no agent.
-        clock: How the pauses between are waited for.
+        endpoint: Address of the agent.
+        token: ACL token (CONSUL_HTTP_TOKEN).
+        timeout_s: Timeout of one request.
+        retries: Retries of requests that reached no agent.
+        clock: Measures the pauses between retries.
     """
 
     dialect: ClassVar[str] = "consul"
@@ -136,17 +136,17 @@ class ConsulAgent:
         self._clock = clock or SystemClock()
 
     def service_id(self, name: str, service: ServiceInfo) -> str:
-        """Return the id under which the agent keeps a service: its place, for several hosts may share one agent."""
+        """Return the agent's id of a service: its place, because several hosts may share one agent."""
         return f"{name}-{service.service_type}-{service.index}"
 
     def register(self, name: str, service: ServiceInfo, ttl_s: int) -> None:
-        """Make a service known; it is listed once its check has passed."""
+        """Register a service; the agent lists it once its check has passed."""
         self._done("register", "PUT", "/v1/agent/service/register", self._registration(name, service, ttl_s))
 
     def deregister(self, entry_id: str, node: str = "") -> None:
-        """Withdraw an instance, here and, where the node is named, from the catalog of all agents."""
+        """Deregister an instance from this agent; with ``node``, also from the catalog of all agents."""
         status, text = self._ask("deregister", "PUT", f"/v1/agent/service/deregister/{quote(entry_id, safe='')}")
-        # An agent that never had it says so; nothing is left to withdraw then.
+        # An agent without this instance answers with an error, which is fine here.
         if status not in (200, 404) and not (status == 500 and "Unknown service" in text):
             raise self._failure("deregister", status, text)
         if node:
@@ -154,7 +154,7 @@ class ConsulAgent:
             self._done("deregister", "PUT", "/v1/catalog/deregister", body)
 
     def pass_check(self, entry_id: str) -> bool:
-        """Say that an instance is alive; return False where the agent does not know it."""
+        """Pass the check of an instance; return False if the agent does not know it."""
         path = f"/v1/agent/check/pass/{quote(f'service:{entry_id}', safe=':')}"
         status, text = self._ask("heartbeat", self.pass_method, path)
         if status == 200:
@@ -164,20 +164,20 @@ class ConsulAgent:
         raise self._failure("heartbeat", status, text)
 
     def holder(self, entry_id: str) -> str | None:
-        """Return the address of the instance that the agent keeps under an id, or None."""
+        """Return the address of the agent's instance with this id, or None."""
         status, text = self._ask("query", "GET", f"/v1/agent/service/{quote(entry_id, safe='')}")
         if status == 404:
             return None
         if status != 200:
             raise self._failure("query", status, text)
-        return self._read("query", text, lambda found: join_address(str(found["Address"]), int(found["Port"])))
+        return self._read("query", text, lambda entry: join_address(str(entry["Address"]), int(entry["Port"])))
 
     def lookup(self, name: str) -> list[ConsulEntry]:
         """Return the instances of a service whose checks pass."""
         status, text = self._ask("query", "GET", f"/v1/health/service/{quote(name, safe='')}?passing=true")
         if status != 200:
             raise self._failure("query", status, text)
-        return self._read("query", text, lambda found: [_health_entry(one) for one in found])
+        return self._read("query", text, lambda entries: [_health_entry(one) for one in entries])
 
     def _registration(self, name: str, service: ServiceInfo, ttl_s: int) -> dict[str, Any]:
         return {
@@ -186,7 +186,7 @@ class ConsulAgent:
             "Address": service.host,
             "Port": service.port,
             "Tags": _tags(service),
-            # An instance whose process is dead is dropped for good some time after it stopped being listed.
+            # Consul removes the instance of a dead process some time after it stops listing it.
             "Check": {"TTL": f"{ttl_s}s", "DeregisterCriticalServiceAfter": f"{10 * ttl_s}s"},
         }
 
@@ -221,18 +221,18 @@ class ConsulAgent:
         )
 
     def _read(self, operation: str, text: str, build: Callable[[Any], T]) -> T:
-        """Return what ``build`` makes of the JSON of an answer."""
+        """Return the result of ``build`` for the JSON of a response."""
         try:
             return build(json.loads(text))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ClusterError(
                 f"Consul {operation} failed: {self.endpoint} answered {text[:80]!r}, "
-                f"which is not what an agent says ({error!r}); check the address"
+                f"expected JSON of a Consul agent ({error!r}); check the address"
             ) from error
 
 
 class LookupAgent(ConsulAgent):
-    """The agent of the original: ids by port, checks passed by GET, and a lookup of its own."""
+    """The agent of the original: ids by port, checks passed by GET, and lookup by name."""
 
     dialect: ClassVar[str] = "lookup"
     pass_method: ClassVar[str] = "GET"
@@ -242,17 +242,17 @@ class LookupAgent(ConsulAgent):
         return f"{name}-{service.port}"
 
     def holder(self, entry_id: str) -> str | None:
-        """Return None: a port of the host is held by whoever listens on it."""
+        """Return None: the process that listens on the port holds it."""
         del entry_id
         return None
 
     def lookup(self, name: str) -> list[ConsulEntry]:
-        """Return the instances of a service; none where the agent answers anything but success."""
+        """Return the instances of a service; empty if the agent answers with an error."""
         path = f"/v1/lookup/name?name={quote(name, safe='')}&addr-family=dual-stack"
         status, text = self._ask("query", "GET", path)
         if status != 200:
             return []
-        return self._read("query", text, lambda found: [_lookup_entry(name, one) for one in found])
+        return self._read("query", text, lambda entries: [_lookup_entry(name, one) for one in entries])
 
     def _registration(self, name: str, service: ServiceInfo, ttl_s: int) -> dict[str, Any]:
         return {
@@ -295,7 +295,7 @@ def consul_agent(
 ) -> ConsulAgent:
     """Return the agent that an address, or else the environment, names.
 
-    An address, or CONSUL_HTTP_ADDR, names an agent of Consul. Without, it is the original's agent: at
+    An address, or CONSUL_HTTP_ADDR, names an agent of Consul. Otherwise the agent is the original's: at
     CONSUL_HTTP_HOST, TCE_HOST_IP, the socket /opt/tmp/sock/consul.sock or 127.0.0.1, whichever comes first, and port
     CONSUL_HTTP_PORT or 2280.
 

@@ -1,7 +1,7 @@
-"""Discovery through a folder that all processes of the job see: ``<folder>/<type>/<index>`` holds an address.
+"""Discovery through a shared folder: ``<folder>/<type>/<index>`` holds an address.
 
-For one machine, or a shared file system. A process that is killed leaves its file behind: whoever comes next in its
-place replaces it, and until then nobody answers there.
+For one machine, or a shared file system. A killed process leaves its file behind, with an address that does not answer,
+until the next process in its place replaces it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ class FileDiscovery(Backend):
     """Services as files.
 
     Args:
-        folder: Where; it is made when it is missing. One folder serves one job.
-        watch_interval_s: Seconds between the looks of a watch.
+        folder: Folder of one job; created if missing.
+        watch_interval_s: Seconds between the reads of a watch.
     """
 
     kind: ClassVar[str] = "file"
@@ -40,7 +40,7 @@ class FileDiscovery(Backend):
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConnectionFailed(f"Connection failed: folder {self._folder} cannot be made ({error})") from error
+            raise ConnectionFailed(f"Connection failed: folder {self._folder} cannot be created ({error})") from error
 
     def _publish(self, service: ServiceInfo) -> None:
         path = self._path(service)
@@ -79,7 +79,7 @@ class FileDiscovery(Backend):
             raise ConnectionFailed(f"Connection failed: folder {folder} cannot be read ({error})") from error
         services = []
         for name in names:
-            # Other names are files that are being written.
+            # Other names are files under construction.
             if name.isascii() and name.isdigit() and (address := self._address(folder / name)) is not None:
                 host, port = split_address(address)
                 services.append(ServiceInfo(service_type=service_type, index=int(name), host=host, port=port))
@@ -89,7 +89,7 @@ class FileDiscovery(Backend):
         return self._folder / service.service_type / str(service.index)
 
     def _address(self, path: Path) -> str | None:
-        """Return the address in a file, or None where there is no file, or no address in it."""
+        """Return the address in a file; None without a file or a valid address."""
         try:
             text = path.read_text(encoding="utf-8").strip()
             split_address(text)
@@ -98,6 +98,6 @@ class FileDiscovery(Backend):
         except OSError as error:
             raise ConnectionFailed(f"Connection failed: file {path} cannot be read ({error})") from error
         except (ConfigError, UnicodeDecodeError) as error:
-            logger.warning("no address in a file of discovery path=%s error=%s", path, error)
+            logger.warning("invalid address in discovery file path=%s error=%s", path, error)
             return None
         return text

@@ -1,4 +1,4 @@
-"""A discovery that is surely closed: the guard that a role holds while it runs."""
+"""``DiscoveryGuard``: connects a discovery for the life of a role, and closes it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DiscoveryGuard"]
 class DiscoveryGuard:
     """Connects a discovery on entry and closes it on exit; forwards all calls in between.
 
-    After ``close``, and in a job of one process, which has no discovery, every call but ``close`` is refused.
+    After ``close``, and without a discovery (a job of one process), every call except ``close`` is refused.
 
     >>> from monolith.discovery import MemoryDiscovery, ServiceInfo
     >>> with DiscoveryGuard(MemoryDiscovery()) as discovery:
@@ -25,7 +25,7 @@ class DiscoveryGuard:
     'local'
 
     Args:
-        discovery: What to guard; None in a job of one process.
+        discovery: The discovery; None in a job of one process.
     """
 
     def __init__(self, discovery: Discovery | None) -> None:
@@ -34,20 +34,20 @@ class DiscoveryGuard:
 
     @property
     def kind(self) -> str:
-        """Which backend this is; ``local`` when there is none, or none any more."""
+        """Name of the backend; ``local`` without one, or after ``close``."""
         discovery = self._discovery
         return "local" if discovery is None else discovery.kind
 
     def connect(self) -> None:
-        """Reach the store."""
+        """Connect to the store."""
         self._backend().connect()
 
     def register(self, service: ServiceInfo) -> None:
-        """Make a service known."""
+        """Register a service."""
         self._backend().register(service)
 
     def deregister(self, service_id: str) -> None:
-        """Withdraw a service."""
+        """Deregister a service."""
         self._backend().deregister(service_id)
 
     def query(self, service_type: str) -> list[ServiceInfo]:
@@ -55,15 +55,15 @@ class DiscoveryGuard:
         return self._backend().query(service_type)
 
     def watch(self, service_type: str, callback: Callback) -> Watch:
-        """Tell of services of a type."""
+        """Report the services of a type to ``callback``."""
         return self._backend().watch(service_type, callback)
 
     def heartbeat(self, service_id: str) -> None:
-        """Say that a service is alive."""
+        """Send the heartbeat of a service."""
         self._backend().heartbeat(service_id)
 
     def close(self) -> None:
-        """Close the discovery; a second call does nothing."""
+        """Close the discovery. Idempotent."""
         with self._lock:
             discovery, self._discovery = self._discovery, None
         if discovery is not None:

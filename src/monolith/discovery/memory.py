@@ -20,7 +20,7 @@ class MemoryRegistry:
     def __init__(self) -> None:
         self._services: dict[str, ServiceInfo] = {}
         self._reading = threading.Lock()
-        # Held while listeners are told, so that all of them see the same order. Re-entrant: a listener may register.
+        # Held while listeners run, so that all of them see the same order. Re-entrant: a listener may register.
         self._changing = threading.RLock()
         self._listeners: dict[object, Callable[[], None]] = {}
 
@@ -30,7 +30,7 @@ class MemoryRegistry:
             return [one for one in self._services.values() if one.service_type == service_type]
 
     def put(self, service: ServiceInfo) -> None:
-        """Add a service, or replace one where it allows to.
+        """Add a service, or replace one if ``allows_update``.
 
         Raises:
             AlreadyRegistered: The id is taken.
@@ -44,13 +44,13 @@ class MemoryRegistry:
                 )
             with self._reading:
                 self._services[service.id] = service
-            self._tell()
+            self._notify()
 
     def restore(self, service: ServiceInfo) -> None:
-        """Put back a service that is missing.
+        """Add a service if it is missing.
 
         Raises:
-            AlreadyRegistered: Another one has its id.
+            AlreadyRegistered: Another service has its id.
         """
         with self._changing:
             holder = self._services.get(service.id)
@@ -60,19 +60,19 @@ class MemoryRegistry:
                 raise AlreadyRegistered(f"Service already registered: {service.id} was taken over by {holder.address}")
 
     def remove(self, service: ServiceInfo) -> None:
-        """Take out exactly this service; one that has replaced it stays."""
+        """Remove exactly this service; a service that has replaced it stays."""
         with self._changing:
             if self._services.get(service.id) == service:
                 with self._reading:
                     del self._services[service.id]
-                self._tell()
+                self._notify()
 
     def clear(self) -> None:
-        """Lose everything, as a store does that is started anew."""
+        """Remove all services, like the restart of a store without state."""
         with self._changing:
             with self._reading:
                 self._services.clear()
-            self._tell()
+            self._notify()
 
     def listen(self, key: object, listener: Callable[[], None]) -> None:
         """Call ``listener`` after every change, in the thread that made it."""
@@ -80,20 +80,20 @@ class MemoryRegistry:
             self._listeners[key] = listener
 
     def ignore(self, key: object) -> None:
-        """Call the listener of this key no more."""
+        """Remove the listener of this key."""
         with self._changing:
             self._listeners.pop(key, None)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for listener in list(self._listeners.values()):
             listener()
 
 
 class MemoryDiscovery(Backend):
-    """One process's view of a ``MemoryRegistry``; events are told in the thread that made the change.
+    """One process's view of a ``MemoryRegistry``; callbacks run in the thread that made the change.
 
     Args:
-        registry: What it shares with the others; None is one of its own.
+        registry: Registry shared by the processes of a job; None = a new one.
     """
 
     kind: ClassVar[str] = "memory"

@@ -1,7 +1,7 @@
 """Discovery by the MLP platform's environment: ``MLP_<ROLE>_NUM`` and one host and port for every process.
 
-The environment is an argument; nothing here reads the process's own. Servers are listed once they accept connections,
-for the platform starts the processes of a job in no order.
+The environment is an argument, never ``os.environ``. Servers are listed once they accept connections, because the
+platform starts the processes of a job in any order.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from monolith.discovery.base import ServiceInfo
 
 __all__ = ["MlpDiscovery", "MlpEnvironment", "accepts_connections"]
 
-_PROBES_AT_ONCE = 10
+_PARALLEL_PROBES = 10
 
 
 def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
-    """Return whether something listens there."""
+    """Return whether a process listens on host and port."""
     try:
         socket.create_connection((host, port), timeout=timeout_s).close()
     except OSError:
@@ -31,7 +31,7 @@ def accepts_connections(host: str, port: int, timeout_s: float) -> bool:
 
 
 class MlpEnvironment:
-    """What the variables ``MLP_*`` and ``OMPI_COMM_WORLD_*`` say. Blanks and quotes around values do not count.
+    """Values of the variables ``MLP_*`` and ``OMPI_COMM_WORLD_*``, without blanks and quotes around them.
 
     A worker under MPI (OMPI_COMM_WORLD_RANK is set) has its rank as index, and shares host and first port with the
     other ranks of its machine.
@@ -40,34 +40,34 @@ class MlpEnvironment:
         environment: The variables.
 
     Raises:
-        ConfigError: A variable that is needed is missing or wrong; the text names it.
+        ConfigError: A required variable is missing or invalid; the error names it.
     """
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment
         self.server_type = self._text("MLP_ROLE").lower()
-        """What this process is, such as ps, worker, dispatcher."""
+        """Role of this process, such as ps, worker, dispatcher."""
         if not self.server_type:
             raise ConfigError("MLP_ROLE is not set; discovery by mlp needs the environment of the MLP platform")
         self._is_mpi = self.server_type == "worker" and bool(self._text("OMPI_COMM_WORLD_RANK"))
         self.index = self._number("OMPI_COMM_WORLD_RANK") if self._is_mpi else self._number("MLP_ROLE_INDEX", 0)
-        """Its number among those of its type."""
+        """Number among the processes of its type."""
 
     def count(self, role: str) -> int:
-        """Return how many processes of a role there are."""
+        """Return the number of processes of a role."""
         if self._is_mpi and role == "worker":
             return self._number("OMPI_COMM_WORLD_SIZE", 1)
         return self._number(f"MLP_{role.upper()}_NUM", 0)
 
     def hosts(self, role: str, index: int) -> tuple[str, ...]:
-        """Return the hosts by which one process is known, the best first."""
+        """Return the hosts of one process, the preferred first."""
         if self._is_mpi and role == "worker":
             index //= max(1, self._number("OMPI_COMM_WORLD_LOCAL_SIZE", 1))
         names = [f"MLP_{role.upper()}_{index}_{kind}" for kind in ("PRIMARY_HOST", "HOST")]
-        found = tuple(self._host(name) for name in names if self._text(name))
-        if not found:
+        hosts = tuple(self._host(name) for name in names if self._text(name))
+        if not hosts:
             raise ConfigError(f"neither {names[0]} nor {names[1]} is set; discovery by mlp needs one of them")
-        return found
+        return hosts
 
     def port(self, role: str, index: int) -> int:
         """Return the port of one process."""
@@ -77,15 +77,15 @@ class MlpEnvironment:
 
     @property
     def own_port(self) -> int:
-        """Where this process must listen."""
+        """Port that this process must listen on."""
         return self._port("MLP_PORT", self.index if self._is_mpi else 0)
 
     @property
     def own_hosts(self) -> tuple[str, ...]:
-        """The hosts by which this process is known, the best first."""
-        given = (self._host("MLP_HOST"),) if self._text("MLP_HOST") else ()
+        """Hosts of this process, the preferred first."""
+        primary = (self._host("MLP_HOST"),) if self._text("MLP_HOST") else ()
         listed = self.hosts(self.server_type, self.index) if self.count(self.server_type) > self.index else ()
-        return (*given, *listed) or (advertised_host(self._environment),)
+        return (*primary, *listed) or (advertised_host(self._environment),)
 
     def _text(self, name: str) -> str:
         return self._environment.get(name, "").strip().strip("\"'").strip()
@@ -116,8 +116,8 @@ class MlpDiscovery(StaticDiscovery):
 
     Args:
         environment: The variables.
-        probe: Whether something listens at a host and port, within some seconds.
-        probe_timeout_s: These seconds.
+        probe: Returns whether a process listens on a host and port, within a timeout.
+        probe_timeout_s: Timeout of ``probe``.
     """
 
     kind: ClassVar[str] = "mlp"
@@ -139,49 +139,49 @@ class MlpDiscovery(StaticDiscovery):
 
     @property
     def server_type(self) -> str:
-        """What this process is."""
+        """Role of this process."""
         return self._environment.server_type
 
     @property
     def index(self) -> int:
-        """Its number among those of its type."""
+        """Number among the processes of its type."""
         return self._environment.index
 
     @property
     def host(self) -> str:
-        """By which host others find this process."""
+        """Host under which others find this process."""
         return self._environment.own_hosts[0]
 
     @property
     def port(self) -> int:
-        """Where this process must listen."""
+        """Port that this process must listen on."""
         return self._environment.own_port
 
     def register(self, service: ServiceInfo) -> None:
-        """Check that a service is where the environment says that this process is.
+        """Check that a service matches role, host and port of this process in the environment.
 
         Raises:
-            ConfigError: It is another process, host or port.
+            ConfigError: Role, index, host or port differ.
         """
         self._check_open()
         expected = (self.server_type, self.index)
         if (service.service_type, service.index) != expected:
             raise ConfigError(
                 f"{service.service_type} {service.index} cannot be registered: "
-                f"MLP_ROLE and its index say that this process is {expected[0]} {expected[1]}"
+                f"by MLP_ROLE and its index this process is {expected[0]} {expected[1]}"
             )
         if service.host not in self._environment.own_hosts:
             raise ConfigError(
-                f"host of {service.id} is {service.host!r}, but the environment of the MLP platform says "
+                f"host of {service.id} is {service.host!r}, expected by the environment of the MLP platform: "
                 f"{' or '.join(self._environment.own_hosts)}"
             )
         if service.port != self.port:
-            raise ConfigError(f"port of {service.id} is {service.port}, but MLP_PORT says {self.port}")
+            raise ConfigError(f"port of {service.id} is {service.port}, expected MLP_PORT {self.port}")
         with self._lock:
             self._hidden.discard(service.id)
 
     def deregister(self, service_id: str) -> None:
-        """List a service no more, in this process.
+        """Hide a service from queries of this process.
 
         Raises:
             NoSuchService: The environment does not list it.
@@ -192,7 +192,7 @@ class MlpDiscovery(StaticDiscovery):
             self._hidden.add(service_id)
 
     def heartbeat(self, service_id: str) -> None:
-        """Do nothing, for a service that is listed."""
+        """Check that the service is listed; static services need no heartbeat."""
         self._check_open()
         self._check_listed(service_id)
 
@@ -210,21 +210,21 @@ class MlpDiscovery(StaticDiscovery):
     def _probe_all(self, services: list[ServiceInfo]) -> None:
         if not services:
             return
-        with ThreadPoolExecutor(min(_PROBES_AT_ONCE, len(services))) as pool:
+        with ThreadPoolExecutor(min(_PARALLEL_PROBES, len(services))) as pool:
             answers = pool.map(lambda one: self._probe(one.host, one.port, self._probe_timeout_s), services)
         with self._lock:
             self._seen_listening.update(one.address for one, answer in zip(services, answers, strict=True) if answer)
 
     def _listed(self, service_type: str) -> list[ServiceInfo]:
-        known = self._environment
+        environment = self._environment
         return [
             ServiceInfo(
                 service_type=service_type,
                 index=index,
-                host=known.hosts(service_type, index)[0],
-                port=known.port(service_type, index),
+                host=environment.hosts(service_type, index)[0],
+                port=environment.port(service_type, index),
             )
-            for index in range(known.count(service_type))
+            for index in range(environment.count(service_type))
         ]
 
     def _check_listed(self, service_id: str) -> None:

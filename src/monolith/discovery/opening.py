@@ -1,4 +1,4 @@
-"""Which discovery a job uses: settings and environment in, a ``Discovery`` out."""
+"""``open_discovery``: makes the ``Discovery`` of a job from settings and environment."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ DiscoveryType: TypeAlias = Literal["file", "tf_config", "mlp", "zookeeper", "con
 
 @dataclass(frozen=True, kw_only=True)
 class DiscoverySettings:
-    """How the processes of a job find each other."""
+    """Settings of discovery."""
 
     discovery_type: DiscoveryType | None = None
-    """Which backend; None = a job of one process."""
+    """Name of the backend; None = a job of one process."""
     job: str | None = None
     """Name of the job: below /monolith in ZooKeeper, the service in Consul."""
     folder: str | os.PathLike[str] | None = None
-    """Where services are kept as files, for file."""
+    """Folder of the service files, for file."""
     tf_config: str | None = None
     """The cluster as JSON, for tf_config; None = the variable TF_CONFIG."""
     zk_server: str | None = None
@@ -39,7 +39,7 @@ class DiscoverySettings:
     zk_root: str = "/monolith"
     """The path above the jobs, for zookeeper."""
     consul_server: str | None = None
-    """host:port or URL of the agent, for consul; None = what the environment says."""
+    """host:port or URL of the agent, for consul; None = from the environment."""
 
     def __post_init__(self) -> None:
         if self.discovery_type is not None and self.discovery_type not in get_args(DiscoveryType):
@@ -56,19 +56,21 @@ def open_discovery(
     """Return the discovery of a job, not yet connected; None for a job of one process.
 
     Args:
-        settings: Which, and where.
+        settings: Backend and its address.
         environment: The process's variables: TF_CONFIG, MLP_*, zk_servers, ZK_AUTH, CONSUL_HTTP_* and TCE_HOST_IP.
-        clock: How pauses are waited for.
+        clock: Measures pauses.
 
     Raises:
-        ConfigError: Something that this backend needs is missing or wrong.
+        ConfigError: A setting of the backend is missing or invalid.
     """
     match settings.discovery_type:
         case None:
             return None
         case "file":
             if settings.folder is None:
-                raise ConfigError("folder is None; discovery by file needs a folder that all processes of the job see")
+                raise ConfigError(
+                    "folder is None; discovery by file needs a folder that all processes of the job share"
+                )
             return FileDiscovery(settings.folder)
         case "tf_config":
             return TfConfigDiscovery(settings.tf_config or environment.get("TF_CONFIG", ""))

@@ -1,4 +1,4 @@
-"""The order of parameter servers: which address is shard 0, 1, ... and what is wrong when nobody can tell."""
+"""Order of parameter servers: the address of each shard, or the reason why it is unknown."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["Ordering", "OrderingIssue", "order_servers"]
 
 
 class OrderingIssue(enum.StrEnum):
-    """Why found servers cannot be put in order; each may pass when more of them have registered."""
+    """Why servers cannot be ordered; further registrations may resolve it."""
 
     MISSING_OR_GAPPED_INDEX_SET = "MissingOrGappedIndexSet"
     CONFLICTING_DUPLICATE_INDEX = "ConflictingDuplicateIndex"
@@ -23,19 +23,19 @@ class OrderingIssue(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ordering:
-    """Addresses in the order of their shards, or why there are none."""
+    """Addresses in the order of their shards, or the issue that prevents it."""
 
     addresses: tuple[str, ...] = ()
-    """One address per shard. Servers without an index may be fewer than wanted: look again then."""
+    """One address per shard. Servers without an index may be fewer than ``count``: query again."""
     issue: OrderingIssue | None = None
-    """What is wrong with the indexes; ``addresses`` is empty then."""
+    """Problem with the indexes; ``addresses`` is empty then."""
 
 
 def order_servers(services: Sequence[ServiceInfo], count: int) -> Ordering:
-    """Put servers in order.
+    """Return the addresses of servers in the order of their shards.
 
-    Where all have an index, those of 0 to ``count - 1`` are needed, and others are spare. Where none has one, the
-    addresses are sorted, and the first ``count`` different ones taken. The index is ``ServiceInfo.index``, or the
+    If all servers have an index, 0 to ``count - 1`` are required, and further servers are ignored. If no server has
+    one, the first ``count`` distinct addresses in sorted order are used. The index is ``ServiceInfo.index``, or the
     number in ``metadata["index"]``.
 
     Raises:

@@ -1,6 +1,6 @@
 """Discovery by TF_CONFIG, which Primus and other launchers write: JSON that lists every process of the job.
 
-Nothing is registered: what is not in the text is not in the job.
+Registration does nothing: the text lists all processes of the job.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _EXAMPLE = '{"cluster": {"ps": ["host:port"], "worker": [...], "chief": [...]}, 
 
 
 class TfConfigDiscovery(StaticDiscovery):
-    """The processes of a TF_CONFIG. The chief is worker 0, and the workers follow it.
+    """Processes of a TF_CONFIG. The chief is worker 0, and the workers follow it.
 
     >>> cluster = {"ps": ["a:1"], "chief": ["b:2"], "worker": ["c:3"]}
     >>> discovery = TfConfigDiscovery(json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 0}}))
@@ -32,14 +32,14 @@ class TfConfigDiscovery(StaticDiscovery):
         tf_config: The JSON.
 
     Raises:
-        ConfigError: It is no TF_CONFIG; the text names the field.
+        ConfigError: The text is not a TF_CONFIG; the error names the field.
     """
 
     kind: ClassVar[str] = "tf_config"
 
     def __init__(self, tf_config: str) -> None:
         super().__init__()
-        config = _parsed(tf_config)
+        config = _parse(tf_config)
         self._cluster = {role: _addresses(role, listed) for role, listed in _section(config, "cluster").items()}
         task = _section(config, "task")
         self._task_type: str = _field(task, "type", str)
@@ -52,20 +52,20 @@ class TfConfigDiscovery(StaticDiscovery):
 
     @property
     def server_type(self) -> str:
-        """What this process is; the chief is a worker."""
+        """Role of this process; the chief is a worker."""
         return "worker" if self._task_type == "chief" else self._task_type
 
     @property
     def index(self) -> int:
-        """Its number among those of its type; workers come after the chief where there is one."""
+        """Number among the processes of its type; workers come after the chief."""
         return self._task_index + (len(self._cluster.get("chief", ())) if self._task_type == "worker" else 0)
 
     @property
     def address(self) -> str:
-        """Where this process must listen.
+        """Address that this process must listen on.
 
         Raises:
-            ConfigError: The cluster does not list it, such as an evaluator.
+            ConfigError: The cluster does not list this process, for example an evaluator.
         """
         try:
             return self._cluster[self._task_type][self._task_index]
@@ -75,7 +75,7 @@ class TfConfigDiscovery(StaticDiscovery):
             ) from None
 
     def register(self, service: ServiceInfo) -> None:
-        """Do nothing: the launcher has said who is there."""
+        """Do nothing: the launcher has listed all processes."""
         del service
         self._check_open()
 
@@ -102,13 +102,13 @@ def _service(service_type: str, index: int, address: str) -> ServiceInfo:
     return ServiceInfo(service_type=service_type, index=index, host=host, port=port)
 
 
-def _parsed(text: str) -> Mapping[str, Any]:
+def _parse(text: str) -> Mapping[str, Any]:
     if not text.strip():
         raise ConfigError(f"TF_CONFIG is required for Primus discovery, got {text!r}; it looks like {_EXAMPLE}")
     try:
         config = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"TF_CONFIG is no JSON ({error}); it looks like {_EXAMPLE}") from error
+        raise ConfigError(f"TF_CONFIG is invalid JSON ({error}); it looks like {_EXAMPLE}") from error
     if not isinstance(config, dict):
         raise ConfigError(f"TF_CONFIG is a {type(config).__name__}; it looks like {_EXAMPLE}")
     return config

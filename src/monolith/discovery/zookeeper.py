@@ -1,7 +1,7 @@
 """Discovery through ZooKeeper: the ephemeral node ``/monolith/<job>/<type>.<index>`` holds ``host:port``.
 
-A node goes with its process. It is put back after a lost session, and renewed every half hour in case someone has
-removed it. While ZooKeeper is away, queries answer what was last known.
+A node disappears with its process. It is created again after a lost session, and renewed every half hour in case an
+operator has removed it. While ZooKeeper is unreachable, queries return the last known services.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["ZooKeeperDiscovery", "checked_root"]
 logger = logging.getLogger(__name__)
 
 _RENEWAL_PERIOD_S = 30 * 60.0
-# Watches are told by the server; a look this often finds what a lost notice has hidden.
+# The server notifies watches; a read this often finds changes whose notification was lost.
 _WATCH_PERIOD_S = 30.0
 _RETRY = RetryPolicy(attempts=3, initial_backoff_s=5.0, max_backoff_s=5.0, jitter=0.0)
 
@@ -47,14 +47,14 @@ class ZooKeeperDiscovery(Backend):
         job: The name of the job.
         auth: ``user:password`` for digest authentication (ZK_AUTH), or None.
         root: The path above the jobs.
-        session_timeout_s: How long a service that fell silent stays listed.
-        timeout_s: Deadline of one call to ZooKeeper; ``register`` and the like may take a few, see ``retries``.
+        session_timeout_s: How long a silent service stays listed.
+        timeout_s: Timeout of one call to ZooKeeper; ``register`` and others make several calls, see ``retries``.
         renewal_period_s: Seconds between renewals of own registrations.
-        retries: How a failed change is tried again.
-        clock: How the pauses between tries are waited for.
+        retries: Retries of a failed change.
+        clock: Measures the pauses between retries.
 
     Raises:
-        ConfigError: An argument is wrong; kazoo is only missed by ``connect``.
+        ConfigError: An argument is invalid. ``connect`` raises it if kazoo is missing.
     """
 
     kind: ClassVar[str] = "zookeeper"
@@ -98,7 +98,7 @@ class ZooKeeperDiscovery(Backend):
         return client
 
     def renew_all(self) -> None:
-        """Put back, in ZooKeeper, whatever of the own registrations is missing there."""
+        """Create own registrations that are missing in ZooKeeper."""
         with self._writing:
             for service in list(self._own.values()):
                 if self._is_closed.is_set():
@@ -106,7 +106,7 @@ class ZooKeeperDiscovery(Backend):
                 try:
                     self._put(service, is_renewal=True)
                 except AlreadyRegistered as error:
-                    logger.warning("a registration is not renewed id=%s error=%s", service.id, error)
+                    logger.warning("registration not renewed id=%s error=%s", service.id, error)
 
     # --- Backend ---
 
@@ -130,7 +130,7 @@ class ZooKeeperDiscovery(Backend):
         retry(self._retries, lambda: self._put(service, is_renewal=True), clock=self._clock)
 
     def _withdraw(self, service: ServiceInfo) -> None:
-        # At close no retry: the end of the session removes the node as well.
+        # No retry at close: the end of the session removes the node as well.
         if self._is_closed.is_set():
             self._take(service)
         else:
@@ -169,10 +169,10 @@ class ZooKeeperDiscovery(Backend):
         return f"{self._folder}/{service.service_type}.{service.index}"
 
     def _put(self, service: ServiceInfo, *, is_renewal: bool) -> None:
-        """Make this session's node hold the address. A renewal takes no place from another process."""
+        """Store the address in a node of this session. A renewal replaces no other process."""
         path, data = self._path(service), service.address.encode()
         try:
-            self.session.create(path, data)
+            self.session.create(path, data, ephemeral=True)
         except NodeExists:
             pass
         else:
@@ -187,7 +187,7 @@ class ZooKeeperDiscovery(Backend):
                     f"Service already registered: {service.id} was taken over by {content.decode(errors='replace')}"
                 )
             else:
-                # Another session's node ends with that session, so it is not enough to change what it holds.
+                # A node of another session ends with that session, so changing its content is not enough.
                 self.session.replace(path, data, stat.version)
         except NodeMissing as error:
             raise ConnectionFailed(f"ZooKeeper register of {path} failed: another process removed the node") from error
@@ -209,7 +209,7 @@ class ZooKeeperDiscovery(Backend):
                 known = self._last_known.get(service_type)
             if known is None or notice is not None:
                 raise
-            logger.warning("ZooKeeper is away, answering what was last known type=%s error=%s", service_type, error)
+            logger.warning("ZooKeeper unreachable, returning last known services type=%s error=%s", service_type, error)
             return known
         with self._last_known_lock:
             self._last_known[service_type] = services
@@ -219,17 +219,17 @@ class ZooKeeperDiscovery(Backend):
         try:
             names = self.session.children(self._folder, notice)
         except NodeMissing:
-            # Made here, so that there is a place to watch; a job's folder outlives its processes anyway.
+            # Created here, so that the watch has a node; the folder of a job outlives its processes.
             self.session.ensure(self._folder)
             names = self.session.children(self._folder, notice)
         names = [name for name in names if name.rpartition(".")[0] == service_type]
         contents = self.session.get_all([f"{self._folder}/{name}" for name in names], notice)
-        found = [_service(name, content[0]) for name, content in zip(names, contents, strict=True) if content]
-        return [service for service in found if service is not None]
+        services = [_service(name, content[0]) for name, content in zip(names, contents, strict=True) if content]
+        return [service for service in services if service is not None]
 
 
 def _service(name: str, content: bytes) -> ServiceInfo | None:
-    """Return what a node says; None for one that is empty, which is withdrawn, or not to be understood."""
+    """Return the service in a node; None for an empty node, which is withdrawn, or an invalid one."""
     service_type, _, index = name.rpartition(".")
     if not content:
         return None
@@ -239,5 +239,5 @@ def _service(name: str, content: bytes) -> ServiceInfo | None:
             return ServiceInfo(service_type=service_type, index=int(index), host=host, port=port)
         return ServiceInfo(service_type=service_type, host=host, port=port, metadata={"index": index})
     except (ConfigError, UnicodeDecodeError) as error:
-        logger.warning("no address in a node of discovery name=%s error=%s", name, error)
+        logger.warning("invalid address in discovery node name=%s error=%s", name, error)
         return None

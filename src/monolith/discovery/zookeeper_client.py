@@ -1,6 +1,11 @@
-"""One session with ZooKeeper: the only module that imports kazoo, and only when someone connects.
+"""Connect to ZooKeeper: the only module that imports kazoo, and only when a client is made.
 
-Every call has a deadline and every failure is one of ours. What nodes mean, nothing here knows.
+Main type: ``ZooKeeperClient``, a ``ZooKeeperSession`` over kazoo.
+
+Invariants: every call has a deadline. Every failure is an error of ``monolith.core.errors`` or of
+``zookeeper_session``. A session that has surely expired is given up after two session timeouts.
+
+Threading: thread-safe. Listeners and watches run in kazoo's threads.
 """
 
 from __future__ import annotations
@@ -8,26 +13,38 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from monolith.core.clock import Clock
 from monolith.core.errors import ClusterError, ConfigError, ConnectionFailed, RpcTimeout, SessionLost
 from monolith.discovery._periodic import Periodic
 from monolith.discovery.address import checked_host, split_address
+from monolith.discovery.zookeeper_session import (
+    ANY_VERSION,
+    CheckNode,
+    CreateNode,
+    DeleteNode,
+    Listener,
+    NodeChanged,
+    NodeEvent,
+    NodeEventKind,
+    NodeExists,
+    NodeMissing,
+    NodeNotEmpty,
+    NodeStat,
+    OneShotWatch,
+    Operation,
+    SessionState,
+    SetNode,
+    check_size,
+)
 
 __all__ = ["NodeExists", "NodeMissing", "ZooKeeperClient", "checked_servers"]
 
 logger = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 2181
-
-
-class NodeMissing(Exception):
-    """There is no such node; never leaves the package."""
-
-
-class NodeExists(Exception):
-    """There is such a node; never leaves the package."""
 
 
 def checked_servers(servers: str) -> str:
@@ -56,16 +73,16 @@ def _load(name: str) -> Any:
 
 
 class ZooKeeperClient:
-    """A session that is kept alive, and replaced by another one where the server has ended it.
+    """A ``ZooKeeperSession`` with real servers.
 
     Args:
         servers: ``host:port,...``.
         auth: ``user:password`` of a digest, or None.
-        session_timeout_s: How long the server waits for a silent client before its ephemeral nodes go.
+        session_timeout_s: Time after which the server ends the session of a silent client.
         timeout_s: Deadline of one call.
-        on_connected: Called in a thread of the client whenever a connection stands, with whether the session is new
-            since the last time. It must return at once.
-        clock: By which an outage is measured.
+        on_connected: Called in a thread of the client at each connection, with True if the session is new since the
+            last connection. It must return immediately. ``add_listener`` also reports suspension and loss.
+        clock: Measures outages.
     """
 
     def __init__(
@@ -75,7 +92,7 @@ class ZooKeeperClient:
         auth: str | None,
         session_timeout_s: float,
         timeout_s: float,
-        on_connected: Callable[[bool], None],
+        on_connected: Callable[[bool], None] = lambda _: None,
         clock: Clock,
     ) -> None:
         self._servers = servers
@@ -88,9 +105,14 @@ class ZooKeeperClient:
         )
         self._on_connected = on_connected
         self._was_lost = False
+        self._listeners: list[Listener] = []
         module = _load("kazoo.client")
         self._errors = _load("kazoo.exceptions")
-        self._states = module.KazooState
+        self._states = {
+            module.KazooState.CONNECTED: SessionState.CONNECTED,
+            module.KazooState.SUSPENDED: SessionState.SUSPENDED,
+            module.KazooState.LOST: SessionState.LOST,
+        }
         self._kazoo = module.KazooClient(
             hosts=servers,
             timeout=session_timeout_s,
@@ -101,18 +123,18 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """The number of the session, which nodes name as their owner."""
+        """Id of the session, which its ephemeral nodes name as their owner."""
         return int(self._kazoo.client_id[0])
 
     @property
     def credentials(self) -> tuple[int, bytes]:
-        """Number and password of the session; who has them can take it over."""
+        """Id and password of the session; a client that has them can take over the session."""
         number, password = self._kazoo.client_id
         return int(number), bytes(password)
 
     @property
     def is_away(self) -> bool:
-        """Whether there is no connection at the moment."""
+        """True while there is no connection."""
         return not self._kazoo.connected
 
     def start(self) -> None:
@@ -128,117 +150,200 @@ class ZooKeeperClient:
         self._outages.start()
 
     def stop(self) -> None:
-        """End the session, and with it its ephemeral nodes. Does not fail."""
+        """Close the session; its ephemeral nodes go immediately. Never raises."""
         self._outages.stop()
         self._kazoo.remove_listener(self._note_state)
         try:
             self._kazoo.stop()
             self._kazoo.close()
         except Exception as error:
-            logger.warning("ZooKeeper session was not ended cleanly servers=%s error=%r", self._servers, error)
+            logger.warning("ZooKeeper session not closed cleanly servers=%s error=%r", self._servers, error)
 
-    def create(self, path: str, data: bytes) -> None:
-        """Make an ephemeral node, and the nodes above it."""
-        self._call("create", path, data, ephemeral=True, makepath=True)
+    def add_listener(self, listener: Listener) -> None:
+        """Call ``listener`` at every change of the session state."""
+        self._listeners = [*self._listeners, listener]
+
+    def remove_listener(self, listener: Listener) -> None:
+        """Stop calling ``listener``."""
+        self._listeners = [each for each in self._listeners if each != listener]
+
+    def create(
+        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False, makepath: bool = True
+    ) -> str:
+        """Create a node and return its path; ``sequence`` appends ten digits that grow per parent."""
+        check_size(path, data)
+        return str(self._call("create", path, data, ephemeral=ephemeral, sequence=sequence, makepath=makepath))
 
     def replace(self, path: str, data: bytes, version: int) -> None:
-        """Delete a node of this version and make an ephemeral one of this session in its place, in one step."""
-        transaction = self._kazoo.transaction()
-        transaction.delete(path, version=version)
-        transaction.create(path, data, ephemeral=True)
-        answers = self._wait("replace", path, transaction.commit_async())
-        failed = [answer for answer in answers if isinstance(answer, Exception)]
-        if failed:
-            raise ConnectionFailed(f"ZooKeeper replace of {path} failed: another process changed it meanwhile")
+        """Replace a node of this version by an ephemeral node of this session, in one transaction."""
+        try:
+            self.commit([DeleteNode(path, version), CreateNode(path, data, ephemeral=True)])
+        except (NodeMissing, NodeExists, NodeChanged, NodeNotEmpty) as error:
+            raise ConnectionFailed(
+                f"ZooKeeper replace of {path} failed: another process changed it meanwhile"
+            ) from error
 
-    def set(self, path: str, data: bytes) -> None:
-        """Give a node new content."""
-        self._call("set", path, data)
+    def set(self, path: str, data: bytes, version: int = ANY_VERSION) -> None:
+        """Set the content of a node of this version."""
+        self._call("set", path, check_size(path, data), version=version)
 
-    def delete(self, path: str, version: int = -1) -> None:
-        """Remove a node that has no children, of this version."""
+    def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        """Delete a node of this version that has no children."""
         self._call("delete", path, version=version)
 
-    def get(self, path: str, watch: Callable[[Any], None] | None = None) -> tuple[bytes, Any]:
+    def get(self, path: str, watch: OneShotWatch | None = None) -> tuple[bytes, NodeStat]:
         """Return content and state of a node."""
-        return self.get_all([path], watch)[0] or self._missing(path)
+        reading = self.get_all([path], watch)[0]
+        if reading is None:
+            raise NodeMissing(path)
+        return reading
 
-    def get_all(
-        self, paths: Sequence[str], watch: Callable[[Any], None] | None = None
-    ) -> list[tuple[bytes, Any] | None]:
-        """Return content and state of nodes, asked for together; None for one that is missing."""
-        self._refuse_if_away("get", paths[0] if paths else "")
-        asked = [(path, self._kazoo.get_async(path, watch=watch)) for path in paths]
-        found: list[tuple[bytes, Any] | None] = []
-        for path, answer in asked:
-            try:
-                found.append(self._wait("get", path, answer))
-            except NodeMissing:
-                found.append(None)
-        return found
+    def get_all(self, paths: Sequence[str], watch: OneShotWatch | None = None) -> list[tuple[bytes, NodeStat] | None]:
+        """Return content and state of nodes, read together; None for a missing node."""
+        readings = self._read_all("get", paths, watch)
+        return [None if reading is None else (bytes(reading[0]), NodeStat(*reading[1])) for reading in readings]
 
-    def children(self, path: str, watch: Callable[[Any], None] | None = None) -> list[str]:
-        """Return the names of the nodes below a node."""
-        self._refuse_if_away("get_children", path)
-        return list(self._call("get_children", path, watch=watch))
+    def exists(self, path: str, watch: OneShotWatch | None = None) -> NodeStat | None:
+        """Return the state of a node, or None."""
+        return self.exists_all([path], watch)[0]
+
+    def exists_all(self, paths: Sequence[str], watch: OneShotWatch | None = None) -> list[NodeStat | None]:
+        """Return the states of nodes, read together; None for a missing node."""
+        readings = self._read_all("exists", paths, watch)
+        return [None if reading is None else NodeStat(*reading) for reading in readings]
+
+    def children(self, path: str, watch: OneShotWatch | None = None) -> list[str]:
+        """Return the names of the children of a node."""
+        names = self.children_all([path], watch)[0]
+        if names is None:
+            raise NodeMissing(path)
+        return names
+
+    def children_all(self, paths: Sequence[str], watch: OneShotWatch | None = None) -> list[list[str] | None]:
+        """Return the names of the children of nodes, read together; None for a missing node."""
+        readings = self._read_all("get_children", paths, watch)
+        return [None if reading is None else list(reading) for reading in readings]
 
     def ensure(self, path: str) -> None:
-        """Make a lasting node, and those above it, where there are none."""
+        """Create a persistent node and its parents where they are missing."""
         self._call("ensure_path", path)
 
-    def _refuse_if_away(self, operation: str, path: str) -> None:
-        """Reading does not wait for a connection: the caller may know a better answer than a late one."""
-        if self.is_away:
-            raise ConnectionFailed(f"Connection failed: ZooKeeper {operation} of {path}: {self._servers} is away")
+    def commit(self, operations: Sequence[Operation]) -> list[str]:
+        """Apply all operations or none; return the path of each operation."""
+        transaction = self._kazoo.transaction()
+        for each in operations:
+            match each:
+                case CreateNode(path, data, ephemeral, sequence):
+                    transaction.create(path, check_size(path, data), ephemeral=ephemeral, sequence=sequence)
+                case SetNode(path, data, version):
+                    transaction.set_data(path, check_size(path, data), version=version)
+                case DeleteNode(path, version):
+                    transaction.delete(path, version=version)
+                case CheckNode(path, version):
+                    transaction.check(path, version)
+        paths = [each.path for each in operations]
+        answers = self._wait("transaction", ", ".join(paths), transaction.commit_async())
+        followers = (self._errors.RolledBackError, self._errors.RuntimeInconsistency)
+        failures = [
+            (path, answer) for path, answer in zip(paths, answers, strict=True) if isinstance(answer, Exception)
+        ]
+        for path, failure in failures:
+            if not isinstance(failure, followers):
+                raise self._translate("transaction", path, failure) from failure
+        if failures:
+            raise ConnectionFailed(f"ZooKeeper transaction of {failures[0][0]} failed: {failures[0][1]!r}")
+        return [
+            str(answer) if isinstance(each, CreateNode) else each.path
+            for each, answer in zip(operations, answers, strict=True)
+        ]
 
-    def _missing(self, path: str) -> tuple[bytes, Any]:
-        raise NodeMissing(path)
+    def _read_all(self, operation: str, paths: Sequence[str], watch: OneShotWatch | None) -> list[Any]:
+        """Read nodes together. Reads never wait for a connection: callers may know a better answer than a late one."""
+        if self.is_away:
+            first = paths[0] if paths else ""
+            raise ConnectionFailed(f"Connection failed: ZooKeeper {operation} of {first}: {self._servers} is away")
+        adapter = None if watch is None else _KazooWatch(watch)
+        pending = [(path, getattr(self._kazoo, f"{operation}_async")(path, watch=adapter)) for path in paths]
+        readings: list[Any] = []
+        for path, answer in pending:
+            try:
+                readings.append(self._wait(operation, path, answer))
+            except NodeMissing:
+                readings.append(None)
+        return readings
 
     def _call(self, operation: str, path: str, *arguments: Any, **options: Any) -> Any:
         answer = getattr(self._kazoo, f"{operation}_async")(path, *arguments, **options)
         return self._wait(operation, path, answer)
 
     def _wait(self, operation: str, path: str, answer: Any) -> Any:
-        errors = self._errors
-        what = f"ZooKeeper {operation} of {path} at {self._servers}"
         try:
             return answer.get(timeout=self._timeout_s)
-        except errors.NoNodeError as error:
-            raise NodeMissing(path) from error
-        except errors.NodeExistsError as error:
-            raise NodeExists(path) from error
         except self._kazoo.handler.timeout_exception as error:
-            raise RpcTimeout(f"Operation timed out: {what} after {self._timeout_s:g} s") from error
-        except errors.SessionExpiredError as error:
-            raise SessionLost(f"{what} failed: the session has expired, another one is being opened") from error
-        except (errors.NoAuthError, errors.AuthFailedError, errors.InvalidACLError) as error:
-            raise ClusterError(f"{what} was refused ({error!r}); set ZK_AUTH=user:password") from error
-        except (errors.ConnectionLoss, errors.ConnectionClosedError, errors.BadVersionError) as error:
-            raise ConnectionFailed(f"Connection failed: {what}: {error!r}") from error
-        except errors.KazooException as error:
-            raise ClusterError(f"{what} failed: {error!r}") from error
+            raise RpcTimeout(
+                f"Operation timed out: ZooKeeper {operation} of {path} at {self._servers} after {self._timeout_s:g} s"
+            ) from error
+        except self._errors.KazooException as error:
+            raise self._translate(operation, path, error) from error
+
+    def _translate(self, operation: str, path: str, error: Exception) -> ClusterError:
+        errors = self._errors
+        call = f"ZooKeeper {operation} of {path} at {self._servers}"
+        if isinstance(error, errors.NoNodeError):
+            return NodeMissing(path)
+        if isinstance(error, errors.NodeExistsError):
+            return NodeExists(path)
+        if isinstance(error, errors.NotEmptyError):
+            return NodeNotEmpty(path)
+        if isinstance(error, errors.BadVersionError):
+            return NodeChanged(path)
+        if isinstance(error, errors.SessionExpiredError):
+            return SessionLost(f"{call} failed: the session has expired, another one is being opened")
+        if isinstance(error, (errors.NoAuthError, errors.AuthFailedError, errors.InvalidACLError)):
+            return ClusterError(f"{call} was refused ({error!r}); set ZK_AUTH=user:password")
+        if isinstance(error, (errors.ConnectionLoss, errors.ConnectionClosedError)):
+            return ConnectionFailed(f"Connection failed: {call}: {error!r}")
+        return ClusterError(f"{call} failed: {error!r}")
 
     def _note_state(self, state: str) -> None:
-        if state == self._states.CONNECTED:
+        session_state = self._states[state]
+        if session_state is SessionState.LOST:
+            self._was_lost = True
+            logger.warning("ZooKeeper session lost servers=%s", self._servers)
+        elif session_state is SessionState.SUSPENDED and self._away_since_s is None:
+            self._away_since_s = self._clock.monotonic_s()
+        for listener in self._listeners:
+            listener(session_state)
+        if session_state is SessionState.CONNECTED:
             was_lost, self._was_lost = self._was_lost, False
             self._away_since_s = None
             self._on_connected(was_lost)
-        elif state == self._states.LOST:
-            self._was_lost = True
-            logger.warning("ZooKeeper session lost, ephemeral nodes are gone servers=%s", self._servers)
-        elif self._away_since_s is None:
-            self._away_since_s = self._clock.monotonic_s()
 
     def _end_long_outage(self) -> None:
         """Give up a session that has surely expired.
 
-        A server that was started anew without its data refuses clients that have seen more than it has, for ever;
-        only another session gets through.
+        A server that restarted without its data refuses, for ever, clients that have seen a newer transaction; only
+        another session gets through.
         """
         since_s = self._away_since_s
         if since_s is None or self._clock.monotonic_s() - since_s < 2 * self._session_timeout_s:
             return
-        logger.warning("ZooKeeper was away for two session time-outs, opening another session at=%s", self._servers)
+        logger.warning("ZooKeeper away for two session timeouts, opening another session servers=%s", self._servers)
         self._away_since_s = self._clock.monotonic_s()
         self._kazoo.stop()
         self._kazoo.start_async()
+
+
+_KINDS = {kind.name: kind for kind in NodeEventKind}
+
+
+@dataclass(frozen=True, slots=True)
+class _KazooWatch:
+    """A watch in kazoo's form. Equal watches are equal here too, because kazoo keeps a set of watches per path."""
+
+    watch: OneShotWatch
+
+    def __call__(self, event: Any) -> None:
+        kind = _KINDS.get(str(event.type))
+        if kind is not None and event.path is not None:  # else the connection changed: listeners report it
+            self.watch(NodeEvent(kind, str(event.path)))

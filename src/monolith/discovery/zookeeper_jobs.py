@@ -1,4 +1,4 @@
-"""Keeping ZooKeeper tidy: what whoever launches a job does before its first process starts."""
+"""Cleanup of ZooKeeper by the launcher of a job, before its first process starts."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def prepare_job(
     is_forced: bool = False,
     clock: Clock | None = None,
 ) -> None:
-    """Remove what jobs of long ago have left, and see that this one starts with nothing.
+    """Remove nodes of old jobs, and check that this job has none.
 
-    A job is of long ago when its node is nine weeks old, and no process is registered below it.
+    A job is old if its node is nine weeks old and has no registered process.
 
     Args:
         servers: ``host:port,...``.
         job: The job that is about to start.
         auth: ``user:password`` for digest authentication, or None.
         root: The path above the jobs.
-        is_forced: Remove what there is of this job, even processes that are registered.
-        clock: What the age of jobs is measured by.
+        is_forced: Whether to remove the nodes of this job, registered processes included.
+        clock: Measures the age of jobs.
 
     Raises:
-        ClusterError: The job is there already, and ``is_forced`` is not set.
+        ClusterError: The job exists, and ``is_forced`` is not set.
     """
     clock = clock or SystemClock()
     root, path = checked_root(root), f"{checked_root(root)}/{checked_name('job', job)}"
@@ -59,8 +59,8 @@ def prepare_job(
                 _remove_if_old(client, f"{root}/{name}", clock.now_s())
         if job in client.children(root):
             if not is_forced:
-                there = ", ".join(sorted(client.children(root)))
-                raise ClusterError(f"job {job!r} is in ZooKeeper already, below {root} are: {there}; name it otherwise")
+                jobs = ", ".join(sorted(client.children(root)))
+                raise ClusterError(f"job {job!r} exists in ZooKeeper, below {root} are: {jobs}; choose another name")
             _remove(client, path)
     finally:
         client.stop()
@@ -71,10 +71,10 @@ def _remove_if_old(client: ZooKeeperClient, path: str, now_s: float) -> None:
         _, stat = client.get(path)
         if stat.numChildren == 0 and stat.mtime / 1000 + _OLD_S < now_s:
             client.delete(path, stat.version)
-            logger.info("removed an old job path=%s", path)
+            logger.info("old job removed path=%s", path)
     except (NodeMissing, ClusterError) as error:
-        # Others tidy up at the same time, and may have made it a job again.
-        logger.debug("an old job was not removed path=%s error=%r", path, error)
+        # Another launcher may clean up at the same time, or may have created the job again.
+        logger.debug("old job not removed path=%s error=%r", path, error)
 
 
 def _remove(client: ZooKeeperClient, path: str) -> None:

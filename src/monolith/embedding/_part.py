@@ -1,6 +1,6 @@
-"""What optimizers, initializers, compressors and filters have in common: a kind, settings, checks, a JSON form.
+"""The common base of optimizers, initializers, compressors and filters: a kind, settings, checks, a JSON form.
 
-Knows nothing of any single part; each family lists its own members in its own module.
+Each family lists its members in its module.
 """
 
 from __future__ import annotations

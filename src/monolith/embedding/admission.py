@@ -1,6 +1,6 @@
-"""Which absent ids may get a row: filters that count sightings or draw lots.
+"""Admission filters: which absent ids get a row, by counted sightings or by chance.
 
-A filter is asked only for ids that have no row and whose slot has a threshold above 0.
+The engine calls a filter only for ids without a row whose slot has a threshold above 0.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class AdmissionFilter(Part):
 
 @dataclass(frozen=True, slots=True)
 class NoFilter(AdmissionFilter):
-    """Everything may enter at once."""
+    """Every id gets a row at its first sighting."""
 
     kind: ClassVar[str] = "no_filter"
 
@@ -35,10 +35,10 @@ class SlidingHashFilter(AdmissionFilter):
     kind: ClassVar[str] = "sliding_hash_filter"
 
     capacity: int = 300_000_000
-    """Ids remembered at least; fewer than 300 are raised to 300."""
+    """Smallest number of remembered ids; at least 300."""
     _: KW_ONLY
     split_num: int = 7
-    """Tables in the ring."""
+    """Number of tables in the ring."""
 
     def __post_init__(self) -> None:
         check_whole(self, "capacity", at_least=1)
@@ -52,7 +52,7 @@ class SlidingHashFilter(AdmissionFilter):
 
 @dataclass(frozen=True, slots=True)
 class ProbabilisticFilter(AdmissionFilter):
-    """Remembers nothing; admits by lot, so that about ``threshold`` sightings are needed on average."""
+    """Admits by chance, without memory, after about ``threshold`` sightings on average."""
 
     kind: ClassVar[str] = "probabilistic_filter"
 

@@ -1,7 +1,7 @@
-"""Checks what callers hand to a table and turns it into what the engine takes.
+"""Checks the arguments of table calls and converts them for the engine.
 
-Every complaint names the table, the value and the remedy. Arrays may be NumPy arrays, torch tensors on the CPU or
-sequences; nothing is copied that already has the right form.
+Every error names the table, the value and the remedy. Arrays may be NumPy arrays, torch tensors on the CPU or
+sequences. An argument of the right form is not copied.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def as_offsets(table: str, offsets: ArrayLike, id_count: int) -> NDArray[np.int6
 
 
 def as_mode(mode: object) -> tuple[_native.Pooling, int]:
-    """Return the engine's pooling and its n (0 but for first-n)."""
+    """Return the engine's pooling and its n (0 except for first-n)."""
     match mode:
         case "sum":
             return _native.Pooling.sum, 0
@@ -90,7 +90,7 @@ def as_mode(mode: object) -> tuple[_native.Pooling, int]:
 
 
 def as_counts(table: str, counts: ArrayLike, id_count: int) -> NDArray[np.uint32]:
-    """Return the sightings behind each id."""
+    """Return the number of sightings of each id."""
     array = as_array(counts)
     if array.dtype.kind not in "iu" or array.shape != (id_count,):
         raise ConfigError(

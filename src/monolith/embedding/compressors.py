@@ -1,7 +1,7 @@
-"""How a slice is stored for serving, and so what a training lookup already shows of it.
+"""Compressors: how serving stores a slice.
 
-``Fp32`` and ``Fp16`` leave training alone. ``FixedR8`` and ``OneBit`` make training read the values as serving will
-show them, so that the model learns with the loss in place.
+``Fp32`` and ``Fp16`` do not change training. With ``FixedR8`` and ``OneBit``, training reads the values that serving
+will read, so the model learns with the loss of precision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One row of a table as plain data: what ``Table.entry`` shows and what the original's checkpoint files hold.
-
-Knows neither tables nor files.
-"""
+"""``Entry``: one row of a table as plain data, the result of ``Table.entry`` and the content of EntryDump records."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class Entry:
     """A copy of one row; changing it changes no table."""
 
     id: int
-    """Whose row this is."""
+    """Id of the row."""
     values: NDArray[np.float32]
     """The stored values, all slices. Shapes: (D,)."""
     state: tuple[Mapping[str, NDArray[Any]], ...] = ()

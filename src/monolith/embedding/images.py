@@ -1,8 +1,8 @@
-"""Serving tables as files that are mapped, not read: a folder with one image per table and a manifest.
+"""Images: serving tables as mapped files, in a folder with one image per table and a manifest.
 
-The engine writes and maps the images. Loading checks sizes, footers and indexes, so whatever happened to the files, no
-lookup goes astray; that the rows are those that were written, only their checksums can tell, which whoever keeps the
-folder has. A folder of images is written once and never changed: tables are changed in memory.
+The engine writes and maps the images. Loading checks sizes, footers and indexes, so damaged files cannot lead a lookup
+astray. Only checksums detect altered rows; the owner of the folder keeps them. A folder of images never changes:
+updates happen in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.core.durable_files import seal, sync_folder, unseal, write_synced
 from monolith.core.errors import ConfigError, SnapshotCorrupt
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.table import Table
 
@@ -29,7 +29,7 @@ _MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_images"
 _VERSION = 1
 
-# One version of a model after another has the same tables.
+# Successive versions of a model have the same tables.
 _spec = functools.lru_cache(maxsize=4096)(TableSpec.from_json)
 
 _TAIL = struct.Struct("<II8s")
@@ -37,7 +37,7 @@ _FOOTER = struct.Struct("<IIqI")
 _COUNT = struct.Struct("<I")
 _PART = struct.Struct("<QQII")
 _LINE_BYTES = 64
-"""Of a bucket of the index; sections begin at a multiple of it."""
+"""Size of a bucket of the index; sections begin at a multiple of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,12 +45,12 @@ class SavedImage:
     """One table of a folder of images, as the manifest describes it."""
 
     path: Path
-    """Its file."""
+    """File of the table."""
     spec: TableSpec
     skip_zero_rows: bool
     rows: int
     bytes: int
-    """Of the file."""
+    """Size of the file."""
 
     def load(self, *, in_memory: bool = False) -> Table:
         """Make the table; see ``load_images``."""
@@ -75,7 +75,7 @@ class SavedImage:
                 if found != checksum:
                     raise SnapshotCorrupt(
                         f"'{self.path}' at byte {begin}: the rows to byte {end} were altered: their checksum is "
-                        f"{found:08x}, the footer says {checksum:08x}"
+                        f"{found:08x}, expected {checksum:08x} of the footer"
                     )
 
 
@@ -121,17 +121,17 @@ def load_images(path: str | PathLike[str], *, in_memory: bool = False) -> list[T
             that another machine removes is gone.
 
     Raises:
-        SnapshotCorrupt: There are no images, or they are not what was written.
+        SnapshotCorrupt: There are no images, or they are damaged.
     """
     tables = []
     for image in read_images(path):
         tables.append(image.load(in_memory=in_memory))
-        rest()
+        yield_gil()
     return tables
 
 
 def holds_images(path: str | PathLike[str]) -> bool:
-    """Return whether a folder is one of images: its manifest says so."""
+    """Return whether a folder is one of images, by its manifest."""
     try:
         return bool(unseal((Path(path) / _MANIFEST).read_bytes()).get("format") == _FORMAT)
     except (OSError, ValueError):
@@ -139,7 +139,7 @@ def holds_images(path: str | PathLike[str]) -> bool:
 
 
 def read_images(path: str | PathLike[str]) -> list[SavedImage]:
-    """Return what the manifest of a folder of images says.
+    """Return the manifest of a folder of images.
 
     Raises:
         SnapshotCorrupt: There are no images, or they are of another release.
@@ -156,7 +156,7 @@ def read_images(path: str | PathLike[str]) -> list[SavedImage]:
             f"'{folder / _MANIFEST}' is {body.get('format')!r} of version {body.get('version')}, this release maps "
             f"{_FORMAT!r} of version {_VERSION}; export the model again"
         )
-    rest()
+    yield_gil()
     return [
         SavedImage(
             path=folder / entry["file"],
@@ -170,7 +170,7 @@ def read_images(path: str | PathLike[str]) -> list[SavedImage]:
 
 
 def _row_sections(content: mmap.mmap) -> Iterator[tuple[int, int, int]]:
-    """Yield where rows begin and end, and their checksum, of an image whose footer was believed."""
+    """Yield begin, end and checksum of the rows of an image whose footer is valid."""
     size, _, _ = _TAIL.unpack_from(content, len(content) - _TAIL.size)
     at = len(content) - _TAIL.size - size
     _, row_bytes, _, layout_bytes = _FOOTER.unpack_from(content, at)

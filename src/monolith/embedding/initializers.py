@@ -1,4 +1,4 @@
-"""What a slice holds when its row is created: a pure function of (seed, table, id), so order never matters."""
+"""Initializers: the values of a new row, a pure function of (seed, table, id), so order never matters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Constant(Initializer):
     kind: ClassVar[str] = "constants"
 
     constant: float
-    """That number."""
+    """The number."""
 
     def __post_init__(self) -> None:
         check_number(self, "constant")

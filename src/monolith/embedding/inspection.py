@@ -1,4 +1,4 @@
-"""Looking into snapshots and images without loading them: checking every byte, and showing the row of one id."""
+"""Inspects snapshots and images without loading them: checks every byte, and shows the row of one id."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from monolith.embedding.table import Table
 __all__ = ["load_row", "verify", "verify_images"]
 
 _FEW_ROWS = 1_000_003
-"""Shards of which one is taken to look at a single id."""
+"""Number of shards, one of which is loaded to show a single id."""
 
 
 def load_row(saved: SavedTable, fid: int) -> Table:
-    """Make a table as it was saved, of which only one id (and few others) is taken: enough to look at that id.
+    """Load one id, and few others, of a saved table, to show that id.
 
     Every file is read and checked, but the memory is that of a handful of rows.
     """
@@ -27,7 +27,7 @@ def load_row(saved: SavedTable, fid: int) -> Table:
 
 
 def verify(path: str | PathLike[str], progress: Callable[[str, int, int], None] | None = None) -> list[SavedTable]:
-    """Check every byte of a snapshot and return what it holds.
+    """Check every byte of a snapshot and return its content.
 
     Args:
         path: The snapshot's folder.
@@ -58,7 +58,7 @@ def verify_images(saved: Sequence[SavedImage], progress: Callable[[str, int, int
 
 
 def _layout_spec(saved: SavedTable) -> TableSpec:
-    """A spec whose rows have the layout of the saved ones. That of training rows follows from the slices alone."""
+    """Return a spec whose rows have the layout of the saved ones. The slices alone define that of training rows."""
     if saved.spec is not None or saved.is_serving:
         return spec_of(saved)
     slices = [SliceSpec(piece["dim"], optimizer=OPTIMIZERS[piece["optimizer"]]()) for piece in saved.slices]

@@ -1,7 +1,4 @@
-"""Learning rates as functions of the step, with a text form that says when two of them are the same.
-
-Knows nothing of optimizers: a slice decides in ``specs.py`` where its rate comes from.
-"""
+"""Learning rates as functions of the step. Two functions with equal text are the same schedule."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ __all__ = [
 
 
 class LearningRateFunction(ABC):
-    """The rate of each step. Subclass it for a schedule of your own.
+    """The rate of each step. Subclass it for another schedule.
 
     Two functions with equal text are taken for the same schedule when tables are merged.
     """
@@ -61,14 +58,14 @@ class ConstantRate(_SettingsRate):
     kind: ClassVar[str] = "constant"
 
     value: float
-    """That rate."""
+    """The rate."""
 
     def __post_init__(self) -> None:
         check_number(self, "value", at_least=0.0)
         object.__setattr__(self, "value", float(self.value))
 
     def __call__(self, step: int) -> float:
-        """Return the rate, whatever the step."""
+        """Return the rate, at every step."""
         return self.value
 
 
@@ -121,17 +118,17 @@ class CallableRate(LearningRateFunction):
     """Called once per step."""
 
     def __call__(self, step: int) -> float:
-        """Return what the function says for ``step``."""
+        """Return the rate at ``step``."""
         return float(self.function(step) if _takes_an_argument(self.function) else self.function())
 
     def __str__(self) -> str:
-        """Return the name of the function and its identity: only the very same function is equal."""
+        """Return the name of the function and its identity: a function equals only itself."""
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
         return f"CallableRate(function={name}@{id(self.function):#x})"
 
 
 LearningRate = float | LearningRateFunction | Callable[..., float]
-"""What a slice accepts as its rate."""
+"""Accepted forms of a slice's rate."""
 
 
 def as_rate_function(rate: Any) -> LearningRateFunction:

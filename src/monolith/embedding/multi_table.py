@@ -1,6 +1,6 @@
 """Many tables as one store: a step's lookups and updates of all tables are one call into the engine.
 
-Tables, learning rates and results are always in sorted-name order, whatever order they were given in.
+Tables, learning rates and results are always in sorted-name order.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class FusedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreReport:
-    """What a restore did, by table name."""
+    """Outcome of a restore, by table name."""
 
     restored: tuple[str, ...]
     skipped: tuple[str, ...]
@@ -52,7 +52,7 @@ class RestoreReport:
 
 
 class MultiTable:
-    """Several tables behind one face; an ``EmbeddingStore`` in this process.
+    """Several tables with one interface; an ``EmbeddingStore`` in this process.
 
     >>> from monolith.embedding import Sgd, SliceSpec
     >>> specs = [TableSpec(name, [SliceSpec(2, optimizer=Sgd(learning_rate=1.0))]) for name in ("user", "item")]
@@ -60,19 +60,25 @@ class MultiTable:
     >>> tables.apply_gradients({"user": [1]}, {"user": [[1.0, 2.0]]})
     >>> {name: rows.tolist() for name, rows in tables.lookup({"user": [1], "item": [1]}).items()}
     {'item': [[0.0, 0.0]], 'user': [[-1.0, -2.0]]}
+
+    Args:
+        specs: The tables, with different names.
+        force_expiry: Let saves and evictions drop any share of the rows; see ``Table.evict``.
     """
 
-    def __init__(self, specs: Iterable[TableSpec]) -> None:
+    def __init__(self, specs: Iterable[TableSpec], *, force_expiry: bool = False) -> None:
         ordered = sorted(specs, key=lambda spec: spec.name)
         for one, other in itertools.pairwise(ordered):
             if one.name == other.name:
                 raise ConfigError(f"two tables have the name {one.name!r}; names must differ")
         self._tables = {spec.name: Table(spec) for spec in ordered}
+        for table in self._tables.values():
+            table.force_expiry = force_expiry
         self._table_of_feature = {name: name for name in self._tables}
 
     @classmethod
     def merged(cls, specs: Iterable[TableSpec]) -> MultiTable:
-        """Make one table for all features whose specs are equal but for the name; see ``table_of``.
+        """Make one table for all features whose specs are equal except for the name; see ``table_of``.
 
         Ids of features that share a table must not collide: their slots tell them apart.
         """
@@ -185,9 +191,16 @@ class MultiTable:
             return np.full(len(as_ids(table, ids)), -1, np.int8)
         return self[table].reinitialize(ids)
 
-    def evict(self, now_s: int | None = None) -> int:
-        """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given."""
-        return sum(table.evict(now_s) for table in self._tables.values())
+    def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
+        """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given.
+
+        Raises:
+            ExpiryRefused: As ``Table.evict``, for any table; nothing was changed.
+        """
+        if not force:
+            for table in self._tables.values():
+                table.check_expiry(now_s)
+        return sum(table.evict(now_s, force=True) for table in self._tables.values())
 
     @property
     def memory_bytes(self) -> int:
@@ -291,7 +304,7 @@ class MultiTable:
         return self.cut().write(path, shards)
 
     def cut(self) -> TableCut:
-        """Take all tables as they are now, to be written while training goes on; wait for an earlier cut's end."""
+        """Return a cut of all tables, to be written while training continues; wait for the end of an earlier cut."""
         return TableCut(list(self._tables.values()))
 
     def restore(
@@ -371,12 +384,12 @@ class MultiTable:
         return tables
 
     def save_images(self, path: str | PathLike[str]) -> None:
-        """Write serving tables to a new folder, as files that ``load_images`` need not read."""
+        """Write serving tables to a new folder, as files that ``load_images`` maps."""
         save_images(list(self._tables.values()), path)
 
     @classmethod
     def load_images(cls, path: str | PathLike[str], *, in_memory: bool = False) -> MultiTable:
-        """Make the tables that ``save_images`` wrote, their rows where they lie on disk; see ``images.load_images``."""
+        """Map the tables that ``save_images`` wrote, with rows on disk; see ``images.load_images``."""
         tables = cls(())
         for table in sorted(load_images(path, in_memory=in_memory), key=lambda table: table.spec.name):
             tables._tables[table.spec.name] = table

@@ -31,7 +31,7 @@ class Optimizer(Part):
 
     @property
     def delay_lambda(self) -> float:
-        """The factor of delay compensation; 0 when there is none."""
+        """The factor of delay compensation; 0 = off."""
         return 0.0
 
     @property
@@ -201,7 +201,7 @@ class Momentum(Optimizer):
 
 @dataclass(frozen=True, slots=True)
 class MovingAverage(Optimizer):
-    """Running mean of what is passed as gradient: w = momentum * w + (1 - momentum) * g. Ignores the rate."""
+    """Running mean of the gradients: w = momentum * w + (1 - momentum) * g. Ignores the rate."""
 
     kind: ClassVar[str] = "moving_average"
 
@@ -413,7 +413,7 @@ class DelayCompensated(Optimizer):
 
     @property
     def delay_lambda(self) -> float:
-        """The factor of delay compensation; 0 when there is none."""
+        """The factor of delay compensation; 0 = off."""
         return float(self.lambda_)
 
     @property
@@ -445,7 +445,7 @@ class StochasticRoundingFp16(Optimizer):
 
     @property
     def delay_lambda(self) -> float:
-        """The factor of delay compensation; 0 when there is none."""
+        """The factor of delay compensation; 0 = off."""
         return self.optimizer.delay_lambda
 
     @property

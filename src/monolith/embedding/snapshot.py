@@ -1,9 +1,9 @@
 """Snapshots of tables on disk: a folder with part files and one manifest that names them all.
 
-The engine writes and reads the part files. Here is what makes them one snapshot: the manifest is written last, synced
-and renamed, so a crash at any instant leaves the snapshot that was there before. Readers believe only what the manifest
-names, with its sizes and checksums. Several processes that hold a shard of the rows each can write one snapshot
-together: each its part (``TableCut.write_part``), and one of them the manifest (``SharedSnapshot``).
+The engine writes and reads the part files. This module makes them one snapshot: the manifest is written last, synced
+and renamed, so a crash at any instant leaves the earlier snapshot. Readers open only files that the manifest names, and
+check sizes and checksums. Several processes with a shard each can write one snapshot: each process writes its part
+(``TableCut.write_part``), and one of them the manifest (``SharedSnapshot``).
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class EngineTable(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedShard:
-    """What a table held beside its rows in one of the processes that saved it."""
+    """State of a table besides its rows, in one of the processes that saved it."""
 
     turn: int
     scales: list[float]
@@ -128,12 +128,12 @@ class TableCut:
         )
 
     def drop(self) -> None:
-        """Let go of the tables."""
+        """Release the tables."""
         self._is_spent = True
         self._cuts.clear()
 
     def write_tables(self, path: str | PathLike[str], shards: int | None = None) -> list[SavedTable]:
-        """Like ``write``; return what the manifest says of each table."""
+        """Write like ``write``; return the manifest's entry of each table."""
         if self._is_spent:
             raise ConfigError("this cut was already written or dropped; take another")
         folder = Path(path)
@@ -151,7 +151,7 @@ class TableCut:
         """Write the tables as part ``index`` of ``count`` of a snapshot, one file each, without a manifest.
 
         Returns:
-            What the manifest is to say of each table, for ``SharedSnapshot.publish``: JSON.
+            The manifest's entry of each table, for ``SharedSnapshot.publish``, as JSON.
         """
         if self._is_spent:
             raise ConfigError("this cut was already written or dropped; take another")
@@ -196,7 +196,7 @@ class SharedSnapshot:
     def __init__(self, path: str | PathLike[str]) -> None:
         self.folder = Path(path).absolute()
         self.generation = secrets.randbits(63)
-        """What every ``write_part`` must be given."""
+        """Argument of every ``write_part``."""
         self._is_published = False
 
     def __enter__(self) -> SharedSnapshot:
@@ -218,11 +218,11 @@ class SharedSnapshot:
     def publish(
         self, parts: Sequence[Sequence[dict[str, Any]]], specs: Mapping[str, dict[str, Any] | None]
     ) -> list[SavedTable]:
-        """Make it the snapshot of the folder.
+        """Publish it as the snapshot of the folder.
 
         Args:
-            parts: What ``write_part`` returned in each process, by its index.
-            specs: The specs' JSON forms, where the processes knew less of them than the caller.
+            parts: The results of ``write_part`` in each process, by its index.
+            specs: JSON forms of the specs, if the caller's are more complete than those of the processes.
 
         Raises:
             SnapshotCorrupt: A file that a process wrote is not in the folder.
@@ -271,7 +271,7 @@ def _check_arrived(file: Path, size: int) -> None:
             f"'{file}' was written by another process, but is not here; give a folder that all of them share"
         ) from None
     if actual != size:
-        raise SnapshotCorrupt(f"'{file}' at byte {actual}: it has {actual} bytes, its writer says {size}")
+        raise SnapshotCorrupt(f"'{file}' at byte {actual}: it has {actual} bytes, expected {size}")
 
 
 def _publish(folder: Path, generation: int, entries: list[dict[str, Any]], written: list[Path]) -> None:
@@ -285,7 +285,7 @@ def _publish(folder: Path, generation: int, entries: list[dict[str, Any]], writt
 
 
 def _tidy_up(folder: Path, generation: int) -> None:
-    # The new snapshot is the snapshot, whatever fails from here on.
+    # From here on, a failure does not undo the new snapshot.
     _native.failpoint("snapshot.after_rename")
     sync_folder(folder)
     _remove_other_generations(folder, generation)
@@ -346,7 +346,7 @@ def _write_table(
 
 
 def _slices_of(table: EngineTable) -> list[dict[str, Any]]:
-    """What two tables must have in common for the rows of one to mean the same in the other."""
+    """Return the properties that two tables must share to exchange rows."""
     if table.is_serving:
         parts = [(piece.compressor.kind, piece.compressor.settings()) for piece in table.spec.slices]
         dims = [piece.dim for piece in table.spec.slices]
@@ -355,7 +355,7 @@ def _slices_of(table: EngineTable) -> list[dict[str, Any]]:
 
 
 def _remove_other_generations(folder: Path, generation: int) -> None:
-    """Remove what earlier saves left, finished or not; nothing names it any more."""
+    """Remove files of earlier saves, which no manifest names."""
     for pattern in ("*.rows", "*.rows.tmp-*", "*.filter", f"{MANIFEST}.tmp-*"):
         for file in folder.glob(pattern):
             if not file.name.startswith(f"{generation:016x}-"):
@@ -363,7 +363,7 @@ def _remove_other_generations(folder: Path, generation: int) -> None:
 
 
 def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
-    """Return what the snapshot in ``path`` holds, in the order saved.
+    """Return the tables of the snapshot in ``path``, in the order saved.
 
     Raises:
         SnapshotCorrupt: There is no snapshot, or its manifest was altered or is of another version.
@@ -379,7 +379,7 @@ def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
     except ValueError as error:
         raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
-        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not known to this release")
+        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported")
     return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]
 
 
@@ -451,7 +451,7 @@ def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:
 
 
 def _check_budget(table: EngineTable, rows: int) -> None:
-    """Refuse before anything is cleared what could not fit even into an empty table."""
+    """Refuse rows that could not fit even into an empty table, before any row is cleared."""
     needed = rows * (4 * table._native.row_words + 16)
     if table.spec.max_bytes is not None and needed > table.spec.max_bytes:
         raise CapacityExceeded(
@@ -491,7 +491,7 @@ def _read_filter(saved: SavedTable, shard: SavedShard) -> bytes:
         raise SnapshotCorrupt(f"'{file}' is missing; the manifest names it") from None
     if len(content) != shard.filter["bytes"]:
         raise SnapshotCorrupt(
-            f"'{file}' at byte {len(content)}: it has {len(content)} bytes, the manifest says {shard.filter['bytes']}"
+            f"'{file}' at byte {len(content)}: it has {len(content)} bytes, expected {shard.filter['bytes']}"
         )
     if _native.crc32c(content) != shard.filter["crc32c"]:
         raise SnapshotCorrupt(f"'{file}' at byte 0: checksum does not match")

@@ -1,6 +1,6 @@
-"""What a user declares about a table: its slices, expiry, admission, budget. Plain values, no engine.
+"""Specs of tables: slices, expiry, admission, budget. Plain values, no engine.
 
-The JSON form and the merging of equal tables are here too, because both must know every field.
+The JSON form and the merging of equal tables are here too, because both cover every field.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from monolith.embedding.learning_rates import (
 )
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, Optimizer
 
-__all__ = ["JOB_TABLES", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
+__all__ = ["JOB_TABLES", "MAX_COLUMNS", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
 
 JOB_TABLES = "monolith."
-"""How the names of tables begin that are a training job's own, not its model's; the engine has the same."""
+"""Prefix of tables that belong to a training job, not to its model; the engine has the same."""
+
+MAX_COLUMNS = 1 << 18
+"""Columns of all slices of a table together; the engine has the same bound."""
 
 MAX_SLOTS = 1 << 15
 """Slots of the second id layout: 15 bits."""
@@ -61,6 +64,8 @@ class SliceSpec:
 
     def __post_init__(self) -> None:
         check_whole(self, "dim", at_least=1)
+        if self.dim > MAX_COLUMNS:
+            raise ConfigError(f"SliceSpec.dim is {self.dim}; give at most {MAX_COLUMNS} (2^18) columns")
         for name, family in (("optimizer", Optimizer), ("initializer", Initializer), ("compressor", Compressor)):
             value = getattr(self, name)
             if not isinstance(value, family):
@@ -118,7 +123,7 @@ class SliceSpec:
 
 @dataclass(frozen=True, slots=True)
 class TableSpec:
-    """Everything that makes a table.
+    """Declaration of a table.
 
     >>> from monolith.embedding.optimizers import Sgd
     >>> TableSpec("user", [SliceSpec(1, optimizer=Sgd()), SliceSpec(16, optimizer=Sgd())]).dim
@@ -135,21 +140,21 @@ class TableSpec:
     slot_expire_days: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Days by slot (0 to 32767) of the id."""
     admission: AdmissionFilter = field(default_factory=NoFilter)
-    """Who decides whether an absent id gets a row."""
+    """Filter that decides whether an absent id gets a row."""
     slot_thresholds: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Sightings by slot that an absent id must have behind it; other slots need none."""
+    """Sightings by slot before an absent id gets a row; other slots need none."""
     on_miss: Literal["zeros", "initial"] = "zeros"
-    """What a lookup shows for an absent id."""
+    """Result of a lookup of an absent id."""
     max_bytes: int | None = None
     """Hard budget; None = unbounded. A full table refuses new rows with CapacityExceeded."""
     seed: int = 0
     """Seed of first values and of random filters."""
     deterministic: bool = False
-    """Give the same bytes whatever the number of threads."""
+    """Same bytes for every number of threads."""
     nan_gradients: Literal["error", "skip", "pass"] = "skip"
-    """What happens to a gradient with NaN or Inf: refuse the call, leave out (and count) the id, or apply it."""
+    """Handling of a gradient with NaN or Inf: refuse the call, leave out (and count) the id, or apply it."""
     touched_capacity: int | None = None
-    """Changed ids remembered at most; one more and all are dropped and counted. None = unbounded."""
+    """Largest number of remembered changed ids; one more drops and counts all. None = unbounded."""
     extra_restore_names: tuple[str, ...] = ()
     """Older names under which a checkpoint may hold this table."""
 
@@ -182,6 +187,8 @@ class TableSpec:
         for position, piece in enumerate(slices):
             if not isinstance(piece, SliceSpec):
                 raise ConfigError(f"TableSpec.slices[{position}] is {piece!r}; give a SliceSpec")
+        if (columns := sum(piece.dim for piece in slices)) > MAX_COLUMNS:
+            raise ConfigError(f"TableSpec.slices have {columns} columns together; give at most {MAX_COLUMNS} (2^18)")
         object.__setattr__(self, "slices", tuple(slices))
 
     def _check_slots(self, name: str) -> None:
@@ -216,7 +223,7 @@ class TableSpec:
         return self.slot_expire_days.get(slot, self.expire_days)
 
     def threshold_of(self, slot: int) -> int:
-        """Return the sightings that an absent id of ``slot`` must have behind it."""
+        """Return the sightings of an absent id of ``slot`` before it gets a row."""
         return self.slot_thresholds.get(slot, 0)
 
     def learning_rates_at(self, step: int) -> NDArray[np.float32]:
@@ -224,7 +231,7 @@ class TableSpec:
         return np.array([piece.rate(step) for piece in self.slices], dtype=np.float32)
 
     def for_serving(self, full_precision: bool = False) -> TableSpec:
-        """Return the spec without what only training needs: rates, admission.
+        """Return the spec without rates and admission, which only training needs.
 
         Args:
             full_precision: Whether half precision becomes full; coarser forms stay, because training has seen them.
@@ -240,7 +247,7 @@ class TableSpec:
         return replace(self, slices=slices, admission=NoFilter(), slot_thresholds={})
 
     def config_key(self) -> str:
-        """Return a text that is equal for two tables exactly when they differ in nothing but their names."""
+        """Return a text that is equal for two tables exactly if they differ only in their names."""
         encoded = _encode_scalars(self)
         del encoded["name"], encoded["extra_restore_names"]
         encoded["slices"] = [
@@ -268,7 +275,7 @@ class TableSpec:
         try:
             encoded = json.loads(text)
         except ValueError as exc:
-            raise ConfigError(f"a table spec is not JSON ({exc}); give what TableSpec.to_json returned") from exc
+            raise ConfigError(f"a table spec is not JSON ({exc}); give the text of TableSpec.to_json") from exc
         if not isinstance(encoded, dict):
             raise ConfigError(f"a table spec is {encoded!r}; give a JSON object")
         where = f"table spec {encoded.get('name', '')!r}"
@@ -319,7 +326,7 @@ def merge_specs(specs: Iterable[TableSpec]) -> dict[str, tuple[TableSpec, tuple[
     seen: set[str] = set()
     for spec in specs:
         if spec.name in seen:
-            raise ConfigError(f"two tables are called {spec.name!r}; give each its own name")
+            raise ConfigError(f"two tables are called {spec.name!r}; rename one")
         seen.add(spec.name)
         groups.setdefault(spec.config_key(), {})[spec.name] = spec
     merged = {}
@@ -341,5 +348,5 @@ def _old_merged_names(names: tuple[str, ...]) -> list[str]:
     old = [name.removeprefix("fc_") if _OLD_SLOT_NAME.match(name) else name for name in names]
     if tuple(old) == names:
         return []
-    # Whether the list was sorted again after renaming is not known, so both names are offered.
+    # The list may have been sorted again after renaming, so both names are offered.
     return list(dict.fromkeys([_md5_name(old), _md5_name(sorted(old))]))

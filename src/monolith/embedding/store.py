@@ -1,6 +1,7 @@
-"""The seam between a model and whoever keeps its rows: this process, parameter servers, peers, serving tables.
+"""``EmbeddingStore``: the interface between a model and the owner of its rows.
 
-Only the Protocol and what its methods hand over. Every backend passes ``tests/conformance/test_embedding_store.py``.
+Owners are this process, parameter servers, peers and serving tables. Every backend passes
+``tests/conformance/test_embedding_store.py``.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ Rows = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a snapshot holds."""
+    """Content of a snapshot."""
 
     path: Path
-    """Where it lies."""
+    """Folder of the snapshot."""
     rows: Mapping[str, int]
     """Table name to rows written, in sorted-name order; expired rows are not written."""
     max_time_s: Mapping[str, int]
@@ -36,7 +37,7 @@ class Manifest:
 
 @runtime_checkable
 class EmbeddingStore(Protocol):
-    """What a model trains against."""
+    """Store of rows that a model trains on."""
 
     @property
     def specs(self) -> Mapping[str, TableSpec]:
@@ -70,9 +71,9 @@ class EmbeddingStore(Protocol):
         ...
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
-        """Write everything to ``path``, whole or not at all."""
+        """Write all rows to ``path`` atomically."""
         ...
 
     def restore(self, path: str | PathLike[str]) -> object:
-        """Replace everything by what ``snapshot`` wrote to ``path``."""
+        """Replace all rows by the snapshot in ``path``."""
         ...

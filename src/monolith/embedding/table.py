@@ -1,6 +1,6 @@
-"""The embedding table as users meet it: checks arguments, allocates results, forwards to the engine.
+"""``Table``: the embedding table of users, which checks arguments, allocates results and calls the engine.
 
-Knows nothing of files (see ``snapshot``) and nothing of other tables (see ``multi_table``).
+``snapshot`` handles files, and ``multi_table`` several tables.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ def set_threads(threads: int) -> None:
 class Table:
     """A collisionless embedding table: one row per 64-bit id.
 
-    Shapes: N ids, B bags, D columns (all slices side by side). All methods may be called from several threads at
-    once; a row is never seen half-written. Results do not depend on the number of threads, but for what an admission
-    filter lets in; with ``deterministic=True`` that does not either.
+    Shapes: N ids, B bags, D columns (all slices side by side). Threads may call all methods concurrently,
+    and a reader never sees half a row. Results do not depend on the number of threads, except for the ids that an
+    admission filter admits. With ``deterministic=True`` those do not either.
 
     >>> from monolith.embedding import Sgd
     >>> table = Table(TableSpec("user", [SliceSpec(2, optimizer=Sgd(learning_rate=0.5))]))
@@ -121,7 +121,7 @@ class Table:
         return Entry(fid, rows[0, : self.dim].copy(), self._state_of(rows[0]), int(times[0]))
 
     def explain(self, fid: int) -> str:
-        """Say in one sentence why an id is present or absent."""
+        """Return one sentence that explains why an id is present or absent."""
         return self._native.explain(int(as_ids(self.spec.name, [fid])[0]))
 
     def items(self, batch_size: int = 65536) -> Iterator[tuple[Ids, Rows]]:
@@ -131,9 +131,9 @@ class Table:
         """
         check_whole("batch_size", batch_size, 1, 2**31)
         waiting = np.empty(0, np.int64)
-        for shard in range(self._native.shards):
-            waiting = np.concatenate([waiting, self._native.shard_ids(shard)])
-            is_last = shard == self._native.shards - 1
+        for part in range(self._native.parts):
+            waiting = np.concatenate([waiting, self._native.part_ids(part)])
+            is_last = part == self._native.parts - 1
             while len(waiting) >= batch_size or (is_last and len(waiting)):
                 ids, waiting = waiting[:batch_size], waiting[batch_size:]
                 rows, found = self.lookup(ids, return_found=True)
@@ -200,9 +200,29 @@ class Table:
         self._native.reinitialize(keys, existed)
         return existed
 
-    def evict(self, now_s: int | None = None) -> int:
-        """Remove expired rows and return how many; the clock is the newest event time seen unless given."""
-        return self._native.evict(self.max_time_s if now_s is None else check_whole("now_s", now_s, 0, 2**40))
+    def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
+        """Remove expired rows and return how many; the clock is ``max_time_s`` unless given.
+
+        Raises:
+            ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
+        """
+        return self._native.evict(self._clock_of(now_s), force)
+
+    def check_expiry(self, now_s: int | None = None) -> None:
+        """Raise ``ExpiryRefused`` where ``evict`` would; for callers that evict several tables, all or none."""
+        self._native.check_expiry(self._clock_of(now_s))
+
+    def _clock_of(self, now_s: int | None) -> int:
+        return self.max_time_s if now_s is None else check_whole("now_s", now_s, 0, 2**40)
+
+    @property
+    def force_expiry(self) -> bool:
+        """Whether saves and evictions may drop any share of the rows."""
+        return self._native.forces_expiry
+
+    @force_expiry.setter
+    def force_expiry(self, forces: bool) -> None:
+        self._native.forces_expiry = forces
 
     def delete(self, ids: ArrayLike) -> int:
         """Remove the rows of the ids and return how many there were."""
@@ -222,11 +242,11 @@ class Table:
     # --- files and forms ---
 
     def save(self, path: str | PathLike[str], shards: int | None = None) -> None:
-        """Write the table as of now to the folder ``path``, in ``shards`` files; training may go on meanwhile."""
+        """Write the current table to the folder ``path``, in ``shards`` files; training may continue meanwhile."""
         snapshot.save([self], path, shards)
 
     def restore(self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)) -> None:
-        """Load what ``save`` wrote; refused whole when anything is wrong with it.
+        """Load a snapshot of ``save``. A damaged snapshot changes nothing and raises.
 
         Args:
             path: The snapshot's folder.
@@ -261,6 +281,7 @@ class Table:
         """
         if self.is_serving:
             raise ConfigError(f"table {self.spec.name!r} is a serving table already")
+        self.check_expiry()  # an image leaves expired rows out
         serving = self._serving(self.spec.for_serving(full_precision), skip_zero_rows=skip_zero_rows)
         self._native.copy_to(serving._native)
         return serving
@@ -271,7 +292,7 @@ class Table:
             return Table(self.spec)
         return self._serving(self.spec, skip_zero_rows=self._native.skips_zero_rows)
 
-    # --- figures ---
+    # --- sizes and times ---
 
     def __len__(self) -> int:
         return self._native.size()
@@ -288,7 +309,7 @@ class Table:
 
     @property
     def max_time_s(self) -> int:
-        """The newest event time seen; what expiry compares with."""
+        """The event clock that expiry compares with; gradients move it to their time, by at most a day per call."""
         return self._native.max_time_s
 
     @property

@@ -1,4 +1,4 @@
-"""Features: what a model declares of its inputs, and how ids become its tensors and gradients their rows' updates.
+"""Features: a model's declaration of its inputs, and the path from ids to tensors and from gradients to rows.
 
 ``Model`` and ``Output`` need torch and are imported when they are first used.
 """

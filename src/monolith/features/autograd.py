@@ -1,7 +1,7 @@
-"""The torch face of the embedding path: one autograd function for all layouts of a step.
+"""The embedding path in torch: one autograd function for all layouts of a step.
 
 Forward fills every layout in one native call; backward sums all their gradients per unique id in another. Rows are leaf
-tensors, so after ``backward`` a row tensor's ``grad`` is what the store is to be pushed.
+tensors, so after ``backward`` a row tensor's ``grad`` is the gradient to push to the store.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Embedded", "embed"]
 
 
 class _FillLayouts(torch.autograd.Function):
-    """Rows of all tables to the tensors of all layouts."""
+    """Maps the rows of all tables to the tensors of all layouts."""
 
     @staticmethod
     def forward(ctx: Any, plan: _native.StepPlan, widths: Sequence[int], squares: list[float], *rows: Tensor) -> Any:
@@ -41,7 +41,7 @@ class _FillLayouts(torch.autograd.Function):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """A batch ready for ``forward``, and the leaves that its gradient reaches."""
+    """A batch for ``forward``, and the leaf tensors that receive its gradient."""
 
     batch: EmbeddedBatch
     plan: _native.StepPlan

@@ -1,7 +1,7 @@
-"""What a model declares of its inputs: features, the slices of their rows, layouts, dense inputs and labels.
+"""``Declaration``: a model's inputs, namely features, slices of their rows, layouts, dense inputs and labels.
 
-Everything is known once the declaration is complete, without a batch: the tables' specs, the schema of the data and the
-native layout kernel all follow from it, in training, export and serving alike. No torch here.
+The table specs, the schema of the data and the native layout kernel follow from a complete declaration, without a
+batch. Training, export and serving use the same declaration. This module does not import torch.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ class EmbeddingFeature:
     on_miss: Literal["zeros", "initial"] = "zeros"
     max_bytes: int | None = None
     column: str | None = None
-    """What the records call it; None = the same."""
+    """Name in the records; None = the same."""
 
 
 @dataclass(slots=True)
 class Declaration:
-    """Inputs of one model. Filled while the model is built; ``freeze`` ends that."""
+    """Inputs of one model. The model fills it in ``__init__``; ``freeze`` ends that."""
 
     features: dict[str, EmbeddingFeature] = field(default_factory=dict)
     slices: dict[str, dict[str, SliceSpec]] = field(default_factory=dict)
@@ -76,7 +76,7 @@ class Declaration:
     dense: dict[str, DenseFeature] = field(default_factory=dict)
     labels: int = 1
     feature_list: FeatureList | None = None
-    """Where slots of features come from that are declared without one."""
+    """Source of slots for features that are declared without one."""
     is_frozen: bool = False
 
     # --- declaring ----------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Declaration:
             column=column,
         )
         if shared_with is not None:
-            feature = self._shared(feature, self.feature(shared_with))
+            feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
         return feature
 
@@ -136,11 +136,11 @@ class Declaration:
             return f"fc_slot_{name}", name
         return name, slot_of_name(name) if slot is None else slot
 
-    def _shared(self, feature: EmbeddingFeature, owner: EmbeddingFeature) -> EmbeddingFeature:
+    def _share_rows(self, feature: EmbeddingFeature, owner: EmbeddingFeature) -> EmbeddingFeature:
         if feature.slot not in (None, owner.slot):
             raise ConfigError(
                 f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "
-                f"{owner.slot}; ids of different slots never meet: give the same slot, or none"
+                f"{owner.slot}; expected the same slot; give it, or leave slot out"
             )
         return replace(
             feature,
@@ -248,7 +248,7 @@ class Declaration:
                 )
         self.is_frozen = True
 
-    # --- what follows from it -----------------------------------------------------------------------------------------
+    # --- derived from it -----------------------------------------------------------------------------------------
 
     @property
     def tables(self) -> list[str]:
@@ -267,8 +267,9 @@ class Declaration:
 
         Args:
             seed: Seed of first values.
-            deterministic: Whether the same bytes must come out whatever the number of threads.
-            admission: Who counts the sightings of ids with an ``occurrence_threshold``; None = a sliding filter.
+            deterministic: Whether results must be the same bytes for every number of threads.
+            admission: Filter that counts the sightings of ids with an ``occurrence_threshold``; None = a sliding
+                filter.
         """
         return [self._table_spec(name, seed, deterministic, admission) for name in self.tables]
 
@@ -276,7 +277,7 @@ class Declaration:
         owner = self.features[name]
         thresholds: dict[int, int] = {}
         if owner.occurrence_threshold:
-            # Ids made without a slot lie in slot 0; no others of it are in this table.
+            # Ids made without a slot lie in slot 0; this table has no other ids of slot 0.
             thresholds = {slot: owner.occurrence_threshold for slot in {0, owner.slot or 0}}
         return TableSpec(
             name,
@@ -300,7 +301,7 @@ class Declaration:
         raise ConfigError(f"table {table!r} has no slice {slice_name!r}; it has {', '.join(self.slices[table])}")
 
     def schema(self, **options: Any) -> Schema:
-        """Return what the data must be read as; ``options`` are further fields of ``Schema``, such as ``extras``."""
+        """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
         sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
 
@@ -401,7 +402,9 @@ def _groups(features: FeatureNames, slice_name: str, dim: int | None) -> list[li
     for each in _keys(features):
         if isinstance(each, tuple) and dim is None:
             if len(each) != 2 or not isinstance(each[1], int):
-                raise ConfigError(f"slice {slice_name!r}: {each!r} is no pair of feature and dim; give dim for groups")
+                raise ConfigError(
+                    f"slice {slice_name!r}: item is {each!r}, expected a pair of feature and dim; give dim for groups"
+                )
             groups.append([each])
         elif dim is None:
             raise ConfigError(f"slice {slice_name!r} of {each!r} has no dim; give dim=, or pairs of feature and dim")
@@ -412,7 +415,7 @@ def _groups(features: FeatureNames, slice_name: str, dim: int | None) -> list[li
 
 
 def merge_slices(slices: Iterable[SliceSpec]) -> tuple[list[SliceSpec], list[int]]:
-    """Join neighbours that differ only in width: one run of columns for the engine instead of several.
+    """Join neighbours that differ only in width, into one run of columns for the engine.
 
     Optimizers and compressors that treat a slice as a whole keep their slices apart.
 

@@ -1,6 +1,6 @@
-"""The one embedding path: plan a batch, pull its rows, fill the layouts; and back: sum gradients, push them.
+"""The embedding path: plan a batch, pull its rows, fill the layouts; then sum the gradients and push them.
 
-Arrays are NumPy; ``autograd`` shows them to torch. Which store holds the rows, nothing here knows.
+Arrays are NumPy; ``autograd`` wraps them for torch. Any store may hold the rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["EmbeddedBatch", "Embedder", "PulledBatch"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EmbeddedBatch(Batch):
-    """A batch with the tensors of its layouts: what ``Model.forward`` gets."""
+    """A batch with the tensors of its layouts, the argument of ``Model.forward``."""
 
     layouts: Mapping[str, Any]
     """Layout name to tensor, or to a list of tensors."""
@@ -47,14 +47,14 @@ class PulledBatch:
 
 
 class Embedder:
-    """Ids to layouts and gradients to rows, by one declaration against one store."""
+    """Turns ids into layouts and gradients into updates, for one declaration and one store."""
 
     def __init__(self, declaration: Declaration, store: EmbeddingStore) -> None:
         self.declaration = declaration
         self.store = store
         self.tensors = declaration.tensors()
         self.layouts = [_filled_by(declaration.layouts[name]) for name in sorted(declaration.layouts)]
-        """Of each layout: its name, how many of ``tensors`` are its own, and whether it is the list of them."""
+        """Per layout: name, number of its ``tensors``, and whether it is a list."""
         self._tables = declaration.tables
         self._features = declaration.feature_names
         self._kernel = declaration.kernel()
@@ -104,13 +104,13 @@ class Embedder:
                 )
 
     def pull(self, batch: Batch) -> PulledBatch:
-        """Plan a batch and get its rows: one call of the store."""
+        """Plan a batch and pull its rows in one call of the store."""
         plan = self.plan(batch)
         found = self.store.pull({name: plan.ids(place) for place, name in enumerate(self._tables)})
         return PulledBatch(batch, plan, [found[name] for name in self._tables])
 
     def push(self, plan: _native.StepPlan, grads: Sequence[Rows], *, time_s: int, step: int) -> None:
-        """Give every row its gradient: one call of the store."""
+        """Push the gradient of every row in one call of the store."""
         places = list(enumerate(self._tables))
         self.store.push(
             {name: plan.ids(place) for place, name in places},

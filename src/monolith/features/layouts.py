@@ -1,8 +1,7 @@
 """Layouts: how the pooled slices of features become the tensors of a model.
 
 A layout is a list of items, each one or more features whose slices are added up or put side by side, and a rule that
-joins the items. Here it is broken down into the tensors that it fills and the parts that the native kernel copies.
-Knows nothing of tables, batches or torch.
+joins the items. This module breaks it down into the tensors that it fills and the parts that the native kernel copies.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Item:
 
     @property
     def length(self) -> int:
-        """Positions of the item's sequence; 0 when it is none."""
+        """Positions of the item's sequence; 0 = not a sequence."""
         return self.pieces[0].length
 
     def offsets(self) -> list[tuple[Piece, int]]:
@@ -86,7 +85,7 @@ class LayoutTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What one ``embedding_slice`` call gives.
+    """Result of one ``embedding_slice`` call.
 
     ========  ===========  =============
     out       pooled       first n of L
@@ -102,7 +101,7 @@ class Layout:
     items: tuple[Item, ...]
     out: Out | None
     is_single: bool = False
-    """A single feature was asked for, not a list: the layout is a tensor, not a list of one."""
+    """Whether a single feature was declared: the layout is a tensor, not a list of one."""
 
     def __post_init__(self) -> None:
         if not self.items:
@@ -124,13 +123,13 @@ class Layout:
         """Return the tensors that the layout fills: one per item when ``out`` is None, else one."""
         if self.out is None:
             return [
-                _joined(self.name if len(self.items) == 1 else f"{self.name}_{number}", (item,), "concat")
+                _join(self.name if len(self.items) == 1 else f"{self.name}_{number}", (item,), "concat")
                 for number, item in enumerate(self.items)
             ]
-        return [_joined(self.name, self.items, self.out)]
+        return [_join(self.name, self.items, self.out)]
 
 
-def _joined(name: str, items: Sequence[Item], out: Out) -> LayoutTensor:
+def _join(name: str, items: Sequence[Item], out: Out) -> LayoutTensor:
     length, width, count = items[0].length, items[0].width, len(items)
     total = sum(item.width for item in items)
     parts, column = [], 0

@@ -1,7 +1,7 @@
-"""``Model``: a torch module that declares its features in ``__init__``; ``Output``: what one head of it says.
+"""``Model``: a torch module that declares its features in ``__init__``; ``Output``: the result of one of its heads.
 
-A model never sees a table: ``forward`` gets a batch whose layouts are filled. Losses, clipping and updates are the
-training loop's affair.
+A model never sees a table: ``forward`` gets a batch with filled layouts. The training loop computes losses, clips
+gradients and updates rows.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ __all__ = ["EmbeddingSlice", "Model", "Output"]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Output:
-    """What one head says about a batch. Shapes: (B,) unless said otherwise."""
+    """Result of one head for a batch. Shapes: (B,) unless noted otherwise."""
 
     head: str = "ctr"
     """Name of the head; several heads have different ones."""
     logits: Tensor | None = None
     """Loss: Σ weight · cross entropy(label, logit − ln sample_rate). Prediction: sigmoid(logit), uncorrected."""
     label: Tensor | None = None
-    """What is to be predicted. A column of ``batch.label`` brings its mask with it."""
+    """Label to predict. A column of ``batch.label`` brings its mask with it."""
     mask: Tensor | None = None
-    """Where True the label is known."""
+    """True where the label is known."""
     weight: Tensor | None = None
     """Weight of each example; None = the batch's."""
     loss: Tensor | None = None
-    """Another loss than that of the logits: a scalar, or (B,), which is masked, weighted and summed."""
+    """Loss that replaces that of the logits: a scalar, or (B,), which is masked, weighted and summed."""
     predictions: Tensor | None = None
     """Other predictions than sigmoid(logits)."""
     is_classification: bool = True
@@ -117,17 +117,17 @@ class Model(nn.Module):
         """Declare a feature whose values are ids.
 
         Args:
-            name: What the batch calls it; or a slot number, for ``fc_slot_<n>`` or the name in the feature list.
-            slot: Its slot: the high bits of its ids, and how ids are made from plain values.
-            shared_with: Another feature whose rows this one uses; its expiry, threshold and budget hold.
+            name: Name in the batch; or a slot number, for ``fc_slot_<n>`` or the name in the feature list.
+            slot: High bits of its ids, also of ids that are made from plain values.
+            shared_with: Another feature whose rows this one uses, with its expiry, threshold and budget.
             combiner: How the ids of an example become one row: ``sum``, ``mean``, or ``first``, which keeps the first
                 ``max_sequence_length`` of them apart. None: ``first`` when a length is given, else ``sum``.
             max_sequence_length: Ids kept by ``first``; shorter lists are padded with zeros, ids beyond are not read.
-            expire_days: Days without an update after which a row may go.
-            occurrence_threshold: Sightings that an id must have behind it to be given a row.
-            on_miss: What an id without a row shows: ``zeros``, or its ``initial`` values.
+            expire_days: Days without an update after which a row may be removed.
+            occurrence_threshold: Sightings of an id before it gets a row.
+            on_miss: Values of an id without a row: ``zeros``, or its ``initial`` values.
             max_bytes: Hard memory budget of the table; None = unbounded.
-            column: What the records call it; None = the same.
+            column: Name in the records; None = the same.
         """
         self.declaration.add_feature(
             name,
@@ -173,7 +173,7 @@ class Model(nn.Module):
             group_out: How the features of a group are joined.
 
         Returns:
-            What to call with the batch in ``forward``.
+            A callable for ``forward``: with the batch, it returns the tensors.
         """
         parts = {
             "optimizer": optimizer,
@@ -190,14 +190,14 @@ class Model(nn.Module):
     # --- use ----------------------------------------------------------------------------------------------------------
 
     def attach(self, store: EmbeddingStore) -> Embedder:
-        """Read rows from ``store`` from now on, and return what does so."""
+        """Read rows from ``store`` from now on; return the embedder."""
         self.declaration.freeze()
         self._embedder = Embedder(self.declaration, store)
         return self._embedder
 
     @property
     def embedder(self) -> Embedder:
-        """What turns batches into layouts; without ``attach``, against fresh tables in this process."""
+        """Embedder, which turns batches into layouts; without ``attach``, with new tables in this process."""
         if self._embedder is None:
             return self.attach(MultiTable(self.declaration.table_specs()))
         return self._embedder

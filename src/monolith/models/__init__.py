@@ -1,7 +1,7 @@
-"""Ready-made models: built from :mod:`monolith.layers`, declared like one's own, and known to the CLI by name.
+"""Ready-made models: built from :mod:`monolith.layers`, declared like user models, and known to the CLI by name.
 
 ``mt.models.DeepFM(sparse=["user_id", "item_id"], dense=["price"])`` makes one; :func:`build` makes one by name and
-:func:`from_schema` out of what the data holds.
+:func:`from_schema` from the schema of the data.
 """
 
 from __future__ import annotations

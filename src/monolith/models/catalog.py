@@ -1,6 +1,6 @@
-"""Ready-made models by name, and how one is made of options, or of what the data holds.
+"""Ready-made models by name, built from options or from the schema of the data.
 
-For callers that have text and no classes: the command line, configuration files.
+The callers are the command line and configuration files, which have text instead of classes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def from_schema(
 
     Args:
         name: The model's name.
-        schema: What the data holds.
+        schema: Schema of the data.
         options: As those of ``build``.
         labels: Features that hold the labels; none = those that the schema names. Several become the heads of a model
             with heads.
@@ -121,11 +121,11 @@ def from_schema(
     known = _keywords(cls)
     named: set[str] = set()
     for role in (each for each in _ROLES if each in given):
-        given[role] = _chosen(f"{cls.__name__}.{role}", given[role], sparse)
+        given[role] = _choose(f"{cls.__name__}.{role}", given[role], sparse)
         named |= {each.name for each in _as_list(given[role])}
     for kind, features in (("sparse", sparse), ("dense", dense)):
         if kind in given:
-            given[kind] = _chosen(f"{cls.__name__}.{kind}", given[kind], features)
+            given[kind] = _choose(f"{cls.__name__}.{kind}", given[kind], features)
         elif kind in known:
             given[kind] = [feature for feature in features.values() if feature.name not in named]
     if "heads" in known and held:
@@ -134,7 +134,7 @@ def from_schema(
 
 
 def _features(schema: Schema, leave_out: set[str]) -> tuple[dict[str, SparseFeature], dict[str, DenseFeature]]:
-    """Return the sparse and the dense features of a schema; whole numbers and text are ids in waiting."""
+    """Return the sparse and the dense features of a schema; whole numbers and text become ids."""
     sparse = {feature.name: feature for feature in schema.sparse_features}
     dense: dict[str, DenseFeature] = {}
     for feature in schema.dense_features:
@@ -149,14 +149,14 @@ def _features(schema: Schema, leave_out: set[str]) -> tuple[dict[str, SparseFeat
     )
 
 
-def _chosen(label: str, given: Any, features: Mapping[str, Any]) -> Any:
-    """Put features of the schema in the place of their names."""
+def _choose(label: str, given: Any, features: Mapping[str, Any]) -> Any:
+    """Replace names by features of the schema."""
     if isinstance(given, str):
         if given not in features:
             raise ConfigError(f"{label} is {given!r}, which the data does not have; {_nearest(given, features)}")
         return features[given]
     if isinstance(given, list | tuple):
-        return [_chosen(label, each, features) for each in given]
+        return [_choose(label, each, features) for each in given]
     return given
 
 

@@ -7,6 +7,7 @@ from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.data import Batch
@@ -63,8 +64,8 @@ class DCNv2(Model):
         self.tower = MLP(list(hidden), ["relu"] * len(hidden), input_dim=width)
         self.last = Dense(1, input_dim=hidden[-1] + (0 if self.is_stacked else width))
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score a batch."""
         x0 = torch.cat([self.fields.vectors(batch).flatten(1), self.fields.numbers(batch)], dim=1)
         crossed: Tensor = self.cross(x0)
         if self.is_stacked:

@@ -7,6 +7,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from monolith.data import Batch
 from monolith.features import Model, Output
@@ -53,8 +54,8 @@ class DeepFM(Model):
         self.pairs = FM()
         self.tower = MLP([*hidden, 1], input_dim=len(self.fields.names) * dim + self.fields.width)
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score a batch."""
         vectors = self.fields.vectors(batch)
         deep: Tensor = self.tower(torch.cat([vectors.flatten(1), self.fields.numbers(batch)], dim=1))
         logits: Tensor = self.bias(batch) + self.pairs(vectors) + deep

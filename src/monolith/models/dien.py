@@ -7,6 +7,7 @@ from typing import Literal, Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from monolith import layers
 from monolith.data import Batch
@@ -66,8 +67,8 @@ class DIEN(Model):
         self.evolution = layers.DIEN(dim, gru, activation="tanh", initializer="glorot_uniform")
         self.tower = layers.MLP([*hidden, 1], input_dim=self.inputs.width + 2 * dim)
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score a batch."""
         item = self.inputs.item(batch)
         interest: Tensor = self.evolution(item, *self.inputs.history(batch))
         logits: Tensor = self.tower(torch.cat([self.inputs.flat(batch), interest, item * interest], dim=1))

@@ -7,6 +7,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from monolith import layers
 from monolith.data import Batch
@@ -71,8 +72,8 @@ class DIN(Model):
         self.attention = layers.DIN([*attention, 1], "sigmoid", decay=True)
         self.tower = layers.MLP([*hidden, 1], input_dim=self.inputs.width + 2 * dim)
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score a batch."""
         item = self.inputs.item(batch)
         interest: Tensor = self.attention(item, *self.inputs.history(batch))
         logits: Tensor = self.tower(torch.cat([self.inputs.flat(batch), interest, item * interest], dim=1))

@@ -7,6 +7,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor
+from typing_extensions import override
 
 from monolith.data import Batch
 from monolith.features import Model, Output
@@ -56,8 +57,8 @@ class DLRM(Model):
         width = count * (count - 1) // 2 + (dim if self.bottom is not None else 0)
         self.tower = MLP([*hidden, 1], input_dim=width)
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score a batch."""
         vectors = self.fields.vectors(batch)
         parts: list[Tensor] = []
         if self.bottom is not None:

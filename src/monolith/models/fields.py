@@ -1,6 +1,6 @@
 """The inputs that the ready-made models have in common: sparse features with a vector and a bias each, and numbers.
 
-Declares them on a model and hands their tensors to its network. What is computed from them, the models know.
+Declares them on a model and passes their tensors to its network.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["DenseInputs", "Fields", "SparseInput", "SparseInputs", "TableOptions
 
 SparseInput: TypeAlias = str | SparseFeature
 SparseInputs: TypeAlias = Sequence[SparseInput] | Mapping[str, int]
-"""Names, or names with their slots, or features. A name alone gets the slot that ``sparse_input`` says."""
+"""Names, or names with their slots, or features. A name alone gets the slot of ``sparse_input``."""
 DenseInputs: TypeAlias = Sequence[str | DenseFeature] | Mapping[str, int]
 """Names, or names with their widths, or features."""
 
@@ -44,16 +44,16 @@ class TableOptions(TypedDict, total=False):
     bias_optimizer: Optimizer
     """Update rule of the biases; Adagrad with rate 0.1 unless given."""
     expire_days: int
-    """Days without an update after which a row may go."""
+    """Days without an update after which a row may be removed."""
     occurrence_threshold: int
-    """Sightings that an id must have behind it to be given a row."""
+    """Sightings of an id before it gets a row."""
 
 
 class Fields:
     """The inputs of one model, declared.
 
     Args:
-        model: What they are declared on.
+        model: Model on which they are declared.
         sparse: The features with a vector each; a list of ids is summed.
         dense: The features that are numbers. They enter as sign(x) · ln(1 + |x|), so that no scale drowns the rest.
         dim: Length of the vectors.
@@ -87,7 +87,7 @@ class Fields:
             )
         self._dense = [number.name for number in numbers]
         self.width = sum(number.width for number in numbers)
-        """How many numbers an example has."""
+        """Number of dense values of an example."""
         self._vectors = vector_slice(model, self.names, dim, options, out="stack")
 
     def vectors(self, batch: Batch) -> Tensor:
@@ -96,7 +96,7 @@ class Fields:
         return stacked
 
     def numbers(self, batch: Batch) -> Tensor:
-        """Return the dense features, on a logarithmic scale: (B, width), of width 0 when there are none."""
+        """Return the dense features, on a logarithmic scale: (B, width), of width 0 without dense features."""
         vectors = self.vectors(batch)
         columns = [batch.dense[name].to(vectors.dtype) for name in self._dense]
         x = torch.cat(columns, dim=1) if columns else vectors.new_zeros(vectors.shape[0], 0)
@@ -107,7 +107,7 @@ def sparse_input(given: SparseInput) -> SparseFeature:
     """Return the feature of a name.
 
     Its slot is N when it is called ``slot_N`` or ``fc_slot_N``, and else a hash of the name, so that plain values can
-    become ids. Every feature has a table of its own, so equal slots do no harm. Flat ids of an Instance are found by
+    become ids. Every feature has a separate table, so equal slots do no harm. Flat ids of an Instance are found by
     their real slot: give that one.
     """
     if isinstance(given, SparseFeature):
@@ -134,7 +134,7 @@ def _dense_features(given: DenseInputs) -> list[DenseFeature]:
 
 
 def declare_sparse(model: Model, feature: SparseFeature, options: TableOptions) -> None:
-    """Declare a feature with a table of its own."""
+    """Declare a feature with a separate table."""
     model.embedding_feature(
         feature.name,
         slot=feature.slot,

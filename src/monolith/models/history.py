@@ -1,4 +1,4 @@
-"""An item and the history of such items: what the sequence models read beside their other fields."""
+"""An item and the history of such items: the inputs of sequence models besides their other fields."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class HistoryFields:
     """Fields of a model, one of which is the target, and a history that shares the target's rows.
 
     Args:
-        model: What they are declared on.
+        model: Model on which they are declared.
         sparse: The other features; the item may be among them, the history not.
         item: The target: one id per example.
         history: Ids of earlier items, oldest first.
@@ -75,5 +75,5 @@ class HistoryFields:
         return keys, keys.ne(0).any(dim=2).to(keys.dtype)
 
     def flat(self, batch: Batch) -> Tensor:
-        """Return everything but the history side by side: (B, width)."""
+        """Return all fields except the history, side by side: (B, width)."""
         return torch.cat([self.fields.vectors(batch).flatten(1), self.fields.numbers(batch)], dim=1)

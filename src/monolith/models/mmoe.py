@@ -1,4 +1,4 @@
-"""MMoE: several heads that share experts, each through a gate of its own."""
+"""MMoE: several heads that share experts, each through a separate gate."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Unpack
 
 import torch
 from torch import Tensor, nn
+from typing_extensions import override
 
 from monolith import layers
 from monolith.core.errors import ConfigError
@@ -56,8 +57,8 @@ class MMoE(Model):
         self.experts = layers.MMoE(len(heads), list(expert_hidden), [relus] * experts, num_experts=experts)
         self.towers = nn.ModuleList(layers.MLP([*hidden, 1], input_dim=expert_hidden[-1]) for _ in heads)
 
+    @override
     def forward(self, batch: Batch) -> list[Output]:
-        """Score a batch, once per head."""
         z = torch.cat([self.fields.vectors(batch).flatten(1), self.fields.numbers(batch)], dim=1)
         bias: Tensor = self.bias(batch)
         mixed: list[Tensor] = self.experts(z)

@@ -8,6 +8,7 @@ from typing import Literal, Unpack
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.data import Batch
@@ -28,7 +29,7 @@ class TwoTower(Model):
 
     ``loss="sigmoid"`` learns labels of 0 and 1 with logit = score + c. ``loss="softmax"`` learns to find the item of a
     row with a positive label among all items of the batch (:func:`monolith.layers.batch_softmax_loss`); how often an
-    item comes is estimated in a slice of its first feature and corrected for. Its predictions rank, but are no
+    item comes is estimated in a slice of its first feature and corrected for. Its predictions rank items and are not
     probabilities. See Yi et al., "Sampling-Bias-Corrected Neural Modeling", 2019.
 
     Args:
@@ -37,7 +38,7 @@ class TwoTower(Model):
         dim: Length of the vectors of features.
         hidden: Widths of both towers; the last is the length of u and w.
         temperature: Divides the score; above 0.
-        loss: What is learnt.
+        loss: Learned objective.
         head: Name of the output.
         tables: How rows are kept; see :class:`monolith.models.TableOptions`.
     """
@@ -74,8 +75,8 @@ class TwoTower(Model):
                 self.item.names[0], "interval", 1, optimizer=BatchSoftmax(), initializer=Ones(), compressor=Fp32()
             )
 
+    @override
     def forward(self, batch: Batch) -> Output:
-        """Score the pairs of a batch."""
         user = F.normalize(self.user_tower(self.user.vectors(batch).flatten(1)), dim=1)
         item = F.normalize(self.item_tower(self.item.vectors(batch).flatten(1)), dim=1)
         score = (user * item).sum(dim=1) / self.temperature

@@ -1,4 +1,4 @@
-"""Parameter servers: tables in processes of their own, and the store through which a model trains on them.
+"""Parameter servers: tables in separate processes, and the store through which a model trains on them.
 
 Needs gRPC (``pip install 'monolith[train]'``), and no torch.
 """

@@ -1,7 +1,7 @@
-"""Barriers that workers meet at: everyone waits until all have arrived, then all go on.
+"""Barriers: every worker waits until all workers have arrived.
 
-Each meeting is an object of its own. Whoever waits holds on to it, so a release cannot be missed, and the same id can
-be used again at once. An id is forgotten when nobody waits under it. No transport is known here.
+Each round of a barrier is one object, which its waiters reference. So no waiter misses a release, and an id can be
+reused immediately. An id without waiters is removed. Independent of transports.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ OK, INVALID, CANCELLED = 0, 1, 2
 
 @dataclass(frozen=True, slots=True)
 class BarrierResult:
-    """How a wait ended."""
+    """Result of a wait."""
 
     status: int
     """``OK``, ``INVALID`` (also for a timeout) or ``CANCELLED``."""
     message: str
     num_arrived: int
-    """Workers that are there, the caller not among them unless all are."""
+    """Workers that have arrived, without the caller unless the round is complete."""
 
 
 @dataclass(eq=False)
 class _Caller:
-    is_gone: bool = False
+    has_left: bool = False
 
 
 @dataclass(eq=False)
-class _Meeting:
+class _Round:
     workers: int
     changed: threading.Condition
     arrived: dict[int, _Caller] = field(default_factory=dict)
@@ -42,10 +42,10 @@ class _Meeting:
 
 
 class Barriers:
-    """All barriers of a server. Safe to use from several threads.
+    """All barriers of a server. Thread safe.
 
     Args:
-        max_waiting: Callers that may wait at the same time: each of them holds a thread.
+        max_waiting: Limit of concurrent waiters; each occupies a thread.
         clock: Measures the timeouts.
     """
 
@@ -53,13 +53,13 @@ class Barriers:
         self._max_waiting = max_waiting
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
-        self._meetings: dict[str, _Meeting] = {}
+        self._rounds: dict[str, _Round] = {}
         self._waiting = 0
 
     def __len__(self) -> int:
-        """Barriers at which somebody waits."""
+        """Return the number of barriers with waiters."""
         with self._lock:
-            return len(self._meetings)
+            return len(self._rounds)
 
     def wait(
         self,
@@ -72,12 +72,12 @@ class Barriers:
         """Arrive, and wait until all ``workers`` have arrived.
 
         Args:
-            barrier_id: Which barrier.
-            worker: Who arrives, from 0 to ``workers`` - 1.
-            workers: Who is expected; the first to arrive decides for the others.
-            timeout_ms: After that the caller leaves again.
-            on_cancel: Is handed a function to call, from any thread, when the caller is gone; returns False when it is
-                gone already.
+            barrier_id: Name of the barrier.
+            worker: Index of the caller, from 0 to ``workers`` - 1.
+            workers: Number of workers; the first caller of a round decides it.
+            timeout_ms: Timeout of the wait.
+            on_cancel: Registers a callback for the disconnect of the caller, callable from any thread; returns False if
+                the caller has disconnected already.
         """
         if workers <= 0:
             return BarrierResult(INVALID, "num_workers must be > 0", 0)
@@ -88,56 +88,54 @@ class Barriers:
         deadline = Deadline(self._clock, timeout_ms / 1000)
         caller = _Caller()
         with self._lock:
-            meeting = self._meetings.get(barrier_id) or _Meeting(workers, threading.Condition(self._lock))
-            if refusal := self._refusal(barrier_id, meeting, worker, workers):
-                return BarrierResult(INVALID, refusal, len(meeting.arrived))
-            self._meetings[barrier_id] = meeting
-            meeting.arrived[worker] = caller
-            if len(meeting.arrived) == workers:
-                meeting.is_complete = True
-                del self._meetings[barrier_id]
-                meeting.changed.notify_all()
+            round_ = self._rounds.get(barrier_id) or _Round(workers, threading.Condition(self._lock))
+            if refusal := self._refusal(barrier_id, round_, worker, workers):
+                return BarrierResult(INVALID, refusal, len(round_.arrived))
+            self._rounds[barrier_id] = round_
+            round_.arrived[worker] = caller
+            if len(round_.arrived) == workers:
+                round_.is_complete = True
+                del self._rounds[barrier_id]
+                round_.changed.notify_all()
                 return BarrierResult(OK, "", workers)
             self._waiting += 1
 
         def leave() -> None:
             with self._lock:
-                self._leave(barrier_id, meeting, worker, caller)
+                self._leave(barrier_id, round_, worker, caller)
 
-        # Outside the lock: the transport may call back at once.
+        # Outside the lock: the transport may call back immediately.
         if on_cancel is not None and on_cancel(leave) is False:
             leave()
-        return self._wait(barrier_id, meeting, worker, caller, deadline)
+        return self._wait(barrier_id, round_, worker, caller, deadline)
 
-    def _wait(
-        self, barrier_id: str, meeting: _Meeting, worker: int, caller: _Caller, deadline: Deadline
-    ) -> BarrierResult:
+    def _wait(self, barrier_id: str, round_: _Round, worker: int, caller: _Caller, deadline: Deadline) -> BarrierResult:
         with self._lock:
-            while not (meeting.is_complete or caller.is_gone or deadline.is_past):
-                meeting.changed.wait(deadline.remaining_s())
+            while not (round_.is_complete or caller.has_left or deadline.is_past):
+                round_.changed.wait(deadline.remaining_s())
             self._waiting -= 1
-            if meeting.is_complete:  # also where the time is up at the same moment
-                return BarrierResult(OK, "", meeting.workers)
-            if caller.is_gone:
-                return BarrierResult(CANCELLED, "Barrier cancelled", len(meeting.arrived))
-            self._leave(barrier_id, meeting, worker, caller)
-            return BarrierResult(INVALID, "Barrier timeout", len(meeting.arrived))
+            if round_.is_complete:  # also if the deadline passed meanwhile
+                return BarrierResult(OK, "", round_.workers)
+            if caller.has_left:
+                return BarrierResult(CANCELLED, "Barrier cancelled", len(round_.arrived))
+            self._leave(barrier_id, round_, worker, caller)
+            return BarrierResult(INVALID, "Barrier timeout", len(round_.arrived))
 
-    def _refusal(self, barrier_id: str, meeting: _Meeting, worker: int, workers: int) -> str:
-        if meeting.workers != workers:
-            return f"Barrier {barrier_id} expects num_workers={meeting.workers}, got {workers}"
-        if worker in meeting.arrived:
+    def _refusal(self, barrier_id: str, round_: _Round, worker: int, workers: int) -> str:
+        if round_.workers != workers:
+            return f"Barrier {barrier_id} expects num_workers={round_.workers}, got {workers}"
+        if worker in round_.arrived:
             return f"Worker {worker} already arrived for barrier {barrier_id}"
-        if len(meeting.arrived) + 1 < workers and self._waiting >= self._max_waiting:
-            return f"{self._waiting} workers wait at barriers, which is the most this server allows"
+        if len(round_.arrived) + 1 < workers and self._waiting >= self._max_waiting:
+            return f"{self._waiting} workers wait at barriers, which is the limit of this server"
         return ""
 
-    def _leave(self, barrier_id: str, meeting: _Meeting, worker: int, caller: _Caller) -> None:
-        """Take one caller back, so that it can come again and nobody is released by its absence."""
-        if meeting.is_complete or meeting.arrived.get(worker) is not caller:
+    def _leave(self, barrier_id: str, round_: _Round, worker: int, caller: _Caller) -> None:
+        """Remove one caller from its round, so that it can arrive again and its absence releases no worker."""
+        if round_.is_complete or round_.arrived.get(worker) is not caller:
             return
-        caller.is_gone = True
-        del meeting.arrived[worker]
-        if not meeting.arrived:
-            del self._meetings[barrier_id]
-        meeting.changed.notify_all()
+        caller.has_left = True
+        del round_.arrived[worker]
+        if not round_.arrived:
+            del self._rounds[barrier_id]
+        round_.changed.notify_all()

@@ -1,4 +1,4 @@
-"""Snapshots that all servers write together, each its own shard, into one folder that all of them see."""
+"""Snapshots that all servers write together, each its shard, into one shared folder."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["RemoteCut"]
 
 
 class RemoteCut:
-    """The tables of all servers as they were when it was taken. Written once, or dropped.
+    """A joint cut of all servers, to be written once or dropped.
 
     Args:
         links: All servers.
-        cuts: The number of each server's cut.
-        specs: The tables of the model; their learning rates are not known to the servers.
-        timeout_s: How long the writing may take.
+        cuts: The number of each server's pending cut.
+        specs: The tables of the model, with the learning rates that servers lack.
+        timeout_s: Timeout of the write.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class RemoteCut:
         self._is_spent = False
 
     def write(self, path: str | PathLike[str]) -> Manifest:
-        """Have every server write its rows to the folder ``path``; publish them together, or not at all."""
+        """Write the rows of every server to the folder ``path``, and publish all parts or none."""
         if self._is_spent:
             raise ConfigError("this cut was already written or dropped; take another")
         try:
@@ -49,9 +49,9 @@ class RemoteCut:
                     index: messages.SaveRequest(cut=cut, path=str(shared.folder), generation=shared.generation)
                     for index, cut in self._cuts.items()
                 }
-                answers = call_all(self._links, "Save", requests, self._timeout_s)
-                parts = [[json.loads(text) for text in answers[index].tables] for index in sorted(answers)]
-                specs = {name: encoded for name, spec in self._specs.items() if (encoded := _encoded(spec))}
+                responses = call_all(self._links, "Save", requests, self._timeout_s)
+                parts = [[json.loads(text) for text in responses[index].tables] for index in sorted(responses)]
+                specs = {name: encoded for name, spec in self._specs.items() if (encoded := _encode(spec))}
                 saved = shared.publish(parts, specs)
         finally:
             self.drop()
@@ -62,19 +62,19 @@ class RemoteCut:
         )
 
     def drop(self) -> None:
-        """Let go of the tables; a server that cannot be told does so by itself after a while."""
+        """Drop the cut; an unreachable server drops its part when the lease ends."""
         if self._is_spent:
             return
         self._is_spent = True
         for index, cut in self._cuts.items():
             call = self._links[index].begin("DropCut", messages.DropCutRequest(cut=cut), 10.0)
-            with suppress(MonolithError):  # away, or busy: its lease ends
+            with suppress(MonolithError):  # unreachable or busy: its lease ends
                 self._links[index].finish("DropCut", call)
 
 
-def _encoded(spec: TableSpec) -> dict[str, Any] | None:
+def _encode(spec: TableSpec) -> dict[str, Any] | None:
     try:
         encoded: dict[str, Any] = json.loads(spec.to_json())
     except ConfigError:
-        return None  # a learning rate that is a bare function; the servers' form of the spec does without it
+        return None  # a learning rate that is a function has no JSON form; the servers' spec lacks it
     return encoded

@@ -1,4 +1,4 @@
-"""What a parameter server is told when it starts. Plain values; its tables come from the model that connects."""
+"""Configuration of a parameter server. The tables come from the model that connects."""
 
 from __future__ import annotations
 
@@ -16,44 +16,51 @@ class ServerConfig:
     """One server among ``shards``."""
 
     index: int = 0
-    """Which shard it holds, from 0."""
+    """Index of the shard, from 0."""
     shards: int = 1
-    """Servers of the job."""
+    """Number of servers of the job."""
     host: str = "127.0.0.1"
-    """Interface to listen on; the default is this machine only. Others should not reach it without token or TLS."""
+    """Interface to listen on; the default is this machine only. Use token and TLS on other interfaces."""
     advertised_host: str = ""
-    """Name under which others reach it, where that is not ``host``."""
+    """Host that clients dial, if it is not ``host``."""
     port: int = 0
     """Port of gRPC; 0 lets the system choose."""
     data_plane: bool = True
-    """Offer the native data plane too; never done with TLS, which it does not speak."""
+    """Whether to offer the native data plane; off with TLS, which it lacks."""
     data_port: int = 0
     """TCP port of the data plane; 0 lets the system choose."""
     max_connections: int = 1024
-    """Connections that each of its listeners serves, one thread each."""
+    """Limit of connections per data-plane listener; each has a thread."""
     security: Security = field(default_factory=Security)
     """TLS and token."""
     threads: int = 16
-    """gRPC calls answered at the same time, those that wait at barriers aside."""
+    """Concurrent gRPC calls, without those that wait at barriers."""
     max_barrier_waiters: int = 512
-    """Callers that may wait at barriers at the same time."""
+    """Concurrent waiters at barriers."""
     max_message_bytes: int = 256 << 20
-    """Largest request or answer, in gRPC and in the data plane."""
+    """Limit of one request and one response, over gRPC and the data plane."""
+    max_inflight_bytes: int = 1 << 30
+    """Memory that the requests of all connections of one data-plane listener may take together."""
+    force_expiry: bool = False
+    """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
     default_dim: int = 16
-    """Columns of a table that a single-table call makes without saying how many."""
+    """Columns of a table that a single-table call creates without a width."""
     memory_limit_bytes: int | None = None
-    """Memory that all tables may take together; None = no limit."""
+    """Memory limit of all tables together; None = no limit."""
     cut_lease_s: float = 600.0
-    """How long a cut that nobody saves holds on to old rows."""
+    """Lease of a pending cut: how long it keeps old rows without a save."""
     recover_from: Path | None = None
-    """Snapshot to take this shard's rows from before serving, whatever number of shards wrote it."""
+    """Snapshot to recover this shard's rows from; any number of shards may have written it."""
     delta_log: Path | None = None
-    """Folder of this server's delta log: what it learns is there ``delta_interval_s`` later, and recovered from there
-    after a crash. None = what was learnt since the last checkpoint is lost with the process."""
+    """Folder of this server's delta log, which a restart replays. The log is at most ``delta_interval_s`` behind.
+    None = a crash loses all updates since the last checkpoint."""
+    discard_log: bool = False
+    """Whether to start without the log of another number of servers, which is set aside, although no checkpoint exists.
+    """
     delta_interval_s: float = 1.0
-    """Seconds from one segment of the log to the next: at most that much of what was acknowledged is lost."""
+    """Seconds between two segments of the log; a crash loses at most that much of the acknowledged updates."""
     hold_lease_s: float = 10.0
-    """How long pushes are held back for a checkpoint of all servers whose taker does not come back."""
+    """Lease of a hold: how long a joint cut delays pushes if its client dies."""
     metrics_port: int | None = None
     """Port of /metrics (Prometheus) and /healthz, on ``host``; 0 lets the system choose, None = not served."""
 
@@ -64,7 +71,8 @@ class ServerConfig:
             port = getattr(self, name)
             if port is not None and not 0 <= port < 1 << 16:
                 raise ConfigError(f"{name} is {port}; give 0 (any) to 65535")
-        for name in ("threads", "max_connections", "max_barrier_waiters", "default_dim", "max_message_bytes"):
+        positive = "threads", "max_connections", "max_barrier_waiters", "default_dim", "max_message_bytes"
+        for name in (*positive, "max_inflight_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1")
         if self.max_message_bytes >= 1 << 31:

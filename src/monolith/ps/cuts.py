@@ -1,7 +1,22 @@
-"""The cut of a server's tables that waits to be saved: one at a time, and never for longer than its lease.
+"""The pending cut of a server's tables: one at a time, kept until it is saved, dropped, replaced or its lease ends.
 
-Cuts of several servers are of one moment when all of them hold pushes back before the first is cut, and each lets those
-through that another has applied already. A hold has a lease too, a short one.
+NOTE. The server's side of a joint cut (the client's side is ``joint_cut``):
+
+    client              server 0                      server 1
+      | Hold(h) ------->  stop applying pushes          stop applying pushes      hold lease: hold_lease_s
+      | <-- marks         applied pushes per client     applied pushes per client
+      | Cut(h, awaited)-> apply awaited pushes only     apply awaited pushes only
+      |                   cut the tables, release h     cut the tables, release h  cut lease: cut_lease_s
+      | <-- number        number of the pending cut     number of the pending cut
+      | Save(number) -->  write part 0                  write part 1
+
+A hold delays pushes; it refuses none. While a hold lasts, the server applies only the awaited pushes, which another
+server has applied already. The cut and the release are one step: ``release_pushes`` returns False if the lease of the
+hold ended before, and then the cut is void, because other pushes may be in the tables. A client that dies leaves
+nothing behind: the hold and the cut end with their leases. FlushDeltas uses the same hold to write the delta log
+instead of taking a cut; it leaves a pending cut alone.
+
+Lock order: ``_writing`` (a save is under way), then ``_lock`` (fields of this object), then the locks of the tables.
 """
 
 from __future__ import annotations
@@ -19,17 +34,17 @@ from monolith.core.errors import ShardUnavailable
 from monolith.embedding.snapshot import TableCut
 from monolith.ps.tables import FlushedLog, ShardTables
 
-__all__ = ["WaitingCut"]
+__all__ = ["PendingCut"]
 
 
-class WaitingCut:
-    """Keeps the newest cut until it is saved or dropped, a newer one is taken, or its lease ends.
+class PendingCut:
+    """Keeps the newest cut until it is saved, dropped, replaced by a newer one, or its lease ends. Thread safe.
 
     Args:
-        tables: What is cut.
-        lease_s: How long a cut is kept for somebody to save it.
-        clock: Measures that.
-        hold_lease_s: How long pushes are held back for somebody to cut.
+        tables: The tables to cut.
+        lease_s: How long a cut waits for its ``save``.
+        clock: Measures the leases.
+        hold_lease_s: How long a hold delays pushes without a cut.
     """
 
     def __init__(self, tables: ShardTables, lease_s: float, clock: Clock, hold_lease_s: float = 10.0) -> None:
@@ -46,60 +61,60 @@ class WaitingCut:
         self._lease = Deadline(clock, 0)
 
     def hold(self, hold: int) -> bytes:
-        """Hold pushes back under this name, and return which are applied. Waits for a cut that is being saved."""
+        """Start hold ``hold`` of pushes; return the marks of applied pushes. Waits for a save that is under way."""
         with self._writing, self._lock:
-            self._let_go()
-            return self._begin_hold(hold)
+            self._drop_cut()
+            return self._start_hold(hold)
 
-    def hold_for_log(self, hold: int) -> bytes:
-        """Like ``hold``, for ``flush_held``: a cut that waits, or is being saved, is left alone."""
+    def hold_for_flush(self, hold: int) -> bytes:
+        """Start a hold for ``flush_under_hold``; a pending cut, or one that is being saved, stays."""
         with self._lock:
-            return self._begin_hold(hold)
+            return self._start_hold(hold)
 
-    def _begin_hold(self, hold: int) -> bytes:
+    def _start_hold(self, hold: int) -> bytes:
         shard = self._tables.shard
         shard.hold_pushes(hold, int(self._hold_lease_s * 1000))
         self._hold = hold
         return shard.client_marks()
 
     def release(self, hold: int) -> None:
-        """End a hold; one that is over already is none of our business."""
+        """Release a hold. No-op if it has expired."""
         self._tables.shard.release_pushes(hold)
 
     def end_hold(self) -> None:
-        """End the hold, whoever's it is; nothing where there is none."""
+        """Release the current hold, if any."""
         if self._hold:
             self.release(self._hold)
 
-    def take_held(self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int) -> int | None:
-        """Cut the tables during a hold and end it.
+    def take_under_hold(self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int) -> int | None:
+        """Cut the tables under a hold and release it.
 
         Args:
-            hold: Its name.
-            awaited: Pushes (client, sequence) that are to be applied first.
+            hold: The hold.
+            awaited: Pushes (client, sequence) to apply first.
             timeout_ms: How long to wait for them.
 
         Returns:
-            The number of the cut; None when not all that was awaited has come, and the hold goes on.
+            The number of the cut; None if an awaited push is missing, in which case the hold continues.
 
         Raises:
-            ShardUnavailable: The hold is over.
+            ShardUnavailable: The hold has expired.
         """
         shard = self._tables.shard
         if awaited and not shard.settle_pushes(hold, awaited, timeout_ms):
             return None
         return self._take(lambda: shard.release_pushes(hold))
 
-    def flush_held(
+    def flush_under_hold(
         self, hold: int, awaited: Sequence[tuple[int, int]], timeout_ms: int, table: str
     ) -> FlushedLog | None:
-        """Write the log as it is at one moment of a hold, and end it; see ``take_held`` for what it waits for.
+        """Write the delta log under a hold and release it; see ``take_under_hold``.
 
         Args:
-            hold: Its name.
-            awaited: Pushes that are to be applied first.
+            hold: The hold.
+            awaited: Pushes to apply first.
             timeout_ms: How long to wait for them.
-            table: Whose rows at that moment are returned; empty: none.
+            table: The table whose rows at that instant are returned; empty = none.
         """
         shard = self._tables.shard
         if awaited and not shard.settle_pushes(hold, awaited, timeout_ms):
@@ -107,30 +122,30 @@ class WaitingCut:
         return self._tables.flush(table, lambda: shard.release_pushes(hold))
 
     def take(self) -> int:
-        """Cut the tables; return the number of the cut. Waits for one that is being saved."""
+        """Cut the tables; return the number of the cut. Waits for a save that is under way."""
         return self._take(lambda: True)
 
     def _take(self, is_valid: Callable[[], bool]) -> int:
         with self._writing, self._lock:
-            self._let_go()
+            self._drop_cut()
             self._cut, self._position = self._tables.cut(is_valid)
             self._number = secrets.randbits(63) | 1
             self._lease = Deadline(self._clock, self._lease_s)
             return self._number
 
     def save(self, number: int, path: Path, generation: int) -> list[dict[str, Any]]:
-        """Write this server's part of a snapshot; return what its manifest is to say.
+        """Write this server's part of a snapshot; return its entries of the manifest.
 
         Raises:
-            ShardUnavailable: The cut is gone, as after a restart of the server; to be tried again with another one.
+            ShardUnavailable: The cut is gone, as after a restart of the server; retry with a new cut.
         """
         with self._writing:
-            cut, position = self._taken(number)
+            cut, position = self._claim(number)
             entries = cut.write_part(path, generation, self._tables.index, self._tables.shards)
         log = {} if position is None else {"log": dataclasses.asdict(position)}
         return [{**entry, **log} for entry in entries]
 
-    def _taken(self, number: int) -> tuple[TableCut, LogPosition | None]:
+    def _claim(self, number: int) -> tuple[TableCut, LogPosition | None]:
         with self._lock:
             if self._cut is None or number != self._number:
                 raise ShardUnavailable(
@@ -141,23 +156,23 @@ class WaitingCut:
             return cut, self._position
 
     def drop(self, number: int) -> None:
-        """Let go of a cut; one that is gone already is none of our business."""
+        """Drop a cut. No-op if it is gone."""
         with self._lock:
             if number == self._number:
-                self._let_go()
+                self._drop_cut()
 
-    def drop_stale(self) -> None:
-        """Let go of a cut whose caller has not come back."""
+    def drop_expired(self) -> None:
+        """Drop the cut if its lease has ended."""
         with self._lock:
             if self._lease.is_past:
-                self._let_go()
+                self._drop_cut()
 
     def close(self) -> None:
-        """Let go of any cut."""
+        """Drop any cut."""
         with self._lock:
-            self._let_go()
+            self._drop_cut()
 
-    def _let_go(self) -> None:
+    def _drop_cut(self) -> None:
         if self._cut is not None:
             self._cut.drop()
             self._cut = None

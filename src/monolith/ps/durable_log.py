@@ -1,14 +1,16 @@
-"""What a server has learnt since the newest checkpoint, on disk: written once per interval, replayed after a crash.
+"""``DurableLog``: the updates of a server since the newest checkpoint, on disk.
 
-The segments are those of :mod:`monolith.artifacts.delta_log`. Here is which of them belong to the tables of a server:
+The server writes one segment per interval (:mod:`monolith.artifacts.delta_log`) and replays the log after a crash. A
+log belongs to the tables of a server in three cases:
 
-* A log belongs to a snapshot that names it and one of its segments: what comes after that segment is replayed.
-* It belongs to the snapshot that it was begun on, until there is a newer one: all of it is replayed.
-* Without a snapshot it is replayed from its beginning.
+* The snapshot names the log and one of its segments: replay the segments after it.
+* The log started on this snapshot, which names no log: replay all of it.
+* There is no snapshot: replay the log from its beginning.
 
-Any other log in the folder is foreign: of a run whose checkpoints are gone, of another number of servers, of other
-tables. It is removed, and a new one begins, whose first segment holds all rows. The same happens, within the log, when
-somebody replaces the rows by those of a snapshot of his choice.
+Any other log is foreign: of a run whose checkpoints are gone, of another number of servers, of other tables. A foreign
+log is never deleted, because its updates were acknowledged. The server moves its segments to a subfolder
+``foreign-<time>`` and starts a new log, whose first segment holds all rows. Without a snapshot no row would be left:
+the server then refuses to start with the log of another number of servers, unless ``discard_log`` is set.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from monolith import _native
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, position_in, remove_log
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, position_in, set_aside_log
 from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
 from monolith.embedding.multi_table import MultiTable
@@ -35,13 +37,13 @@ T = TypeVar("T")
 
 
 class DurableLog:
-    """The delta log of one server. Safe to use from several threads.
+    """The delta log of one server. Thread safe.
 
     Args:
-        folder: The log's own folder.
-        index: The server's shard.
-        shards: Of so many.
-        clock: What segments are stamped with.
+        folder: Folder of this log only.
+        index: Shard of the server.
+        shards: Number of shards.
+        clock: Stamps segments.
     """
 
     def __init__(self, folder: Path, index: int, shards: int, clock: Clock) -> None:
@@ -53,23 +55,37 @@ class DurableLog:
         self._lock = threading.RLock()
         self._written_at_s = clock.monotonic_s()
         self.failures = 0
-        """Segments that could not be written; what was in them came, or comes, with the next one."""
+        """Number of failed writes; the next segment contains their updates."""
         self.error = ""
-        """Why the newest segment could not be written; empty when it could."""
+        """Error of the newest write; empty if it succeeded."""
 
-    # --- coming to be ---
+    # --- recovery ---
+
+    def check_shards(self) -> None:
+        """Check, before a server without a snapshot starts, that the log is of the same number of servers.
+
+        Raises:
+            ConfigError: The log is of another number; recovery could use none of its updates.
+        """
+        last = self._reader.last()
+        if last is not None and last.shard[1] != self._place[1]:
+            raise ConfigError(
+                f"delta_log '{self.folder}' is of {last.shard[1]} servers, this server is one of {self._place[1]}, and "
+                f"there is no checkpoint to recover from; start {last.shard[1]} servers, or set the log aside with "
+                "--discard-log"
+            )
 
     def recover(self, model: MultiTable, shard: _native.PsShard, saved: Sequence[SavedTable]) -> None:
-        """Bring tables that hold a snapshot, or nothing, to where the log leads; go on with the log from there.
+        """Replay the log into tables that hold a snapshot or nothing; continue the log from there.
 
         Args:
             model: The tables.
-            shard: Remembers the pushes that are in the tables.
-            saved: What the snapshot's manifest says; empty when there is none.
+            shard: Gets the marks of the pushes in the log.
+            saved: Tables of the snapshot's manifest; empty without a snapshot.
 
         Raises:
             SchemaMismatch: The log is of other tables; nothing was changed.
-            DeltaLogBroken: A segment is damaged or missing.
+            DeltaLogBroken: A segment is corrupt or missing.
         """
         with self._lock:
             self._close()
@@ -80,13 +96,13 @@ class DurableLog:
                 return
             after = self._after(last, saved)
             if after is None:
-                self._begin_anew(model, shard, generation, f"it is of shard {last.shard}, or of another run")
+                self._restart(model, shard, generation, f"log of shard {last.shard}, or of another run")
                 return
             try:
                 replayed = self._reader.replay(model, after=after)
             except DeltaLogBroken as error:
                 raise DeltaLogBroken(
-                    f"{error}; or move '{self.folder}' away to go on from the checkpoint alone",
+                    f"{error}; or move '{self.folder}' away to recover from the checkpoint alone",
                     last_good=error.last_good,
                 ) from error
             if replayed.marks:
@@ -102,31 +118,31 @@ class DurableLog:
             replayed.tombstones,
         )
 
-    def begin_anew(self, model: MultiTable, shard: _native.PsShard, saved: Sequence[SavedTable], why: str) -> None:
-        """Remove the log, which is foreign, and begin another one with the tables as they are."""
+    def restart(self, model: MultiTable, shard: _native.PsShard, saved: Sequence[SavedTable], reason: str) -> None:
+        """Set the foreign log aside, and start a new log with the tables as they are."""
         with self._lock:
             self._close()
-            self._begin_anew(model, shard, saved[0].generation if saved else None, why)
+            self._restart(model, shard, saved[0].generation if saved else None, reason)
 
     def _after(self, last: Segment, saved: Sequence[SavedTable]) -> int | None:
-        """Return the sequence from which the log is to be replayed; None when it is foreign."""
+        """Return the sequence after which to replay the log; None for a foreign log."""
         index, shards = self._place
         if last.shard[1] != shards:
             return None
         if last.shard[0] != index or last.flavour != "durable":
             raise ConfigError(
                 f"delta_log '{self.folder}' is the {last.flavour} log of shard {last.shard[0]}, this is shard {index}; "
-                "give each server a folder of its own"
+                "give each server its own folder"
             )
         position = position_in(saved, index, shards)
         if position is not None and position.log == last.log:
             return position.sequence
-        is_begun_here = not saved or saved[0].generation == last.log
-        return 0 if is_begun_here else None
+        starts_here = not saved or saved[0].generation == last.log
+        return 0 if starts_here else None
 
-    def _begin_anew(self, model: MultiTable, shard: _native.PsShard, generation: int | None, why: str) -> None:
-        removed = remove_log(self.folder)
-        logger.warning("the delta log begins anew folder=%s removed=%d reason=%s", self.folder, removed, why)
+    def _restart(self, model: MultiTable, shard: _native.PsShard, generation: int | None, reason: str) -> None:
+        aside = set_aside_log(self.folder, int(self._clock.now_s()))
+        logger.warning("delta log restarted, foreign segments set aside folder=%s reason=%s", aside, reason)
         self._open(model, shard, 0, generation)
 
     def _open(self, model: MultiTable, shard: _native.PsShard, holds: int, generation: int | None) -> None:
@@ -143,10 +159,10 @@ class DurableLog:
 
     @contextmanager
     def replacing(self, model: MultiTable, shard: _native.PsShard) -> Iterator[None]:
-        """Let the block replace all rows, and write them all as one segment; nothing is written meanwhile.
+        """Replace all rows in the block, then write them as one segment; no other segment is written meanwhile.
 
         Raises:
-            ArtifactError: The segment could not be written; a crash would bring back the rows of before.
+            ArtifactError: The segment could not be written; a crash would bring back the earlier rows.
         """
         with self._lock:
             yield
@@ -161,48 +177,48 @@ class DurableLog:
 
     @property
     def position(self) -> LogPosition | None:
-        """The newest segment; None before there are tables."""
+        """The newest segment; None before the tables exist."""
         writer = self._writer
         return None if writer is None else LogPosition(writer.log, writer.sequence)
 
     @property
     def age_s(self) -> float:
-        """Seconds since all changes were on disk."""
+        """Seconds since all updates were on disk."""
         return self._clock.monotonic_s() - self._written_at_s
 
     def flush(self) -> int:
-        """Write what has changed; return the newest sequence.
+        """Write all updates; return the newest sequence.
 
         Raises:
-            ArtifactError: It could not be written, and comes with the next segment.
+            ArtifactError: The write failed; the next segment contains the updates.
         """
 
         def write(writer: DeltaWriter) -> int:
             writer.write()
             return writer.sequence
 
-        return self._written(write) or 0
+        return self._write(write) or 0
 
     def cut(self, take: Callable[[], T]) -> tuple[LogPosition | None, T]:
-        """Call ``take`` at the instant of a segment; return which one, and what it returned.
+        """Call ``take`` at the instant of a segment; return the position of the segment and the result.
 
         Raises:
             ArtifactError: The segment could not be written.
         """
-        found = self._written(lambda writer: (writer.log, *writer.cut(take)))
-        if found is None:
+        written = self._write(lambda writer: (writer.log, *writer.cut(take)))
+        if written is None:
             return None, take()
-        log, sequence, taken = found
-        return LogPosition(log, sequence), taken
+        log, sequence, result = written
+        return LogPosition(log, sequence), result
 
     def compact(self, position: LogPosition) -> int:
-        """Remove segments that the newest checkpoint contains; return how many. Of another log: none."""
+        """Remove segments that the newest checkpoint contains; return their number, 0 for another log."""
         with self._lock:
             if self._writer is None or self._writer.log != position.log:
                 return 0
             return self._writer.compact(position.sequence)
 
-    def _written(self, write: Callable[[DeltaWriter], T]) -> T | None:
+    def _write(self, write: Callable[[DeltaWriter], T]) -> T | None:
         with self._lock:
             started_s = self._clock.monotonic_s()
             if self._writer is None:
@@ -213,19 +229,19 @@ class DurableLog:
             except OSError as error:
                 self.failures += 1
                 if not self.error:
-                    logger.error("the delta log cannot be written; trying again folder=%s error=%s", self.folder, error)
+                    logger.error("delta log write failed, retrying folder=%s error=%s", self.folder, error)
                 self.error = str(error)
                 raise ArtifactError(
-                    f"the delta log '{self.folder}' cannot be written: {error}; free some space. Nothing is lost yet"
+                    f"delta log '{self.folder}' cannot be written: {error}; free some space. No update is lost yet"
                 ) from error
             if self.error:
-                logger.info("the delta log is written again folder=%s", self.folder)
+                logger.info("delta log write succeeded again folder=%s", self.folder)
             self.error = ""
             self._written_at_s = started_s
             return done
 
     def close(self) -> None:
-        """Let another process write to it. What was not written stays unwritten."""
+        """Close the log, so that another process can write to it. Does not flush."""
         with self._lock:
             self._close()
 

@@ -1,4 +1,4 @@
-"""One call to every server, at the same time: all answers, or one error that names every server that failed."""
+"""Parallel calls to several servers: all responses, or one error that names every failed server."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ __all__ = ["call_all"]
 def call_all(
     links: Sequence[ServerLink], verb: str, requests: Mapping[int, Any], timeout_s: float | None
 ) -> dict[int, Any]:
-    """Send each server its request; return the answers, by the server's index.
+    """Send each server its request; return the responses by server index.
 
     Raises:
-        MonolithError: At least one failed. Of several the one that no retry heals is raised, and the text tells of all.
+        MonolithError: A call failed. An error that is not retryable wins; the text names all failures.
     """
     calls = {index: links[index].begin(verb, request, timeout_s) for index, request in requests.items()}
-    answers, failures = {}, []
+    responses, failures = {}, []
     for index, call in calls.items():
         try:
-            answers[index] = links[index].finish(verb, call)
+            responses[index] = links[index].finish(verb, call)
         except MonolithError as error:
             failures.append(error)
     if failures:
         raise _worst(failures)
-    return answers
+    return responses
 
 
 def _worst(failures: Sequence[MonolithError]) -> MonolithError:

@@ -1,8 +1,7 @@
-"""The payloads of fused calls: the ids, rows and gradients of all tables of a step, as raw little-endian bytes.
+"""Payloads of fused calls: ids, rows and gradients of all tables of a step, as raw little-endian bytes.
 
-The same bytes travel in the frames of the data plane, where C++ reads and writes them; here is what Python needs to
-send them over gRPC. Tables go by number, in rising order. Arrays of a request are padded to 8 bytes, those of a reply
-are not.
+The data plane sends the same bytes, read and written by C++; this module is the Python codec for gRPC. Tables are
+numbered, in ascending order. Arrays of a request are padded to 8 bytes; arrays of a reply are not.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HALF_MAX = 65504.0
 
 @dataclass(frozen=True, slots=True)
 class PushPart:
-    """What is pushed to one table."""
+    """Push to one table."""
 
     number: int
     ids: Ids
@@ -47,14 +46,16 @@ def decode_rows(payload: bytes, shapes: Sequence[tuple[int, int]], *, half: bool
     kind = np.dtype("<f2" if half else "<f4")
     needed = sum(count * dim for count, dim in shapes) * kind.itemsize
     if len(payload) != needed:
-        raise ClusterError(f"a reply has {len(payload)} bytes, {needed} are needed; client and server differ")
+        raise ClusterError(
+            f"a reply has {len(payload)} bytes, expected {needed}; client and server differ in their tables"
+        )
     flat = np.frombuffer(payload, kind).astype(np.float32, copy=False)
     bounds = np.cumsum([count * dim for count, dim in shapes])[:-1]
     return [part.reshape(shape) for part, shape in zip(np.split(flat, bounds), shapes, strict=True)]
 
 
 def encode_push(client: int, sequence: int, time_s: int, step: int, parts: Sequence[PushPart], *, half: bool) -> bytes:
-    """Return the request that applies gradients once, however often it is sent."""
+    """Return the request that applies gradients; servers apply it once, however often it is sent."""
     who = np.array([client, sequence], "<u8"), np.array([time_s, step], "<i8")
     head = [len(parts), *(word for part in parts for word in (part.number, len(part.ids), len(part.rates)))]
     arrays: list[NDArray[np.generic]] = [*who, np.array(head, "<u4")]

@@ -1,4 +1,4 @@
-"""How a server is, in the words of its health check; and the guard that keeps its tables within their memory."""
+"""Health of a server, and enforcement of its memory limit."""
 
 from __future__ import annotations
 
@@ -24,15 +24,14 @@ class HealthState:
 
 
 class Health:
-    """Watches the memory of the tables.
+    """Reports health and enforces the memory limit of the tables.
 
-    Every ``check`` gives each table room to grow by what the limit leaves for all of them. So between two checks no
-    table can pass the limit by itself, and past it every one refuses new rows (``CapacityExceeded``) while updates of
-    those that are there go on.
+    Every ``check`` limits the growth of each table to the memory that is left. Between two checks no single table
+    passes the limit. Past the limit tables refuse new rows (``CapacityExceeded``) and still update existing rows.
 
     Args:
-        tables: Who is watched.
-        memory_limit_bytes: For all tables together; None = no limit.
+        tables: Tables to watch.
+        memory_limit_bytes: Limit of all tables together; None = no limit.
         clock: Measures the uptime.
     """
 
@@ -42,7 +41,7 @@ class Health:
         self._clock = clock
         self._started_s = clock.monotonic_s()
         self.is_draining = False
-        """Whether the server has stopped taking calls."""
+        """Whether the server refuses calls."""
 
     @property
     def uptime_s(self) -> int:
@@ -50,28 +49,28 @@ class Health:
         return int(self._clock.monotonic_s() - self._started_s)
 
     def check(self) -> None:
-        """Adjust the tables' budgets to what is in use now."""
+        """Adjust the budgets of the tables to the memory in use."""
         if self._limit is not None:
             self._tables.set_budgets(max(0, self._limit - self._tables.memory_bytes))
 
     def of(self, component: str = "") -> HealthState:
-        """Return the state of the server (no component), or of one table by its name."""
+        """Return the state of the server; with ``component``, of the table with that name."""
         if component and component not in {table.spec.name for table in self._tables.all}:
-            return HealthState("UNKNOWN", f"there is no table {component!r}")
+            return HealthState("UNKNOWN", f"component is {component!r}, which is not a table")
         if self.is_draining:
             return HealthState("UNHEALTHY", "the server is draining")
         used = self._tables.memory_bytes
         if self._limit is None or used < _NEARLY_FULL * self._limit:
             return self._of_log()
-        text = f"the tables take {used} of {self._limit} bytes"
+        text = f"tables use {used} of {self._limit} bytes"
         if used < self._limit:
             return HealthState("DEGRADED", text)
-        return HealthState("UNHEALTHY", f"{text}; new rows are refused: evict, or give the server more memory")
+        return HealthState("UNHEALTHY", f"{text}; new rows are refused: evict rows, or raise the memory limit")
 
     def _of_log(self) -> HealthState:
         log = self._tables.log
         if log is None or not log.error:
             return HealthState("HEALTHY", "OK")
         return HealthState(
-            "DEGRADED", f"the delta log cannot be written for {log.age_s:.0f} s: {log.error}; a crash loses that much"
+            "DEGRADED", f"delta log not written for {log.age_s:.0f} s: {log.error}; a crash loses that much"
         )

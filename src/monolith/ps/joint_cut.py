@@ -1,11 +1,22 @@
-"""One moment of several servers, to be saved or published: of each worker's pushes it has the same ones everywhere.
+"""Joint cut: one consistent point of all servers, to save or to publish. Every server has the same pushes in it.
 
-A push goes to all servers at once, and reaches them one after the other. So first all servers hold pushes back, then
-each lets those through that another one has applied already, and is cut. A server goes on as soon as it is cut: what it
-applies from then on waits at those that are not.
+NOTE. Protocol, as the client that leads it sees it (the server's side is ``cuts``):
 
-A push that one server lost in a crash, or that a killed worker sent to some servers only, comes to the others never.
-It is waited for twice, and then given up.
+    1. FlushDeltas to all servers: the segments of the cut itself stay small.
+    2. Hold(h) to all servers, in parallel. Each server delays further pushes and returns its marks: the pushes that it
+       has applied, per worker. A worker sends one push to all servers, so marks differ by pushes on the way.
+    3. ``missing_pushes`` compares the marks: a push that any server has applied is awaited at all others.
+    4. Cut(h, awaited) to all servers, in parallel. Each server applies the awaited pushes, cuts its tables and resumes.
+       A push that arrives after that point is in no cut: servers that are not cut yet still delay it.
+    5. An awaited push that does not arrive within ``settle_s`` makes the attempt void: Release(h), let pushes flow for
+       ``patience_s``, and retry from 1.
+
+        worker: push 7 --> server 0   applied     Hold: marks {7}    Cut(awaited -)   cut, resumes
+        worker: push 7 --> server 1   delayed     Hold: marks {6}    Cut(awaited 7)   applies 7, cut, resumes
+
+Some pushes never arrive: a server lost one in a crash, or a killed worker sent it to some servers only. A push that two
+attempts awaited at the same server is abandoned: later attempts do not await it. Held pushes wait, at most for the
+lease of the hold; no push is refused or lost by a cut.
 """
 
 from __future__ import annotations
@@ -30,9 +41,9 @@ __all__ = ["JointCut"]
 logger = logging.getLogger(__name__)
 
 SETTLE_S = 1.0
-"""How long held servers wait for a push that another has applied: on its way it takes milliseconds."""
+"""Timeout of an awaited push under a hold; a push normally takes milliseconds to arrive."""
 PATIENCE_S = 2.0
-"""How long pushes flow again before such a push is waited for once more."""
+"""How long pushes flow between two attempts."""
 _ATTEMPTS = 6
 _RELEASE_S = 5.0
 
@@ -41,25 +52,25 @@ _Missing = dict[int, set[tuple[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class _Act:
-    """What servers do at the moment that is theirs together."""
+    """The call that all servers execute at the consistent point."""
 
     verb: str
     keeps_cut: bool
     request: Callable[..., Any]
     """Takes instance, hold, awaited and timeout_ms."""
     is_late: Callable[[Any], bool]
-    """Whether an answer says that a push was awaited in vain."""
+    """Returns whether the response reports a missing push."""
 
 
-_CUT = _Act("Cut", False, messages.CutRequest, lambda answer: not answer.cut)
+_CUT = _Act("Cut", False, messages.CutRequest, lambda response: not response.cut)
 
 
 class JointCut:
-    """Cuts all servers of a job at one moment, or writes their logs, as often as it is asked to. For several threads.
+    """Cuts all servers of a job, or flushes their delta logs, at one consistent point. Thread safe.
 
     Args:
         links: All servers.
-        clock: Measures waits.
+        clock: Measures timeouts.
         settle_s: See ``SETTLE_S``.
         patience_s: See ``PATIENCE_S``.
     """
@@ -76,57 +87,57 @@ class JointCut:
         self._clock = clock
         self._settle_s = settle_s
         self._patience_s = patience_s
-        self._given_up: set[tuple[int, tuple[int, int]]] = set()
-        self._turn = threading.Lock()  # a hold of ours would end another one
+        self._abandoned: set[tuple[int, tuple[int, int]]] = set()
+        self._lock = threading.Lock()  # a second hold would replace the first
 
     def take(self, instances: Mapping[int, int], timeout_s: float) -> dict[int, int]:
         """Cut the servers; return the number of each one's cut.
 
         Args:
-            instances: The start of each server that the caller knows.
-            timeout_s: For one call.
+            instances: The instance of each server, as the caller knows it.
+            timeout_s: Timeout of one call.
 
         Raises:
-            ClusterError: A server is away, or was cut off too long; ``retryable`` says whether to try again.
+            ClusterError: A server is unreachable, or lost its hold; retry if the error is ``retryable``.
         """
-        answers = self._reach(_CUT, instances, timeout_s)
-        return {i: answer.cut for i, answer in answers.items()}
+        responses = self._reach(_CUT, instances, timeout_s)
+        return {i: response.cut for i, response in responses.items()}
 
     def flush(self, instances: Mapping[int, int], timeout_s: float, table: str) -> dict[int, Any]:
-        """Have all servers write their logs as they are at one moment; return what each answered.
+        """Flush the delta logs of all servers at one consistent point; return the response of each.
 
         Args:
-            instances: The start of each server that the caller knows.
-            timeout_s: For one call.
-            table: Whose rows at that moment are in the answers.
+            instances: The instance of each server, as the caller knows it.
+            timeout_s: Timeout of one call.
+            table: The table whose rows at that point are in the responses.
 
         Raises:
-            ClusterError: As ``take``.
+            ClusterError: See ``take``.
         """
 
         def request(**values: Any) -> messages.FlushDeltasRequest:
             return messages.FlushDeltasRequest(table=table, **values)
 
-        return self._reach(_Act("FlushDeltas", True, request, lambda answer: answer.is_late), instances, timeout_s)
+        return self._reach(_Act("FlushDeltas", True, request, lambda response: response.is_late), instances, timeout_s)
 
     def _reach(self, act: _Act, instances: Mapping[int, int], timeout_s: float) -> dict[int, Any]:
         if len(self._links) == 1:
             return call_all(self._links, act.verb, {0: act.request(instance=instances[0])}, timeout_s)
-        with self._turn:
+        with self._lock:
             before: _Missing = {}
             for _ in range(_ATTEMPTS):
-                answers, missing = self._attempt(act, instances, timeout_s)
+                responses, missing = self._attempt(act, instances, timeout_s)
                 if not missing:
-                    return answers
-                if not self._give_up(before, missing):
+                    return responses
+                if not self._abandon(before, missing):
                     self._clock.sleep_s(self._patience_s)
                 before = missing
-        raise RpcTimeout(f"pushes were under way to all servers at {_ATTEMPTS} attempts to cut them; try again")
+        raise RpcTimeout(f"a joint cut missed pushes in {_ATTEMPTS} attempts, expected all servers to agree; try again")
 
     def _attempt(self, act: _Act, instances: Mapping[int, int], timeout_s: float) -> tuple[dict[int, Any], _Missing]:
-        """Return the answers, and what was waited for in vain."""
+        """Return the responses, and the awaited pushes that did not arrive."""
         everyone = range(len(self._links))
-        # So that the segments of the moment itself are small, and soon written.
+        # Keeps the segments of the cut itself small, and the hold short.
         call_all(self._links, "FlushDeltas", dict.fromkeys(everyone, messages.FlushDeltasRequest()), timeout_s)
         hold = secrets.randbits(63) | 1
         is_done = False
@@ -136,37 +147,37 @@ class JointCut:
                 i: messages.HoldRequest(instance=instances[i], hold=hold, keeps_cut=act.keeps_cut) for i in everyone
             }
             held = call_all(self._links, "Hold", holds, timeout_s)
-            missing = self._awaited({i: answer.marks for i, answer in held.items()})
+            missing = self._awaited({i: response.marks for i, response in held.items()})
             requests = {i: self._request(act, instances[i], hold, missing.get(i, set())) for i in everyone}
-            answers = call_all(self._links, act.verb, requests, timeout_s)
-            late = {i: missing.get(i, set()) for i, answer in answers.items() if act.is_late(answer)}
+            responses = call_all(self._links, act.verb, requests, timeout_s)
+            late = {i: missing.get(i, set()) for i, response in responses.items() if act.is_late(response)}
             is_done = not late
             held_s = self._clock.monotonic_s() - started_s
-            logger.debug("all servers were reached at one moment call=%s seconds=%.4f late=%s", act.verb, held_s, late)
-            return answers, late
+            logger.debug("joint cut attempted call=%s seconds=%.4f late=%s", act.verb, held_s, late)
+            return responses, late
         finally:
             if not is_done:
                 self._release(hold)
 
     def _awaited(self, marks: Mapping[int, bytes]) -> _Missing:
-        found = missing_pushes(marks)
-        return {i: {push for push in pushes if (i, push) not in self._given_up} for i, pushes in found.items()}
+        missing = missing_pushes(marks)
+        return {i: {push for push in pushes if (i, push) not in self._abandoned} for i, pushes in missing.items()}
 
     def _request(self, act: _Act, instance: int, hold: int, awaited: set[tuple[int, int]]) -> Any:
         names = [messages.PushName(client=client, sequence=sequence) for client, sequence in sorted(awaited)]
         return act.request(instance=instance, hold=hold, awaited=names, timeout_ms=max(1, int(self._settle_s * 1000)))
 
-    def _give_up(self, before: _Missing, missing: _Missing) -> bool:
-        """Give up what two attempts have waited for; return whether there was any."""
+    def _abandon(self, before: _Missing, missing: _Missing) -> bool:
+        """Abandon pushes that two attempts awaited; return whether there were any."""
         gone = {(i, push) for i, pushes in missing.items() for push in pushes & before.get(i, set())}
-        self._given_up |= gone
+        self._abandoned |= gone
         if gone:
             servers = sorted({i for i, _ in gone})
-            logger.warning("pushes will not reach all servers any more servers=%s pushes=%d", servers, len(gone))
+            logger.warning("abandoned incomplete pushes servers=%s pushes=%d", servers, len(gone))
         return bool(gone)
 
     def _release(self, hold: int) -> None:
         calls = [(link, link.begin("Release", messages.ReleaseRequest(hold=hold), _RELEASE_S)) for link in self._links]
         for link, call in calls:
-            with suppress(MonolithError):  # away, or without tables: its hold ends by itself
+            with suppress(MonolithError):  # unreachable, or without tables: the lease ends its hold
                 link.finish("Release", call)

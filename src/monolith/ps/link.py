@@ -1,4 +1,4 @@
-"""One server as its clients see it: a channel, its calls, and what it said when it was connected to."""
+"""``ServerLink``: the calls of a client to one server; ``Greeting``: the response of Connect."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from monolith.rpc.security import Security
 __all__ = ["MAX_MESSAGE_BYTES", "Greeting", "ServerLink"]
 
 MAX_MESSAGE_BYTES = 256 << 20
-"""Largest request or answer; the servers' default."""
+"""Limit of one request and one response; the default of servers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a server says of itself."""
+    """Identity of a server, from its Connect response."""
 
     instance: int
-    """Another number after every start."""
+    """Random number of this instance of the server."""
     index: int
     shards: int
     data_plane: tuple[str, ...]
@@ -30,25 +30,25 @@ class Greeting:
     rows: int
 
     @classmethod
-    def read(cls, answer: messages.ConnectResponse) -> Greeting:
-        """Return what a server answered."""
+    def read(cls, response: messages.ConnectResponse) -> Greeting:
+        """Return the greeting in a response."""
         return cls(
-            answer.instance,
-            answer.index,
-            answer.shards,
-            tuple(answer.data_plane),
-            answer.data_plane_token,
-            answer.rows,
+            response.instance,
+            response.index,
+            response.shards,
+            tuple(response.data_plane),
+            response.data_plane_token,
+            response.rows,
         )
 
 
 class ServerLink:
-    """Calls one server. Safe to use from several threads; connects when it is first used.
+    """Calls one server. Thread safe; connects on first use.
 
     Args:
-        address: ``host:port``, with or without ``http://``.
+        address: ``host:port``, with or without ``http://``; ``https://`` needs TLS in ``security``.
         security: TLS and token.
-        max_message_bytes: Largest request or answer.
+        max_message_bytes: Limit of one request and one response.
     """
 
     def __init__(
@@ -57,7 +57,12 @@ class ServerLink:
         self.address = address.removeprefix("http://").removeprefix("https://").rstrip("/")
         host, colon, port = self.address.rpartition(":")
         if not (host and colon and port.isdecimal()):
-            raise ConfigError(f"address of a parameter server is {address!r}; give host:port")
+            raise ConfigError(f"address of a parameter server is {address!r}, expected host:port")
+        if address.startswith("https://") and not (security or Security()).is_encrypted:
+            raise ConfigError(
+                f"address of a parameter server is {address!r}, but TLS is off; give the authority of its certificate "
+                "(ca_file), or write http://"
+            )
         self._channel = grpc.open_channel(self.address, security or Security(), max_message_bytes)
         self._calls = {
             verb: self._channel.unary_unary(
@@ -73,15 +78,15 @@ class ServerLink:
         }
 
     def begin(self, verb: str, request: Any, timeout_s: float | None) -> Any:
-        """Send a request; ``finish`` waits for the answer."""
+        """Send a request; ``finish`` waits for the response."""
         limit = None if timeout_s is None or math.isinf(timeout_s) else timeout_s
         return self._calls[verb].future(request, timeout=limit)
 
     def finish(self, verb: str, call: Any) -> Any:
-        """Return the answer.
+        """Return the response of a call.
 
         Raises:
-            MonolithError: What went wrong, by the class that the server raised; the text names the address.
+            MonolithError: The call failed; the class is that of the server's error, and the text names the address.
         """
         try:
             return call.result()
@@ -89,9 +94,9 @@ class ServerLink:
             raise grpc.translate_error(error, verb, self.address) from error
 
     def call(self, verb: str, request: Any, timeout_s: float | None) -> Any:
-        """Send a request and return the answer; see ``finish``."""
+        """Send a request and return the response; see ``finish``."""
         return self.finish(verb, self.begin(verb, request, timeout_s))
 
     def close(self) -> None:
-        """Let the connection go; calls under way are cancelled."""
+        """Close the connection, and cancel calls under way."""
         self._channel.close()

@@ -1,6 +1,6 @@
 """The messages of ``proto/ps_training.proto`` and ``proto/monolith_ps.proto``, and the methods of the two services.
 
-The classes live in the private descriptor pool of ``monolith.data.records``, as all others do.
+The classes live in the private descriptor pool of ``monolith.data.records``.
 """
 
 from __future__ import annotations
@@ -108,9 +108,9 @@ __all__ = [
 ]
 
 SERVICE = "monolith.ps.ParameterServer"
-"""What a training calls."""
+"""Service that training calls."""
 TRAINING_SERVICE = "monolith.ps_training.ParameterServerTraining"
-"""Single tables, barrier, health and figures."""
+"""Service of single tables, barrier, health and statistics."""
 
 
 def _message(name: str) -> type[Any]:
@@ -134,7 +134,7 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "FusedPull": _FUSED,
     "FusedPush": _FUSED,
 }
-"""The same for the other service."""
+"""Methods of ``SERVICE``."""
 
 if not TYPE_CHECKING:
     _kinds = [kind for pair in (*TRAINING_METHODS.values(), *METHODS.values()) for kind in pair]

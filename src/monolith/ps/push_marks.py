@@ -1,6 +1,6 @@
-"""Which pushes of which client a server has applied, as it writes it down; and which of them another one lacks.
+"""Marks: the pushes that a server has applied, per client; and the pushes that one server lacks of another's.
 
-The native shard keeps and writes the marks; see ``cpp/dataplane/src/client_marks.cc`` for the bytes.
+The native shard keeps and encodes the marks; see ``cpp/dataplane/src/client_marks.cc`` for the bytes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ _HEAD = struct.Struct("<II")
 _CLIENT = struct.Struct("<QQI")
 _RUN = struct.Struct("<II")
 WINDOW = 4096
-"""How far below its newest push a server remembers those of a client."""
+"""Number of pushes per client that a server remembers below the newest."""
 
 
 def read_marks(marks: bytes) -> dict[int, tuple[int, int]]:
-    """Return per client the newest push that is applied, and a mask: bit k is that of the push k before it."""
+    """Return per client the newest applied push, and a mask: bit k stands for the push k before it."""
     _, clients = _HEAD.unpack_from(marks)
-    at, found = _HEAD.size, {}
+    at, by_client = _HEAD.size, {}
     for _ in range(clients):
         client, highest, runs = _CLIENT.unpack_from(marks, at)
         at += _CLIENT.size
@@ -29,14 +29,14 @@ def read_marks(marks: bytes) -> dict[int, tuple[int, int]]:
             back, length = _RUN.unpack_from(marks, at)
             at += _RUN.size
             mask |= ((1 << length) - 1) << back
-        found[client] = (highest, mask)
-    return found
+        by_client[client] = (highest, mask)
+    return by_client
 
 
 def missing_pushes(marks: Mapping[int, bytes]) -> dict[int, set[tuple[int, int]]]:
     """Return per server the pushes (client, sequence) that another server has applied and this one has not.
 
-    What lies below a server's window is not missing there: it would be refused.
+    Pushes below a server's window do not count: the server would refuse them.
     """
     read = {server: read_marks(one) for server, one in marks.items()}
     applied: dict[int, tuple[int, int]] = {}
@@ -45,16 +45,16 @@ def missing_pushes(marks: Mapping[int, bytes]) -> dict[int, set[tuple[int, int]]
             top, union = applied.get(client, (highest, 0))
             newest = max(top, highest)
             applied[client] = newest, (union << (newest - top)) | (mask << (newest - highest))
-    return {server: _lacking(one, applied) for server, one in read.items()}
+    return {server: _find_missing(one, applied) for server, one in read.items()}
 
 
-def _lacking(own: Mapping[int, tuple[int, int]], applied: Mapping[int, tuple[int, int]]) -> set[tuple[int, int]]:
-    lacking = set()
+def _find_missing(marks: Mapping[int, tuple[int, int]], applied: Mapping[int, tuple[int, int]]) -> set[tuple[int, int]]:
+    missing = set()
     for client, (newest, union) in applied.items():
-        highest, mask = own.get(client, (newest, 0))
+        highest, mask = marks.get(client, (newest, 0))
         absent = union & ~(mask << (newest - highest)) & ((1 << (newest - highest + WINDOW + 1)) - 1)
         while absent:
             lowest = absent & -absent
-            lacking.add((client, newest - lowest.bit_length() + 1))
+            missing.add((client, newest - lowest.bit_length() + 1))
             absent ^= lowest
-    return lacking
+    return missing

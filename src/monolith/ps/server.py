@@ -1,4 +1,4 @@
-"""A parameter server as one object: ports, threads, housekeeping, a clean end. Starts without torch."""
+"""``ParameterServer``: ports, threads, housekeeping and shutdown of one server. Does not import torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ArtifactError
 from monolith.discovery import ServiceInfo
 from monolith.ps.config import ServerConfig
-from monolith.ps.cuts import WaitingCut
+from monolith.ps.cuts import PendingCut
 from monolith.ps.data_plane import DataPlane
 from monolith.ps.durable_log import DurableLog
 from monolith.ps.health import Health
@@ -30,16 +30,16 @@ __all__ = ["ParameterServer"]
 logger = logging.getLogger(__name__)
 
 SERVICE_TYPE = "ps"
-"""What servers are in discovery."""
+"""Service type of servers in discovery."""
 GRACE_S = 10.0
-"""How long calls under way may go on when the server stops."""
+"""Grace period of calls that are under way when the server stops."""
 
 _HOUSEKEEPING_S = 1.0
 _CANCEL_S = 5.0
 
 
 class ParameterServer:
-    """Holds one shard of the tables of a training. ``start`` opens the ports, ``stop`` closes them.
+    """Serves one shard of the tables of a job. ``start`` opens the ports, ``stop`` closes them.
 
     >>> from monolith.ps import ServerConfig
     >>> with ParameterServer(ServerConfig()) as server:
@@ -51,10 +51,10 @@ class ParameterServer:
         clock = clock or SystemClock()
         self.config = config
         self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
-        self.tables = ShardTables(config.index, config.shards, self._log)
-        """The rows; made when the first client connects."""
+        self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.force_expiry)
+        """The tables; created when the first client connects."""
         self.health = Health(self.tables, config.memory_limit_bytes, clock)
-        self._cut = WaitingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
+        self._cut = PendingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
         self._drain = Drain()
         self._data_plane = None if config.security.is_encrypted or not config.data_plane else _data_plane(config)
         self.service = PsService(
@@ -67,6 +67,7 @@ class ParameterServer:
             clock=clock,
             default_dim=config.default_dim,
             max_barrier_waiters=config.max_barrier_waiters,
+            max_message_bytes=config.max_message_bytes,
         )
         threads = config.threads + config.max_barrier_waiters
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="ps")
@@ -77,41 +78,46 @@ class ParameterServer:
         self._ending = threading.Event()
         self._threads: list[threading.Thread] = []
         self.address = ""
-        """Where it listens, ``host:port``; empty before ``start``."""
+        """gRPC address, ``host:port``; empty before ``start``."""
         self.metrics_address = ""
-        """Where /metrics and /healthz are; empty when they are not served."""
+        """Address of /metrics and /healthz; empty without ``metrics_port``."""
 
     def start(self) -> str:
-        """Recover what it is to recover, begin to answer, and return the address.
+        """Recover the shard, start to serve, and return the address.
 
         Raises:
             ClusterError: The port is taken.
-            SnapshotCorrupt: There is nothing sound to recover from.
-            DeltaLogBroken: What was learnt since is damaged.
+            ConfigError: The delta log is of another number of servers, and there is no snapshot.
+            SnapshotCorrupt: ``recover_from`` is missing or corrupt.
+            DeltaLogBroken: The delta log is corrupt.
         """
         config = self.config
         try:
+            if self._log is not None and config.recover_from is None and not config.discard_log:
+                self._log.check_shards()
             if config.recover_from is not None:
                 self.tables.recover(config.recover_from)
                 logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
-            port = grpc.bind(self._server, _joined(config.host, config.port), config.security)
-            self.address = _joined(config.advertised_host or config.host, port)
+            port = grpc.bind(self._server, _join_address(config.host, config.port), config.security)
+            self.address = _join_address(config.advertised_host or config.host, port)
             if config.metrics_port is not None:
                 self._metrics = serve_metrics(self.service, self.tables, self.health, config.host, config.metrics_port)
-                self.metrics_address = _joined(config.advertised_host or config.host, self._metrics.port)
+                self.metrics_address = _join_address(config.advertised_host or config.host, self._metrics.port)
         except BaseException:
             if self._log is not None:
                 self._log.close()
             raise
-        self._begin_thread("ps-housekeeping", self._keep_house)
+        self._start_thread("ps-housekeeping", self._run_housekeeping)
         if self._log is not None:
-            self._begin_thread("ps-delta-log", self._keep_log)
+            self._start_thread("ps-delta-log", self._run_log)
         self._server.start()
-        logger.info("parameter server listens index=%d shards=%d address=%s", config.index, config.shards, self.address)
+        logger.info(
+            "parameter server listening index=%d shards=%d address=%s", config.index, config.shards, self.address
+        )
         return self.address
 
     def service_info(self) -> ServiceInfo:
-        """Return how it is to be registered with discovery; after ``start``."""
+        """Return the entry for discovery; call it after ``start``."""
         host, _, port = self.address.rpartition(":")
         return ServiceInfo(
             service_type=SERVICE_TYPE,
@@ -122,18 +128,18 @@ class ParameterServer:
         )
 
     def stop(self, grace_s: float = GRACE_S) -> None:
-        """Refuse new calls, let those under way end for ``grace_s``, and close; a second call does nothing.
+        """Refuse new calls, wait ``grace_s`` for calls under way, and close. Idempotent.
 
-        With a delta log, all that was learnt is on disk then, or the log says why not.
+        Flushes the delta log at the end; a failure is logged.
         """
         self._ending.set()
         self.health.is_draining = True
         stopped = self._server.stop(grace_s)
-        self._cut.end_hold()  # pushes that wait for it are calls under way
+        self._cut.end_hold()  # delayed pushes are calls under way
         if self._data_plane is not None:
             self._data_plane.close()
         if not stopped.wait(grace_s + _CANCEL_S):
-            logger.warning("calls do not end though they were cancelled; the server ends without them")
+            logger.warning("cancelled calls still running, stopping without them")
         if self._metrics is not None:
             self._metrics.close()
             self._metrics = None
@@ -163,17 +169,17 @@ class ParameterServer:
         if self._data_plane is not None:
             self._data_plane.close()
 
-    def _begin_thread(self, name: str, work: Callable[[], None]) -> None:
+    def _start_thread(self, name: str, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _keep_house(self) -> None:
+    def _run_housekeeping(self) -> None:
         while not self._ending.wait(_HOUSEKEEPING_S):
             self.health.check()
-            self._cut.drop_stale()
+            self._cut.drop_expired()
 
-    def _keep_log(self) -> None:
+    def _run_log(self) -> None:
         while not self._ending.wait(self.config.delta_interval_s):
             self._write_log()
 
@@ -182,9 +188,9 @@ class ParameterServer:
         try:
             self._log.flush()
         except ArtifactError:
-            pass  # said by the log, counted, and tried again
+            pass  # logged and counted by the log; the next interval retries
         except Exception:
-            logger.exception("writing the delta log failed; trying again")
+            logger.exception("delta log flush failed, retrying")
 
 
 def _durable_log(config: ServerConfig, folder: Path, clock: Clock) -> DurableLog:
@@ -198,8 +204,9 @@ def _data_plane(config: ServerConfig) -> DataPlane:
         advertised_host=config.advertised_host,
         max_frame_bytes=config.max_message_bytes,
         max_connections=config.max_connections,
+        max_inflight_bytes=config.max_inflight_bytes,
     )
 
 
-def _joined(host: str, port: int) -> str:
+def _join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,6 +1,7 @@
-"""The two gRPC services of a parameter server: reads requests, asks the tables, writes answers.
+"""The two gRPC services of a parameter server: parse requests, call the tables, build responses.
 
-How the process is started and stopped is ``server``'s business; what pull and push do is the native shard's.
+``server`` starts and stops the process; the native shard implements pull and push. Handlers run in the threads of
+gRPC's pool.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,9 +21,9 @@ from monolith.core.errors import ConfigError, RpcTimeout, ShardUnavailable
 from monolith.ps import messages
 from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
-from monolith.ps.cuts import WaitingCut
+from monolith.ps.cuts import PendingCut
 from monolith.ps.health import Health
-from monolith.ps.single_table import SingleTableCalls
+from monolith.ps.single_table import ReplyBudget, SingleTableCalls
 from monolith.ps.tables import FlushedLog, ShardTables
 from monolith.rpc import grpc
 from monolith.telemetry.histogram import CallMetrics
@@ -31,11 +33,11 @@ __all__ = ["DataPlaneOffer", "Drain", "PsService"]
 T = TypeVar("T")
 
 DataPlaneOffer = Callable[[_native.PsShard], tuple[list[str], bytes]]
-"""Returns where the data plane of a shard listens, and the token it asks for."""
+"""Returns the data-plane addresses of a shard, and their token."""
 
 
 class Drain:
-    """Counts the calls that read or change rows, and ends them for good when asked to."""
+    """Counts calls that read or change rows, and refuses further calls once draining."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -45,14 +47,14 @@ class Drain:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Let a call through.
+        """Count the block as a call.
 
         Raises:
-            ShardUnavailable: The server drains.
+            ShardUnavailable: The server is draining.
         """
         with self._changed:
             if self.is_on:
-                raise ShardUnavailable("the server is draining and takes no more calls")
+                raise ShardUnavailable("the server is draining and refuses calls")
             self._under_way += 1
         try:
             yield
@@ -62,25 +64,26 @@ class Drain:
                 self._changed.notify_all()
 
     def begin(self) -> None:
-        """Refuse new calls, and wait for those under way."""
+        """Refuse new calls, and wait for calls under way."""
         with self._changed:
             self.is_on = True
             self._changed.wait_for(lambda: self._under_way == 0)
 
 
 class PsService:
-    """Answers the calls of both services.
+    """Handles the calls of both services.
 
     Args:
-        tables: Who holds the rows.
-        offer: Where the data plane of the tables listens.
-        end_data_plane: Closes it.
-        cut: The cut that waits to be saved.
-        health: How the server is.
-        drain: Whether calls are taken.
+        tables: Tables of the server.
+        offer: Returns the data plane of the tables.
+        end_data_plane: Closes the data plane.
+        cut: The pending cut.
+        health: Health of the server.
+        drain: Counts and refuses calls.
         clock: Measures deadlines and durations.
-        default_dim: Columns of tables that nobody declared.
-        max_barrier_waiters: Callers that may wait at barriers.
+        default_dim: Columns of undeclared tables.
+        max_barrier_waiters: Limit of waiters at barriers.
+        max_message_bytes: Limit of one response; a larger one is refused before its rows are read.
     """
 
     def __init__(
@@ -89,13 +92,15 @@ class PsService:
         *,
         offer: DataPlaneOffer,
         end_data_plane: Callable[[], None],
-        cut: WaitingCut,
+        cut: PendingCut,
         health: Health,
         drain: Drain,
         clock: Clock,
         default_dim: int,
         max_barrier_waiters: int,
+        max_message_bytes: int,
     ) -> None:
+        self._max_message_bytes = max_message_bytes
         self._tables = tables
         self._offer = offer
         self._end_data_plane = end_data_plane
@@ -105,9 +110,9 @@ class PsService:
         self._clock = clock
         self._single = SingleTableCalls(tables, default_dim)
         self.barriers = Barriers(max_barrier_waiters, clock)
-        """Where workers meet."""
+        """Barriers of the workers."""
         self.call_metrics = CallMetrics(clock)
-        """Calls over gRPC."""
+        """Metrics of calls over gRPC."""
 
     def handlers(self) -> Mapping[str, Mapping[str, Any]]:
         """Return the handlers of both services, by the services' names."""
@@ -118,7 +123,7 @@ class PsService:
             "HealthCheck": self._health_check,
             "GetStats": self._get_stats,
         }
-        own: dict[str, grpc.Handler] = {
+        main: dict[str, grpc.Handler] = {
             "Connect": self._connect,
             "FusedPull": self._fused_pull,
             "FusedPush": self._fused_push,
@@ -137,11 +142,11 @@ class PsService:
             "Drain": self._begin_drain,
         }
         return {
-            messages.TRAINING_SERVICE: grpc.method_handlers(messages.TRAINING_METHODS, self._measured(training)),
-            messages.SERVICE: grpc.method_handlers(messages.METHODS, self._measured(own)),
+            messages.TRAINING_SERVICE: grpc.method_handlers(messages.TRAINING_METHODS, self._measure(training)),
+            messages.SERVICE: grpc.method_handlers(messages.METHODS, self._measure(main)),
         }
 
-    def _measured(self, handlers: Mapping[str, grpc.Handler]) -> dict[str, grpc.Handler]:
+    def _measure(self, handlers: Mapping[str, grpc.Handler]) -> dict[str, grpc.Handler]:
         def measured(verb: str, answer: grpc.Handler) -> grpc.Handler:
             def call(request: Any, context: Any) -> Any:
                 with self.call_metrics.call(verb) as outcome:
@@ -157,14 +162,15 @@ class PsService:
         if timeout_ms < 0:
             raise ConfigError(f"timeout_ms is {timeout_ms}; give a number above 0, or 0 for none")
         limits = [context.time_remaining(), timeout_ms / 1000 if timeout_ms else None]
-        given = [limit for limit in limits if limit is not None]
-        return Deadline(self._clock, max(0.0, min(given)) if given else None)
+        bounds = [limit for limit in limits if limit is not None]
+        return Deadline(self._clock, max(0.0, min(bounds)) if bounds else None)
 
     # --- single tables ---
 
     def _lookup(self, request: messages.LookupRequest, context: Any) -> messages.LookupResponse:
         with self._drain.call():
-            return self._single.lookup(request, self._deadline(context, request.timeout_ms))
+            budget = ReplyBudget(self._max_message_bytes)
+            return self._single.lookup(request, self._deadline(context, request.timeout_ms), budget)
 
     def _apply_gradients(
         self, request: messages.ApplyGradientsRequest, context: Any
@@ -173,8 +179,14 @@ class PsService:
             return self._single.apply(request, self._deadline(context, request.timeout_ms))
 
     def _batch_lookup(self, request: messages.BatchLookupRequest, context: Any) -> messages.BatchLookupResponse:
+        budget = ReplyBudget(self._max_message_bytes)  # of all answers together
+
+        def lookup(one: messages.LookupRequest, context: Any) -> messages.LookupResponse:
+            with self._drain.call():
+                return self._single.lookup(one, self._deadline(context, one.timeout_ms), budget)
+
         return messages.BatchLookupResponse(
-            responses=[_or_status(messages.LookupResponse, self._lookup, one, context) for one in request.requests]
+            responses=[_or_status(messages.LookupResponse, lookup, one, context) for one in request.requests]
         )
 
     def _batch_apply_gradients(
@@ -208,8 +220,8 @@ class PsService:
     def _get_stats(self, request: messages.GetStatsRequest, context: Any) -> messages.GetStatsResponse:
         tables = self._tables.all
         calls = self.calls()
-        lookups = _added(calls, "Lookup", "BatchLookup", "pull")
-        updates = _added(calls, "ApplyGradients", "BatchApplyGradients", "push")
+        lookups = _sum_calls(calls, "Lookup", "BatchLookup", "pull")
+        updates = _sum_calls(calls, "ApplyGradients", "BatchApplyGradients", "push")
         return messages.GetStatsResponse(
             shard_id=self._tables.index,
             total_embeddings=sum(len(table) for table in tables),
@@ -239,11 +251,11 @@ class PsService:
             native = {}
         return {**self.call_metrics.snapshot(), **{name: native[name] for name in ("pull", "push") if name in native}}
 
-    # --- a training ---
+    # --- training ---
 
     def _connect(self, request: messages.ConnectRequest, context: Any) -> messages.ConnectResponse:
         if self._drain.is_on:
-            raise ShardUnavailable("the server is draining and takes no more clients")
+            raise ShardUnavailable("the server is draining and refuses clients")
         shard = self._tables.connect(decode_specs(request.tables), request.shards)
         addresses, token = self._offer(shard)
         return messages.ConnectResponse(
@@ -257,26 +269,29 @@ class PsService:
 
     def _fused_pull(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():
-            return self._fused(self._tables.shard_of_start(request.instance).pull, request, context)
+            pull = partial(
+                self._tables.shard_of_instance(request.instance).pull, max_reply_bytes=self._max_message_bytes
+            )
+            return self._fused(pull, request, context)
 
     def _fused_push(self, request: messages.FusedRequest, context: Any) -> messages.FusedResponse:
         with self._drain.call():
-            return self._fused(self._tables.shard_of_start(request.instance).push, request, context)
+            return self._fused(self._tables.shard_of_instance(request.instance).push, request, context)
 
     def _fused(
         self, call: Callable[..., bytes], request: messages.FusedRequest, context: Any
     ) -> messages.FusedResponse:
         remaining_s = self._deadline(context, request.timeout_ms).remaining_s()
         if remaining_s == 0:
-            raise RpcTimeout("the deadline passed before the call's turn came; nothing was changed")
+            raise RpcTimeout("the deadline passed before the call started; nothing was changed")
         timeout_ms = None if remaining_s == float("inf") else max(1, int(remaining_s * 1000))
         return messages.FusedResponse(payload=call(request.payload, half=request.half, timeout_ms=timeout_ms))
 
     def _hold(self, request: messages.HoldRequest, context: Any) -> messages.HoldResponse:
-        self._tables.shard_of_start(request.instance)
+        self._tables.shard_of_instance(request.instance)
         if not request.hold:
-            raise ConfigError("hold is 0; name the hold by a number that nobody else uses")
-        hold = self._cut.hold_for_log if request.keeps_cut else self._cut.hold
+            raise ConfigError("hold is 0, expected a random number above 0")
+        hold = self._cut.hold_for_flush if request.keeps_cut else self._cut.hold
         return messages.HoldResponse(marks=hold(request.hold))
 
     def _release(self, request: messages.ReleaseRequest, context: Any) -> messages.ReleaseResponse:
@@ -284,10 +299,10 @@ class PsService:
         return messages.ReleaseResponse()
 
     def _take_cut(self, request: messages.CutRequest, context: Any) -> messages.CutResponse:
-        self._tables.shard_of_start(request.instance)
+        self._tables.shard_of_instance(request.instance)
         if not request.hold:
             return messages.CutResponse(cut=self._cut.take())
-        cut = self._cut.take_held(request.hold, _pushes(request.awaited), max(0, request.timeout_ms))
+        cut = self._cut.take_under_hold(request.hold, _pushes(request.awaited), max(0, request.timeout_ms))
         return messages.CutResponse(cut=cut or 0)
 
     def _drop_cut(self, request: messages.DropCutRequest, context: Any) -> messages.DropCutResponse:
@@ -312,12 +327,12 @@ class PsService:
 
     def _flush_deltas(self, request: messages.FlushDeltasRequest, context: Any) -> messages.FlushDeltasResponse:
         if request.instance or request.hold or request.table:
-            self._tables.shard_of_start(request.instance)
+            self._tables.shard_of_instance(request.instance)
         if not request.hold and not request.table:
             if self._tables.log is not None:
                 self._tables.log.flush()
             return messages.FlushDeltasResponse(sequence=self._position.sequence, log=self._position.log)
-        flushed = self._flushed_at_a_moment(request)
+        flushed = self._flush_jointly(request)
         if flushed is None:
             return messages.FlushDeltasResponse(is_late=True)
         return messages.FlushDeltasResponse(
@@ -327,11 +342,11 @@ class PsService:
             rows=flushed.rows.astype("<f4", copy=False).tobytes(),
         )
 
-    def _flushed_at_a_moment(self, request: messages.FlushDeltasRequest) -> FlushedLog | None:
+    def _flush_jointly(self, request: messages.FlushDeltasRequest) -> FlushedLog | None:
         if not request.hold:
             return self._tables.flush(request.table)
         timeout_ms = max(0, request.timeout_ms)
-        return self._cut.flush_held(request.hold, _pushes(request.awaited), timeout_ms, request.table)
+        return self._cut.flush_under_hold(request.hold, _pushes(request.awaited), timeout_ms, request.table)
 
     def _compact_deltas(self, request: messages.CompactDeltasRequest, context: Any) -> messages.CompactDeltasResponse:
         log, position = self._tables.log, LogPosition(request.log, request.sequence)
@@ -350,7 +365,7 @@ class PsService:
 
 
 def _or_status(kind: Callable[..., T], answer: Callable[[Any, Any], T], request: Any, context: Any) -> T:
-    """Return an entry's answer; what is wrong with it alone does not fail the others."""
+    """Return the response of an entry; its ConfigError does not fail the others."""
     try:
         return answer(request, context)
     except ConfigError as error:
@@ -361,9 +376,9 @@ def _pushes(names: Iterable[messages.PushName]) -> list[tuple[int, int]]:
     return [(push.client, push.sequence) for push in names]
 
 
-def _added(calls: Mapping[str, Mapping[str, Any]], *names: str) -> tuple[int, int]:
-    found = [calls[name] for name in names if name in calls]
-    return sum(one["count"] for one in found), sum(one["sum_us"] for one in found)
+def _sum_calls(calls: Mapping[str, Mapping[str, Any]], *names: str) -> tuple[int, int]:
+    counted = [calls[name] for name in names if name in calls]
+    return sum(one["count"] for one in counted), sum(one["sum_us"] for one in counted)
 
 
 def _average(metrics: tuple[int, int]) -> int:

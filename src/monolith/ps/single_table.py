@@ -1,7 +1,7 @@
-"""Lookup and update of one table per call: the classic calls, whose answer carries a status and a message.
+"""Lookup and update of one table per call, with a status and a message in the response.
 
-Works on messages and tables; knows no transport. A deadline is looked at before every piece of work, and no call waits
-for a table any longer than that.
+Works on messages and tables; independent of transports. Every call checks its deadline before it works, and waits for a
+table no longer than that.
 """
 
 from __future__ import annotations
@@ -20,13 +20,34 @@ from monolith.embedding.table import Table
 from monolith.ps.messages import ApplyGradientsRequest, ApplyGradientsResponse, LookupRequest, LookupResponse
 from monolith.ps.tables import ShardTables
 
-__all__ = ["SingleTableCalls"]
+__all__ = ["ReplyBudget", "SingleTableCalls"]
 
 _FAILED = 1
 
 
+class ReplyBudget:
+    """Bytes that the rows of one answer may take. Used by one call."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._taken = 0
+
+    def take(self, count: int) -> None:
+        """Take bytes before their rows are read.
+
+        Raises:
+            ConfigError: The answer would be larger than gRPC may send.
+        """
+        self._taken += count
+        if self._taken > self._most_bytes:
+            raise ConfigError(
+                f"the rows take {self._taken} bytes, max_message_bytes is {self._most_bytes}; ask for fewer ids at a "
+                "time, or raise it"
+            )
+
+
 class SingleTableCalls:
-    """Answers for the tables of one server; a table that nobody declared is made when it is first named."""
+    """Serves single-table calls of one server; a lookup that creates rows creates an undeclared table too."""
 
     def __init__(self, tables: ShardTables, default_dim: int) -> None:
         self._tables = tables
@@ -34,10 +55,10 @@ class SingleTableCalls:
         self._lock = threading.Lock()
         self._locks: dict[str, threading.Lock] = {}
 
-    def lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
-        """Return one row per id, and whether it was there before."""
+    def lookup(self, request: LookupRequest, deadline: Deadline, budget: ReplyBudget) -> LookupResponse:
+        """Return one row per id, and whether it existed before."""
         try:
-            return self._lookup(request, deadline)
+            return self._lookup(request, deadline, budget)
         except MonolithError as error:
             return LookupResponse(status_code=_FAILED, error_message=str(error))
 
@@ -48,11 +69,14 @@ class SingleTableCalls:
         except MonolithError as error:
             return ApplyGradientsResponse(status_code=_FAILED, error_message=str(error))
 
-    def _lookup(self, request: LookupRequest, deadline: Deadline) -> LookupResponse:
+    def _lookup(self, request: LookupRequest, deadline: Deadline, budget: ReplyBudget) -> LookupResponse:
+        if not request.create_if_missing and self._tables.find(request.table_name) is None:
+            return self._lookup_nothing(request, budget)
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
+        budget.take(len(ids) * table.dim * 4)
         made = 0
         if request.create_if_missing:
-            with self._alone(table, deadline):
+            with self._exclusive(table, deadline):
                 found = table.contains(ids)
                 missing = np.unique(ids[~found])
                 if made := len(missing):
@@ -64,13 +88,22 @@ class SingleTableCalls:
             rows[~found] = 0
         return LookupResponse(embeddings=rows.ravel(), found=found, num_found=int(found.sum()), num_initialized=made)
 
+    def _lookup_nothing(self, request: LookupRequest, budget: ReplyBudget) -> LookupResponse:
+        """Return zeros for a table that does not exist; a read creates no table."""
+        count = len(self._ids(request.fids))
+        dim = request.dim_size if request.dim_size > 0 else self._default_dim
+        budget.take(count * dim * 4)
+        return LookupResponse(embeddings=np.zeros(count * dim, np.float32), found=np.zeros(count, np.bool_))
+
     def _apply(self, request: ApplyGradientsRequest, deadline: Deadline) -> ApplyGradientsResponse:
+        if self._tables.find(request.table_name) is None:  # no id has a row
+            return ApplyGradientsResponse(num_not_found=len(self._ids(request.fids)))
         table, ids = self._table(request.table_name, request.dim_size), self._ids(request.fids)
         grads = np.array(request.gradients, np.float32)
         if len(grads) != len(ids) * table.dim:
             raise DimensionMismatch(f"Gradient size mismatch: expected {len(ids) * table.dim}, got {len(grads)}")
         rates = np.full(len(table.spec.slices), request.learning_rate, np.float32)
-        with self._alone(table, deadline):
+        with self._exclusive(table, deadline):
             found = table.contains(ids)
             if found.any():
                 rows = grads.reshape(len(ids), table.dim)[found]
@@ -87,9 +120,9 @@ class SingleTableCalls:
     def _ids(self, fids: object) -> Ids:
         ids = np.array(fids, np.int64)
         owners = shard_of(ids, self._tables.shards)
-        strangers = np.flatnonzero(owners != self._tables.index)
-        if len(strangers):
-            at = strangers[0]
+        foreign = np.flatnonzero(owners != self._tables.index)
+        if len(foreign):
+            at = foreign[0]
             raise ConfigError(
                 f"id {ids[at]} belongs to shard {owners[at]} of {self._tables.shards}, this is shard "
                 f"{self._tables.index}; send it there"
@@ -97,8 +130,8 @@ class SingleTableCalls:
         return ids
 
     @contextmanager
-    def _alone(self, table: Table, deadline: Deadline) -> Iterator[None]:
-        """Keep other calls of this kind from the table, so that what was found stays what is there."""
+    def _exclusive(self, table: Table, deadline: Deadline) -> Iterator[None]:
+        """Exclude other single-table calls from the table between its check and its change."""
         with self._lock:
             lock = self._locks.setdefault(table.spec.name, threading.Lock())
         remaining_s = deadline.remaining_s()
@@ -117,4 +150,4 @@ def _check(deadline: Deadline) -> None:
 
 
 def _late() -> RpcTimeout:
-    return RpcTimeout("Timeout: the deadline passed before the table's turn came; nothing was changed")
+    return RpcTimeout("Timeout: the deadline passed before the table was free; nothing was changed")

@@ -1,6 +1,6 @@
-"""The tables of a model on parameter servers, behind the same face as tables in this process.
+"""``RemoteStore``: the tables of a model on parameter servers, with the interface of local tables (``EmbeddingStore``).
 
-Knows servers and their transport; what the rows mean is the model's business. See ``EmbeddingStore``.
+It routes ids to servers, retries calls, and reconnects to servers that restart.
 """
 
 from __future__ import annotations
@@ -52,42 +52,42 @@ T = TypeVar("T")
 TransportName: TypeAlias = Literal["auto", "grpc", "data_plane"]
 
 RETRIES = RetryPolicy(attempts=10_000, initial_backoff_s=0.05, max_backoff_s=2.0, deadline_s=120.0)
-"""How long a store tries to get through to a server that does not answer."""
+"""How long a store retries calls to an unreachable server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """A server was started anew while the store used it."""
+    """A server that restarted while the store used it."""
 
     index: int
     address: str
     rows: int
-    """Rows that it has: none when it has not recovered."""
+    """Rows that it recovered; 0 if it recovered none."""
 
 
 class RemoteStore:
-    """An ``EmbeddingStore`` over parameter servers. Safe to use from several threads.
+    """An ``EmbeddingStore`` over parameter servers. Thread safe.
 
-    A pull or push is one request per server. It is repeated until it succeeds or ``retries`` gives up; a push that a
-    server has applied is not applied there again. Nothing is returned of a pull that failed at one server.
+    A pull or push is one request per server, retried within ``retries``. A server applies each push once. A pull
+    returns the rows of all servers, or raises.
 
     Args:
-        addresses: gRPC addresses of all servers, in any order: they know their own index.
+        addresses: gRPC addresses of all servers, in any order: each server knows its index.
         specs: The tables of the model.
         security: TLS and token of the servers.
-        transport: ``"auto"`` takes the data plane where all servers offer it, and gRPC otherwise.
-        half: Whether rows and gradients travel as float16: half the bytes, three digits.
-        timeout_s: For one attempt of a call.
-        save_timeout_s: For saving and restoring.
-        retries: When to try again, and for how long.
-        on_restart: Called when a server was started anew, before it is used; it may restore, or raise. Without it a
-            server that comes back without its rows is an error.
-        max_message_bytes: Largest request or answer.
-        clock: Measures back-off and deadlines.
+        transport: ``"auto"`` uses the data plane if all servers offer it, and gRPC otherwise.
+        half: Whether to send rows and gradients as float16: half the bytes, three digits.
+        timeout_s: Timeout of one attempt of a call.
+        save_timeout_s: Timeout of saving and restoring.
+        retries: Backoff and total time of retries.
+        on_restart: Called when a server has restarted, before the store uses it; it may restore, or raise. Without it
+            a server that restarts without its rows is an error.
+        max_message_bytes: Limit of one request and one response.
+        clock: Measures backoff and deadlines.
 
     Raises:
-        ConfigError: The servers are not all there, each index once.
-        SchemaMismatch: A server has other tables; the text names the field.
+        ConfigError: A server is missing, or two servers have one index.
+        SchemaMismatch: A server has other tables; the error names the field.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class RemoteStore:
         ordered = sorted(specs, key=lambda spec: spec.name)
         self._specs = {spec.name: spec for spec in ordered}
         if len(self._specs) < len(ordered):
-            raise ConfigError(f"the tables are {[spec.name for spec in ordered]}; names must differ")
+            raise ConfigError(f"the tables are {[spec.name for spec in ordered]}, expected distinct names")
         self._numbers = {name: number for number, name in enumerate(self._specs)}
         self._dims = [spec.dim for spec in ordered]
         self._encoded = encode_specs(ordered)
@@ -146,10 +146,10 @@ class RemoteStore:
 
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id; see ``EmbeddingStore.pull``."""
-        wanted = {self._number(name): as_ids(name, ids[name]) for name in sorted(ids)}
-        asked = {number: keys for number, keys in wanted.items() if len(keys)}
-        rows = self._reliably(lambda transport, timeout_s: transport.pull(asked, timeout_s)) if asked else {}
-        for number in wanted.keys() - asked.keys():
+        keys_of = {self._number(name): as_ids(name, ids[name]) for name in sorted(ids)}
+        present = {number: keys for number, keys in keys_of.items() if len(keys)}
+        rows = self._retry(lambda transport, timeout_s: transport.pull(present, timeout_s)) if present else {}
+        for number in keys_of.keys() - present.keys():
             rows[number] = np.empty((0, self._dims[number]), np.float32)
         return {name: rows[self._numbers[name]] for name in sorted(ids)}
 
@@ -184,33 +184,32 @@ class RemoteStore:
             self._sequence += 1
             sequence = self._sequence
         push = Push(client=self._client, sequence=sequence, time_s=check_time(time_s), step=step, tables=tables)
-        self._reliably(lambda transport, timeout_s: transport.push(push, timeout_s))
+        self._retry(lambda transport, timeout_s: transport.push(push, timeout_s))
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
-        """Write everything to ``path``, which all servers must see; see ``EmbeddingStore.snapshot``."""
+        """Write all tables to ``path``, a folder that all servers share; see ``EmbeddingStore.snapshot``."""
         return self.cut().write(path)
 
     def cut(self) -> RemoteCut:
-        """Take the tables of all servers as they are now, to be written while training goes on.
+        """Cut the tables of all servers at one consistent point; training continues while the cut is written.
 
-        Of every worker's pushes the cut has the same ones on all servers. They wait for some milliseconds.
+        The cut has the same pushes of every worker on all servers. Pushes are delayed by some milliseconds.
         """
 
         def take(transport: Transport, timeout_s: float) -> dict[int, int]:
             return self._joint_cut.take(self._instances(), self._save_timeout_s)
 
-        return RemoteCut(self._links, self._reliably(take), self._specs, self._save_timeout_s)
+        return RemoteCut(self._links, self._retry(take), self._specs, self._save_timeout_s)
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
-        """Replace everything by a snapshot, of any number of servers or of local tables.
+        """Replace all rows by a snapshot, of any number of servers or of local tables.
 
-        Every server checks all files before it changes a row. Should one of them fail where others did not, it says
-        so, and the restore is to be repeated.
+        Every server checks all files before it changes a row. If one server fails, repeat the restore.
         """
         return self._restore(path, range(len(self._links)))
 
     def restore_server(self, index: int, path: str | PathLike[str]) -> RestoreReport:
-        """Like ``restore``, of one server's rows only: one that was started anew, while the others go on."""
+        """Restore the rows of one server, which has restarted, while the others continue; see ``restore``."""
         if not 0 <= index < len(self._links):
             raise ConfigError(f"invalid shard index: {index}")
         return self._restore(path, range(index, index + 1))
@@ -219,105 +218,101 @@ class RemoteStore:
         return self._replace(str(Path(path).absolute()), servers)
 
     def rewind(self) -> None:
-        """Take back all that the servers have learnt, and what their delta logs brought back.
-
-        They hold again what they were told to recover from when they started, or nothing.
-        """
+        """Roll all servers back to the snapshots that they recovered from; to empty tables without one."""
         self._replace("", range(len(self._links)))
 
     def _replace(self, path: str, servers: range) -> RestoreReport:
         request = messages.RestoreRequest(path=path)
-        answers = call_all(self._links, "Restore", dict.fromkeys(servers, request), self._save_timeout_s)
-        answer = answers[servers[0]]
-        return RestoreReport(
-            restored=tuple(answer.restored), skipped=tuple(answer.skipped), missing=tuple(answer.missing)
-        )
+        responses = call_all(self._links, "Restore", dict.fromkeys(servers, request), self._save_timeout_s)
+        first = responses[servers[0]]
+        return RestoreReport(restored=tuple(first.restored), skipped=tuple(first.skipped), missing=tuple(first.missing))
 
-    # --- more than a store must ---
+    # --- beyond EmbeddingStore ---
 
     @property
     def transport(self) -> str:
-        """What pulls and pushes travel over: grpc or data_plane."""
+        """Name of the transport: grpc or data_plane."""
         return self._transport.name
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Where the servers listen, by index."""
+        """GRPC addresses of the servers, by index."""
         return tuple(link.address for link in self._links)
 
     def has_learnt(self) -> bool:
-        """Whether any server was pushed to, by anybody, since it was started: what it recovered does not count."""
+        """Return whether any server received a push since it started; recovered rows do not count."""
         requests = dict.fromkeys(range(len(self._links)), messages.GetStatsRequest())
-        answers = call_all(self._links, "GetStats", requests, self._timeout_s)
-        return any(answer.apply_gradients_count for answer in answers.values())
+        responses = call_all(self._links, "GetStats", requests, self._timeout_s)
+        return any(response.apply_gradients_count for response in responses.values())
 
     def flush_deltas(self) -> tuple[int, ...]:
-        """Have every server write its delta log now; return the newest segment of each, 0 where there is no log."""
+        """Flush the delta log of every server; return the newest segment of each, 0 without a log."""
         return tuple(position.sequence for position in self.flush_positions())
 
     def flush_positions(self) -> tuple[LogPosition, ...]:
-        """Like ``flush_deltas``; return also which logs they are.
+        """Flush the delta log of every server; return log and segment of each.
 
         Raises:
-            ShardUnavailable: A server is away, or was started anew and may lack what others have; ``on_restart`` is
-                told, and the next call may succeed.
+            ShardUnavailable: A server is unreachable, or has restarted and may lack pushes that others have. The store
+                calls ``on_restart``; retry.
         """
         transport = self._transport
         requests = {i: messages.FlushDeltasRequest(instance=instance) for i, instance in self._instances().items()}
         try:
-            answers = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
+            responses = call_all(self._links, "FlushDeltas", requests, self._save_timeout_s)
         except ClusterError as error:
             if error.retryable:
                 self._reconnect(transport, self._timeout_s)
             raise
-        return tuple(LogPosition(answers[index].log, answers[index].sequence) for index in sorted(answers))
+        return tuple(LogPosition(responses[index].log, responses[index].sequence) for index in sorted(responses))
 
     def flush_jointly(self, table: str) -> tuple[tuple[LogPosition, ...], Ids, Rows]:
-        """Have all servers write their delta logs as they are at one moment, whoever pushes meanwhile.
+        """Flush the delta logs of all servers at one consistent point, while workers push.
 
-        Of every worker's pushes the logs have the same ones then; they wait for some milliseconds.
+        The logs then have the same pushes of every worker. Pushes are delayed by some milliseconds.
 
         Args:
-            table: Whose rows of that moment are returned, in any order.
+            table: The table whose rows at that point are returned, in any order.
 
         Returns:
-            Where each log is, and ids and rows of the table.
+            Position of each log, and ids and rows of the table.
         """
         dim = self._dims[self._number(table)]
 
         def flush(transport: Transport, timeout_s: float) -> dict[int, messages.FlushDeltasResponse]:
             return self._joint_cut.flush(self._instances(), self._save_timeout_s, table)
 
-        answers = [answer for _, answer in sorted(self._reliably(flush).items())]
+        responses = [response for _, response in sorted(self._retry(flush).items())]
         return (
-            tuple(LogPosition(answer.log, answer.sequence) for answer in answers),
-            np.concatenate([np.frombuffer(answer.ids, "<i8") for answer in answers]),
-            np.concatenate([np.frombuffer(answer.rows, "<f4").reshape(-1, dim) for answer in answers]),
+            tuple(LogPosition(response.log, response.sequence) for response in responses),
+            np.concatenate([np.frombuffer(response.ids, "<i8") for response in responses]),
+            np.concatenate([np.frombuffer(response.rows, "<f4").reshape(-1, dim) for response in responses]),
         )
 
     def compact_deltas(self, path: str | PathLike[str]) -> int:
-        """Have the servers remove what their delta logs hold from before a snapshot, the newest; return the segments.
+        """Remove the segments of all delta logs that a snapshot contains; return their number.
 
-        To be called when the snapshot is safe, and recovery will begin with it.
+        Call it once the snapshot is durable and is the one to recover from.
         """
         saved, shards = read_manifest(path), len(self._links)
-        found = {index: position_in(saved, index, shards) for index in range(shards)}
+        positions = {index: position_in(saved, index, shards) for index in range(shards)}
         requests = {
             index: messages.CompactDeltasRequest(log=position.log, sequence=position.sequence)
-            for index, position in found.items()
+            for index, position in positions.items()
             if position is not None
         }
-        answers = call_all(self._links, "CompactDeltas", requests, self._timeout_s)
-        return sum(answer.segments for answer in answers.values())
+        responses = call_all(self._links, "CompactDeltas", requests, self._timeout_s)
+        return sum(response.segments for response in responses.values())
 
     def evict(self, now_s: int | None = None) -> int:
-        """Remove the expired rows of all tables; return how many."""
+        """Remove the expired rows of all tables; return their number."""
         request = messages.EvictRequest(now_s=now_s)
-        answers = call_all(self._links, "Evict", dict.fromkeys(range(len(self._links)), request), self._save_timeout_s)
-        return sum(answer.rows for answer in answers.values())
+        requests = dict.fromkeys(range(len(self._links)), request)
+        responses = call_all(self._links, "Evict", requests, self._save_timeout_s)
+        return sum(response.rows for response in responses.values())
 
     def explain(self, table: str, fid: int) -> str:
-        """Say in one sentence why an id is present or absent."""
+        """Return one sentence that explains why an id is present or absent."""
         self._number(table)
         ids = as_ids(table, [fid])
         index = int(shard_of(ids, len(self._links))[0])
@@ -325,12 +320,12 @@ class RemoteStore:
         return str(self._links[index].call("Explain", request, self._timeout_s).text)
 
     def drain(self) -> None:
-        """End all pulls and pushes, of all clients, for good; the servers can still be saved from."""
+        """Stop pulls and pushes of all clients permanently; the servers can still save."""
         requests = {index: messages.DrainRequest() for index in range(len(self._links))}
         call_all(self._links, "Drain", requests, self._timeout_s)
 
     def close(self) -> None:
-        """Let all connections go; a second call does nothing."""
+        """Close all connections. Idempotent."""
         self._transport.close()
         self._close_links()
 
@@ -366,10 +361,10 @@ class RemoteStore:
             as_rates(spec, rates, step),
         )
 
-    # --- servers that come and go ---
+    # --- retries and reconnection ---
 
-    def _reliably(self, call: Callable[[Transport, float], T]) -> T:
-        """Make a call until it succeeds; servers that were started anew are connected to in between."""
+    def _retry(self, call: Callable[[Transport, float], T]) -> T:
+        """Retry a call until it succeeds; reconnect to restarted servers between attempts."""
         deadline = Deadline(self._clock, self._retries.deadline_s)
 
         def attempt() -> T:
@@ -377,7 +372,7 @@ class RemoteStore:
             try:
                 return call(transport, min(self._timeout_s, max(0.001, deadline.remaining_s())))
             except ClusterError as error:
-                if not (error.retryable or _was_refused(error)):
+                if not (error.retryable or _is_token_rejected(error)):
                     raise
                 self._reconnect(transport, min(self._timeout_s, max(0.001, deadline.remaining_s())))
                 raise ShardUnavailable(str(error)) from error
@@ -389,15 +384,15 @@ class RemoteStore:
 
     def _greet(self, timeout_s: float) -> list[Greeting]:
         request = messages.ConnectRequest(tables=self._encoded, shards=len(self._links))
-        answers = call_all(self._links, "Connect", dict.fromkeys(range(len(self._links)), request), timeout_s)
-        return [Greeting.read(answers[index]) for index in range(len(self._links))]
+        responses = call_all(self._links, "Connect", dict.fromkeys(range(len(self._links)), request), timeout_s)
+        return [Greeting.read(responses[index]) for index in range(len(self._links))]
 
     def _order_links(self) -> None:
         pairs = sorted(zip(self._greetings, self._links, strict=True), key=lambda pair: pair[0].index)
         self._greetings, self._links = [one for one, _ in pairs], [link for _, link in pairs]
         if [greeting.index for greeting in self._greetings] != list(range(len(pairs))):
-            found = ", ".join(f"{link.address} is {greeting.index}" for greeting, link in pairs)
-            raise ConfigError(f"the servers' indexes are to be 0 to {len(pairs) - 1}, each once; {found}")
+            indexes = ", ".join(f"{link.address} is {greeting.index}" for greeting, link in pairs)
+            raise ConfigError(f"server indexes are wrong: {indexes}; expected 0 to {len(pairs) - 1}, each once")
 
     def _open_transport(self) -> Transport:
         addresses = None if self._wanted == "grpc" else data_plane_addresses(self._greetings)
@@ -410,30 +405,32 @@ class RemoteStore:
         )
 
     def _reconnect(self, failed: Transport, timeout_s: float) -> None:
-        """Ask all servers who they are; take up those that were started anew.
+        """Connect to all servers again; accept those that have restarted.
 
         Raises:
-            ShardUnavailable: One is away; to be tried again.
+            ShardUnavailable: A server is unreachable; retry.
         """
         with self._connecting:
             if self._transport is not failed:
-                return  # another thread was here first
-            has_news = False
+                return  # another thread has reconnected
+            has_changed = False
             for index, new in enumerate(self._greet(timeout_s)):
                 old = self._greetings[index]
                 if new.index != index:
-                    raise ConfigError(f"{self._links[index].address} was server {index} and is server {new.index} now")
+                    raise ConfigError(
+                        f"{self._links[index].address} is server {new.index}, expected {index}; check the addresses"
+                    )
                 if new.instance != old.instance:
-                    self._take_up(Restart(index=index, address=self._links[index].address, rows=new.rows))
-                has_news = has_news or (new.instance, new.data_plane) != (old.instance, old.data_plane)
+                    self._accept_restart(Restart(index=index, address=self._links[index].address, rows=new.rows))
+                has_changed = has_changed or (new.instance, new.data_plane) != (old.instance, old.data_plane)
                 self._greetings[index] = new
-            if has_news:
+            if has_changed:
                 self._transport = self._open_transport()
                 failed.close()
 
-    def _take_up(self, restart: Restart) -> None:
+    def _accept_restart(self, restart: Restart) -> None:
         logger.warning(
-            "a parameter server was started anew index=%d address=%s rows=%d",
+            "parameter server restarted index=%d address=%s rows=%d",
             restart.index,
             restart.address,
             restart.rows,
@@ -442,7 +439,7 @@ class RemoteStore:
             self._on_restart(restart)
         elif restart.rows == 0 and self._sequence:
             raise ClusterError(
-                f"server {restart.index} at {restart.address} was started anew and has no rows; "
+                f"server {restart.index} at {restart.address} has restarted without its rows; "
                 "start it with --recover-from, or restore the last checkpoint"
             )
 
@@ -451,6 +448,6 @@ class RemoteStore:
             link.close()
 
 
-def _was_refused(error: ClusterError) -> bool:
-    """Whether a server did not welcome us: it was started anew, and asks for a token that we do not have yet."""
+def _is_token_rejected(error: ClusterError) -> bool:
+    """Return whether a restarted server rejected our data-plane token; reconnecting fetches the new one."""
     return any(failure.kind == "refused" for failure in getattr(error, "failures", ()))

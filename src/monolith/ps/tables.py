@@ -1,14 +1,14 @@
-"""The tables that one server holds: made by the first client, agreed on by the others, restored, cut and watched.
+"""The tables of one server: created by the first client, checked by later clients, recovered, restored and cut.
 
-Knows no transport. What pull and push mean is the native shard's business.
+Independent of transports. The native shard implements pull and push.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -17,7 +17,7 @@ import numpy as np
 
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
-from monolith.core.errors import ConfigError, SchemaMismatch, ShardUnavailable
+from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, ShardUnavailable
 from monolith.embedding.multi_table import MultiTable, RestoreReport
 from monolith.embedding.optimizers import Sgd
 from monolith.embedding.snapshot import SavedTable, TableCut, read_manifest, spec_of
@@ -27,37 +27,41 @@ from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
 from monolith.ps.durable_log import DurableLog
 
-__all__ = ["FlushedLog", "ShardTables"]
+__all__ = ["MAX_TOUCHED_TABLES", "FlushedLog", "ShardTables"]
 
 logger = logging.getLogger(__name__)
+
+MAX_TOUCHED_TABLES = 256
+"""Limit of tables that single-table calls create; each takes memory, and labels in the metrics."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushedLog:
-    """A segment of the log, and the rows of one table at its moment."""
+    """Position of a flushed log, and the rows of one table at that position."""
 
     position: LogPosition
-    """(0, 0) where there is no log."""
+    """(0, 0) without a log."""
     ids: Ids
     rows: Rows
 
 
 class ShardTables:
-    """All tables of shard ``index`` of ``shards``. Safe to use from several threads.
+    """All tables of shard ``index`` of ``shards``. Thread safe.
 
-    Those that a client declared are saved, restored and kept in the log; those that a single-table call made on the way
-    live as long as the process.
+    Tables that a client declared are saved, restored and logged. Tables that a single-table call created live as long
+    as the process.
 
     Args:
-        index: Which shard.
-        shards: Of how many.
-        log: What keeps changes since the last snapshot; None = they are lost with the process.
+        index: The shard.
+        shards: Number of shards.
+        log: Keeps changes since the last snapshot; None = a crash loses them.
     """
 
-    def __init__(self, index: int, shards: int, log: DurableLog | None = None) -> None:
+    def __init__(self, index: int, shards: int, log: DurableLog | None = None, *, force_expiry: bool = False) -> None:
         self.index = index
         self.shards = shards
         self.log = log
+        self._force_expiry = force_expiry
         self._lock = threading.RLock()
         self._model: MultiTable | None = None
         self._shard: _native.PsShard | None = None
@@ -65,12 +69,12 @@ class ShardTables:
         self._base: Path | None = None
         self._is_unconfirmed = False
 
-    # --- coming to be ---
+    # --- creation and recovery ---
 
     def recover(self, path: Path) -> None:
-        """Take this shard's rows from a snapshot and the log, before any client has said what the tables are.
+        """Load this shard's rows from a snapshot and the log, before a client declares the tables.
 
-        The first client may still say it differently; then both are read again into its tables.
+        If the first client declares other tables, ``connect`` reads snapshot and log again into those.
         """
         with self._lock:
             saved = read_manifest(path)
@@ -80,15 +84,15 @@ class ShardTables:
             try:
                 self._replay(saved)
             except SchemaMismatch as difference:
-                # Of a model that changed after the snapshot: its client says what the tables are.
-                logger.info("the delta log waits for its tables difference=%s", difference)
+                # The model changed after the snapshot; its client declares the tables.
+                logger.info("delta log replay deferred difference=%s", difference)
 
     def connect(self, specs: Sequence[TableSpec], shards: int) -> _native.PsShard:
-        """Make the tables, or check that they are these; return what answers for them.
+        """Create the tables, or check that they match; return the native shard.
 
         Raises:
-            ConfigError: The client counts other servers.
-            SchemaMismatch: The tables are others.
+            ConfigError: The client has another number of shards.
+            SchemaMismatch: The tables differ.
         """
         if shards != self.shards:
             raise ConfigError(
@@ -109,14 +113,14 @@ class ShardTables:
         try:
             check_agreement(list(self._required().specs.values()), specs)
         except SchemaMismatch as difference:
-            logger.info("the model differs from what was saved; recovering once more difference=%s", difference)
+            logger.info("model differs from the snapshot, recovering again difference=%s", difference)
             self._begin(specs)
             return
-        if self.log is not None and self.log.position is None:  # a log of other tables than those that there are
-            self.log.begin_anew(self._required(), self.shard, self._saved(), "its tables are not those of the model")
+        if self.log is not None and self.log.position is None:  # the log has other tables
+            self.log.restart(self._required(), self.shard, self._saved(), "its tables are not those of the model")
 
     def _begin(self, specs: Sequence[TableSpec]) -> None:
-        """Make the tables, and fill them with what there is to recover from."""
+        """Create the tables, and recover their rows."""
         self._make(specs)
         try:
             if self._base is not None:
@@ -125,9 +129,9 @@ class ShardTables:
                 self._replay(self._saved())
             except SchemaMismatch as difference:
                 assert self.log is not None
-                self.log.begin_anew(self._required(), self.shard, self._saved(), str(difference))
+                self.log.restart(self._required(), self.shard, self._saved(), str(difference))
         except BaseException:
-            self._model = self._shard = None  # the next client is told the same, and does not get half of the rows
+            self._model = self._shard = None  # the next client gets the same error, and no partial rows
             raise
 
     def _saved(self) -> Sequence[SavedTable]:
@@ -138,59 +142,67 @@ class ShardTables:
             self.log.recover(self._required(), self.shard, saved)
 
     def _make(self, specs: Sequence[TableSpec]) -> None:
-        for spec in specs:
-            if spec.name in self._touched:
-                check_agreement([self._touched[spec.name].spec], [spec])
-        model = MultiTable(specs)
+        model = MultiTable(specs, force_expiry=self._force_expiry)
         tables = [model[name]._native for name in model]
         self._shard = _native.PsShard(self.index, self.shards, tables, list(model))
         self._model = model
+        for name in model:
+            if (touched := self._touched.pop(name, None)) is not None:
+                logger.warning("undeclared table replaced by its declaration table=%s rows=%d", name, len(touched))
 
     def _restore_model(self, path: str | PathLike[str]) -> RestoreReport:
         return self._required().restore(path, shard=(self.index, self.shards))
 
     def touch(self, name: str, dim: int, default_dim: int) -> Table:
-        """Return a table for a single-table call; one that nobody declared is made: zeros, plain SGD."""
+        """Return a table for a call that creates rows; create an undeclared one with zeros and plain SGD.
+
+        Raises:
+            ConfigError: ``name`` is empty.
+            CapacityExceeded: The server has ``MAX_TOUCHED_TABLES`` undeclared tables.
+        """
         with self._lock:
-            table = self._find(name)
+            table = self.find(name)
             if table is None:
-                if not name:
-                    raise ConfigError("table_name is empty; name the table")
+                if len(self._touched) >= MAX_TOUCHED_TABLES:
+                    raise CapacityExceeded(
+                        f"table {name!r} is not declared, and this server has {MAX_TOUCHED_TABLES} undeclared tables, "
+                        "the limit; declare the table in the model, or use fewer names"
+                    )
                 table = Table(TableSpec(name, [SliceSpec(dim if dim > 0 else default_dim, optimizer=Sgd())]))
                 self._touched[name] = table
             return table
 
-    # --- what is there ---
+    # --- access ---
 
     @property
     def shard(self) -> _native.PsShard:
-        """What answers fused calls.
+        """The native shard, which serves fused calls.
 
         Raises:
             ShardUnavailable: No client has connected since the server started.
         """
         with self._lock:
             if self._shard is None:
-                raise ShardUnavailable(f"server {self.index} has no tables yet: it was (re)started; connect first")
+                raise ShardUnavailable(f"server {self.index} has no tables yet: it has (re)started; connect first")
             return self._shard
 
-    def shard_of_start(self, instance: int) -> _native.PsShard:
-        """Return ``shard`` to a caller that knows it.
+    def shard_of_instance(self, instance: int) -> _native.PsShard:
+        """Return the native shard of this instance of the server.
 
         Raises:
-            ShardUnavailable: The caller knows an earlier start of the server, whose rows are not these.
+            ShardUnavailable: The caller connected to an earlier instance, which had other rows.
         """
         shard = self.shard
         if shard.instance != instance:
-            raise ShardUnavailable(f"server {self.index} was started anew since the caller connected; connect again")
+            raise ShardUnavailable(f"server {self.index} has restarted since the caller connected; connect again")
         return shard
 
     @property
     def all(self) -> list[Table]:
-        """Every table, by name."""
+        """Every table, sorted by name."""
         with self._lock:
-            found = {} if self._model is None else {name: self._model[name] for name in self._model}
-            return [table for _, table in sorted({**self._touched, **found}.items())]
+            declared = {} if self._model is None else {name: self._model[name] for name in self._model}
+            return [table for _, table in sorted({**self._touched, **declared}.items())]
 
     @property
     def rows(self) -> int:
@@ -203,12 +215,19 @@ class ShardTables:
         return sum(table.memory_bytes for table in self.all)
 
     def __getitem__(self, name: str) -> Table:
-        table = self._find(name)
+        table = self.find(name)
         if table is None:
             raise ConfigError(f"Table not found: {name}")
         return table
 
-    def _find(self, name: str) -> Table | None:
+    def find(self, name: str) -> Table | None:
+        """Return a table, declared or not; None for an unknown name.
+
+        Raises:
+            ConfigError: ``name`` is empty.
+        """
+        if not name:
+            raise ConfigError("table_name is empty; name the table")
         with self._lock:
             if self._model is not None and name in self._model:
                 return self._model[name]
@@ -216,15 +235,15 @@ class ShardTables:
 
     def _required(self) -> MultiTable:
         if self._model is None:
-            raise ShardUnavailable(f"server {self.index} has no tables yet: it was (re)started; connect first")
+            raise ShardUnavailable(f"server {self.index} has no tables yet: it has (re)started; connect first")
         return self._model
 
     # --- whole tables ---
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
-        """Replace all rows by this shard's of a snapshot; see ``MultiTable.restore``.
+        """Replace all rows by this shard's rows of a snapshot; see ``MultiTable.restore``.
 
-        The log then holds these rows, whatever it held before. Remembered pushes stay remembered.
+        The log then holds these rows only. Marks of applied pushes stay.
         """
         with self._lock:
             self._required()
@@ -232,9 +251,9 @@ class ShardTables:
                 return self._restore_model(path)
 
     def rewind(self) -> None:
-        """Take back everything that was learnt since what the server recovered from: a snapshot, or nothing at all.
+        """Roll back to the snapshot that the server recovered from; to empty tables without one.
 
-        For a job that begins: what the log brought back is of one whose place in the data is lost.
+        For a job that starts: the log recovered rows of an earlier job, whose data position is lost.
         """
         with self._lock:
             model = self._required()
@@ -245,17 +264,22 @@ class ShardTables:
                 for name in model:
                     model[name].clear()
 
-    def _replacing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self.log is None else self.log.replacing(self._required(), self.shard)
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        """Pause pushes in the block, which replaces all rows; then log the new rows."""
+        log = nullcontext() if self.log is None else self.log.replacing(self._required(), self.shard)
+        # Pushes resume before the log is written, which pauses them itself.
+        with log, self.shard.pause_pushes():
+            yield
 
     def cut(self, is_valid: Callable[[], bool] = lambda: True) -> tuple[TableCut, LogPosition | None]:
-        """Take the declared tables as they are now, between two pushes; return also where in the log that is.
+        """Cut the declared tables between two pushes; return the cut and its position in the log.
 
         Args:
-            is_valid: Asked at the very instant.
+            is_valid: Called at the instant of the cut.
 
         Raises:
-            ShardUnavailable: It was not valid; to be tried again.
+            ShardUnavailable: ``is_valid`` returned False; try again.
             ArtifactError: The log could not be written.
         """
         with self._lock:
@@ -265,7 +289,9 @@ class ShardTables:
             cut = model.cut()
             if not is_valid():
                 cut.drop()
-                raise ShardUnavailable(f"server {self.index} let pushes through before it was cut; cut all once more")
+                raise ShardUnavailable(
+                    f"server {self.index} applied pushes before its cut: the hold has expired; cut all servers again"
+                )
             return cut
 
         if self.log is not None:
@@ -275,24 +301,24 @@ class ShardTables:
             return take(), None
 
     def flush(self, table: str, is_valid: Callable[[], bool] = lambda: True) -> FlushedLog:
-        """Write the log as it is between two pushes, and return a table's rows of that moment.
+        """Write the log between two pushes; return its position and the rows of a table at that instant.
 
         Args:
-            table: Which; empty: none.
-            is_valid: Asked at the very instant.
+            table: Name of the table; empty = none.
+            is_valid: Called at that instant.
 
         Raises:
-            ConfigError: There is no such table.
-            ShardUnavailable: It was not valid; to be tried again.
+            ConfigError: The table does not exist.
+            ShardUnavailable: ``is_valid`` returned False; try again.
             ArtifactError: The log could not be written.
         """
         copied = self[table] if table else None
 
         def take() -> tuple[Ids, Rows]:
-            found = (np.empty(0, np.int64), np.empty((0, 0), np.float32)) if copied is None else _all_rows(copied)
+            rows = (np.empty(0, np.int64), np.empty((0, 0), np.float32)) if copied is None else _all_rows(copied)
             if not is_valid():
-                raise ShardUnavailable(f"server {self.index} let pushes through before its log was written; try again")
-            return found
+                raise ShardUnavailable(f"server {self.index} applied pushes before its log was written; try again")
+            return rows
 
         if self.log is None:
             with self.shard.pause_pushes():
@@ -302,20 +328,23 @@ class ShardTables:
 
     def evict(self, now_s: int | None) -> int:
         """Remove expired rows; return how many."""
-        return sum(table.evict(now_s) for table in self.all)
+        tables = self.all
+        for table in tables:
+            table.check_expiry(now_s)
+        return sum(table.evict(now_s, force=True) for table in tables)
 
     def set_budgets(self, headroom_bytes: int | None) -> None:
-        """Let every table grow by at most this much, and never beyond its own budget; None = by any amount."""
+        """Limit the growth of every table to this many bytes, and to its own budget; None = to its own budget only."""
         for table in self.all:
-            own = table.spec.max_bytes
+            max_bytes = table.spec.max_bytes
             if headroom_bytes is None:
-                table._native.set_budget(own or 0)
+                table._native.set_budget(max_bytes or 0)
                 continue
             allowed = max(1, table.memory_bytes + headroom_bytes)
-            table._native.set_budget(allowed if own is None else min(own, allowed))
+            table._native.set_budget(allowed if max_bytes is None else min(max_bytes, allowed))
 
 
 def _all_rows(table: Table) -> tuple[Ids, Rows]:
-    lots = list(table.items())
-    ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in lots)])
-    return ids, np.concatenate([np.empty((0, table.dim), np.float32), *(rows for _, rows in lots)])
+    pages = list(table.items())
+    ids = np.concatenate([np.empty(0, np.int64), *(ids for ids, _ in pages)])
+    return ids, np.concatenate([np.empty((0, table.dim), np.float32), *(rows for _, rows in pages)])

@@ -1,6 +1,6 @@
-"""How the pulls and pushes of a store reach the servers: over gRPC, or over the native data plane. Same meaning.
+"""Transports of pulls and pushes: gRPC and the native data plane, with the same semantics.
 
-A transport is for servers as they were when it was made; after a restart of one of them another one is needed.
+A transport belongs to the instances of the servers at its creation; a restart of a server needs a new transport.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["DataPlaneTransport", "GrpcTransport", "Push", "TablePush", "Transpor
 
 @dataclass(frozen=True, slots=True)
 class TablePush:
-    """What goes to one table: unique ids, a gradient and a count for each, a rate for each slice."""
+    """Push to one table: unique ids, a gradient and a count per id, a rate per slice."""
 
     ids: Ids
     grads: Rows
@@ -37,32 +37,32 @@ class TablePush:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """One push of one client; applied once, however often it is sent."""
+    """One push of one client; servers apply it once, however often it is sent."""
 
     client: int
     sequence: int
     time_s: int
     step: int
     tables: Mapping[int, TablePush]
-    """By the number of the table."""
+    """By table number."""
 
 
 class Transport(Protocol):
-    """Tables go by number. What fails is a ``MonolithError``, whose ``retryable`` can be believed."""
+    """Sends pulls and pushes; tables are numbered. Failures are ``MonolithError`` with a reliable ``retryable``."""
 
     name: str
-    """For people: grpc or data_plane."""
+    """Display name: grpc or data_plane."""
 
     def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
         """Return one row per id, all or none."""
         ...
 
     def push(self, push: Push, timeout_s: float) -> None:
-        """Apply gradients at all servers; after an error, send the same one again."""
+        """Apply gradients at all servers; after an error, resend the same push."""
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close connections."""
         ...
 
 
@@ -82,23 +82,23 @@ class GrpcTransport:
     def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
         """Return one row per id, all or none."""
         divisions = {number: divide(keys, len(self._links)) for number, keys in ids.items()}
-        requests, wanted = {}, {}
+        requests, tables_of = {}, {}
         for server in range(len(self._links)):
             tables = [(number, one.parts[server]) for number, one in divisions.items() if len(one.parts[server])]
             if tables:
-                wanted[server] = tables
+                tables_of[server] = tables
                 requests[server] = self._request(server, encode_pull(tables), timeout_s)
-        answers = call_all(self._links, "FusedPull", requests, timeout_s)
+        responses = call_all(self._links, "FusedPull", requests, timeout_s)
         rows = {number: np.empty((len(keys), self._dims[number]), np.float32) for number, keys in ids.items()}
-        for server, tables in wanted.items():
+        for server, tables in tables_of.items():
             shapes = [(len(part), self._dims[number]) for number, part in tables]
-            found = decode_rows(answers[server].payload, shapes, half=self._half)
-            for (number, _), part in zip(tables, found, strict=True):
+            blocks = decode_rows(responses[server].payload, shapes, half=self._half)
+            for (number, _), part in zip(tables, blocks, strict=True):
                 rows[number][divisions[number].places[server]] = part
         return rows
 
     def push(self, push: Push, timeout_s: float) -> None:
-        """Apply gradients at all servers; one without any of the ids still learns the time and the step."""
+        """Apply gradients at all servers; a server without any of the ids still gets the time and the step."""
         divisions = {number: divide(table.ids, len(self._links)) for number, table in push.tables.items()}
         requests = {}
         for server in range(len(self._links)):
@@ -120,19 +120,19 @@ class GrpcTransport:
         )
 
     def close(self) -> None:
-        """Nothing to do: the links belong to the store."""
+        """Do nothing: the store owns the links."""
 
 
 class DataPlaneTransport:
     """Frames over Unix sockets or TCP; no Python on the path.
 
     Args:
-        greetings: What each server said, by index.
-        addresses: Where each of them listens.
-        names: The tables, by number.
+        greetings: Greeting of each server, by index.
+        addresses: Data-plane address of each server.
+        names: Names of the tables, by number.
         dims: Their columns.
-        half: Whether rows and gradients travel as float16.
-        timeout_s: For connecting.
+        half: Whether to send rows and gradients as float16.
+        timeout_s: Timeout of connecting.
     """
 
     name = "data_plane"
@@ -176,7 +176,7 @@ class DataPlaneTransport:
         return rows
 
     def push(self, push: Push, timeout_s: float) -> None:
-        """Apply gradients at all servers; one without any of the ids still learns the time and the step."""
+        """Apply gradients at all servers; a server without any of the ids still gets the time and the step."""
         tables = [push.tables.get(number) for number in range(len(self._dims))]
         self._fan_out.push(
             [None if table is None else table.ids for table in tables],
@@ -198,7 +198,7 @@ class DataPlaneTransport:
 
 
 def data_plane_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
-    """Return one address per server, a Unix socket of this machine where there is one; None when one offers nothing."""
+    """Return one address per server, preferring a local Unix socket; None if a server offers no data plane."""
     chosen = []
     for greeting in greetings:
         local = [one for one in greeting.data_plane if one.startswith("unix:") and os.path.exists(one[5:])]
@@ -211,5 +211,5 @@ def data_plane_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
 
 def _milliseconds(timeout_s: float) -> int:
     if timeout_s <= 0:
-        raise RpcTimeout("no time is left for the call")
+        raise RpcTimeout("the deadline passed before the call was sent")
     return max(1, min(int(timeout_s * 1000), (1 << 31) - 1))

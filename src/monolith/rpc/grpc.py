@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 from typing_extensions import override
 
 from monolith.core.errors import ClusterError, ConfigError, MonolithError, RpcTimeout, ShardUnavailable
-from monolith.rpc.security import Security
+from monolith.rpc.security import Security, warn_if_exposed
 from monolith.rpc.status import code_of, error_class, error_name, text_of
 
 try:
@@ -105,6 +105,7 @@ def open_channel(address: str, security: Security, max_message_bytes: int) -> gr
         ("grpc.initial_reconnect_backoff_ms", 100),
         ("grpc.max_reconnect_backoff_ms", 1000),
     ]
+    warn_if_exposed(address, security, "channel")
     if not security.is_encrypted:
         channel = grpc.insecure_channel(address, options=options)
     else:
@@ -210,6 +211,7 @@ def bind(server: grpc.Server, address: str, security: Security) -> int:
         ClusterError: The port is taken, or the machine lacks the interface.
         ConfigError: The certificate is invalid.
     """
+    warn_if_exposed(address, security, "server")
     try:
         if security.is_encrypted:
             return server.add_secure_port(address, _server_credentials(security))

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import ipaddress
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["Security", "read_token"]
+__all__ = ["Security", "read_token", "warn_if_exposed"]
+
+logger = logging.getLogger(__name__)
+
+_READABLE_BY_OTHERS = 0o004
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +65,8 @@ class Security:
         path = getattr(self, field)
         if path is None:
             return None
+        if field == "key_file":
+            _warn_if_readable(Path(path), "Security.key_file")
         try:
             return Path(path).read_bytes()
         except OSError as error:
@@ -76,6 +85,7 @@ def read_token(file: str | Path | None, setting: str) -> str:
     """
     if file is None:
         return ""
+    _warn_if_readable(Path(file), setting)
     try:
         token = Path(file).read_text().strip()
     except OSError as error:
@@ -83,3 +93,43 @@ def read_token(file: str | Path | None, setting: str) -> str:
     if not token:
         raise ConfigError(f"{setting} is {str(file)!r}, which is empty; write the token into it, or leave it out")
     return token
+
+
+def warn_if_exposed(address: str, security: Security, end: Literal["channel", "server"]) -> None:
+    """Log a warning, once per address, if a connection beyond this machine is not protected.
+
+    A token without TLS can be read on the way; a server without both serves every caller.
+
+    Args:
+        address: ``host:port``, or the path of a Unix socket.
+        security: Settings of this end.
+        end: Which end of the connection this process is.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    if security.is_encrypted or address.startswith("unix:") or _is_loopback(host):
+        return
+    if security.token:
+        _warn_once("bearer token sent without TLS, use TLS too address=%s", address)
+    elif end == "server":
+        _warn_once("server reachable without token and TLS, use both address=%s", address)
+
+
+@functools.lru_cache(maxsize=1024)
+def _warn_once(message: str, *arguments: str) -> None:
+    logger.warning(message, *arguments)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _warn_if_readable(path: Path, setting: str) -> None:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return  # reading it reports the error
+    if mode & _READABLE_BY_OTHERS:
+        _warn_once("secret readable by all users, run chmod o-r setting=%s path=%s", setting, str(path))

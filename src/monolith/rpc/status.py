@@ -106,7 +106,7 @@ def error_name(error: errors.MonolithError) -> str:
 
 
 def error_class(name: str) -> type[errors.MonolithError] | None:
-    """Return the error class with this name; None if there is none.
+    """Return the error class with this name; None for an unknown name.
 
     >>> error_class("SchemaMismatch").__name__, error_class("KeyError")
     ('SchemaMismatch', None)

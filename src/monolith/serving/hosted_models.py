@@ -26,7 +26,7 @@ from pathlib import Path
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
-from monolith.core.pace import unhurried
+from monolith.core.throttle import throttled
 from monolith.rpc.status import code_of, text_of
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
@@ -292,7 +292,7 @@ class HostedModels:
     def _pace(self) -> contextlib.AbstractContextManager[None]:
         """Say how fast to load or close a version: without a rest while nothing is served."""
         is_alone = not any(model.serving for model in self._models.values())
-        return contextlib.nullcontext() if is_alone else unhurried(self._clock)
+        return contextlib.nullcontext() if is_alone else throttled(self._clock)
 
     def _note_failure(self, model: _Model, version: int, path: Path, stamp: int, error: Exception) -> None:
         del model.loading[version]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from monolith.artifacts.export_manifest import read_export_manifest
 from monolith.core.errors import ConfigError
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 from monolith.serving.remote_calls import RemoteCalls
 from monolith.serving.remote_dense import RemoteDense
 from monolith.serving.remote_rows import RemoteRows
@@ -29,7 +29,7 @@ def servable_loader(
 
     def load(folder: Path) -> Servable:
         manifest = read_export_manifest(folder)
-        rest()
+        yield_gil()
         if manifest.sub_model != "entry":
             return Servable.load(folder, threads=threads, in_memory=in_memory, manifest=manifest)
         if calls is None:

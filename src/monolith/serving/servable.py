@@ -34,7 +34,7 @@ from monolith.artifacts.export_warmup import decode_warmup
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
 from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 from monolith.data import Batch
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
@@ -95,7 +95,7 @@ class Servable:
         source = tables if rows is None else rows
         if manifest.declaration is not None and source is not None:
             declaration = _declaration(json.dumps(manifest.declaration))
-            rest()
+            yield_gil()
             self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
             self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
@@ -133,11 +133,11 @@ class Servable:
         manifest = manifest or read_export_manifest(path)
         every = {file.name for file in manifest.files}
         verify_files(path, manifest, size_only=() if verify == "checksums" else every)
-        rest()
+        yield_gil()
         tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
             dense = _open_program(path, manifest.dense, threads)
-            rest()
+            yield_gil()
         if manifest.declaration is not None:
             _check_parts(path, tables, rows, dense)
         return cls(path, manifest, tables, rows, dense)
@@ -521,10 +521,10 @@ class Servable:
         count = 0
         for log in read_tfrecords(self.folder / WARMUP):
             request = decode_warmup(log)
-            rest()
+            yield_gil()
             kind: Any = RECORD_INPUTS[request.input]
             self.predict(list(request.records), kind, request.signature, request.output_filter or None)
-            rest()
+            yield_gil()
             count += 1
         return count
 
@@ -542,10 +542,10 @@ class Servable:
             self.tables = self._calls = self._embedder = self._dense = None
             self._states.close()
             self._history = RowHistory()
-        rest()
+        yield_gil()
         while tables:  # one by one: to unmap them all takes a while, in which nothing else in Python can run
             tables.pop()
-            rest()
+            yield_gil()
 
     def _check_open(self) -> None:
         if self._is_closed:

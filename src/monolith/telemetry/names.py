@@ -55,10 +55,12 @@ __all__ = [
     "SYNC_PUBLISH_TO_SERVABLE_SECONDS",
     "SYNC_SEQUENCE",
     "TABLE_BYTES",
+    "TABLE_CLOCK_SECONDS",
     "TABLE_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
+    "TRAIN_EVENT_TIMES_CLAMPED_TOTAL",
     "TRAIN_EVENT_TIME_SECONDS",
     "TRAIN_HEAD",
     "TRAIN_IDS_TOTAL",
@@ -108,6 +110,12 @@ TABLE_BYTES = Metric(
     help="Memory that the table holds, index and free rows included.",
     labels=("table",),
 )
+TABLE_CLOCK_SECONDS = Metric(
+    name="monolith_table_clock_seconds",
+    kind="gauge",
+    help="Event clock of the table, unix seconds; rows expire by it.",
+    labels=("table",),
+)
 TABLE_EVICTED_ROWS_TOTAL = Metric(
     name="monolith_table_evicted_rows_total",
     kind="counter",
@@ -117,7 +125,7 @@ TABLE_EVICTED_ROWS_TOTAL = Metric(
 TABLE_NOT_ADMITTED_IDS_TOTAL = Metric(
     name="monolith_table_not_admitted_ids_total",
     kind="counter",
-    help="Absent ids that an update named too rarely to be given a row.",
+    help="Ids without a row that occurred too rarely to get one.",
     labels=("table",),
 )
 TABLE_NONFINITE_GRADIENTS_TOTAL = Metric(
@@ -129,7 +137,7 @@ TABLE_NONFINITE_GRADIENTS_TOTAL = Metric(
 TRAIN_STEP = Metric(
     name="monolith_train_step",
     kind="gauge",
-    help="Steps that the model has learnt from, over all its runs.",
+    help="Steps of the model over all its runs.",
 )
 TRAIN_STEPS_TOTAL = Metric(
     name="monolith_train_steps_total",
@@ -139,12 +147,12 @@ TRAIN_STEPS_TOTAL = Metric(
 TRAIN_SAMPLES_TOTAL = Metric(
     name="monolith_train_samples_total",
     kind="counter",
-    help="Rows of all batches that this process has learnt from.",
+    help="Rows of all batches that this process has trained on.",
 )
 TRAIN_IDS_TOTAL = Metric(
     name="monolith_train_ids_total",
     kind="counter",
-    help="Occurrences of ids in all batches that this process has learnt from.",
+    help="Occurrences of ids in all batches that this process has trained on.",
 )
 TRAIN_LOSS = Metric(
     name="monolith_train_loss",
@@ -154,7 +162,7 @@ TRAIN_LOSS = Metric(
 TRAIN_HEAD = Metric(
     name="monolith_train_head",
     kind="gauge",
-    help="A quality metric of a head, such as auc or log_loss, over the last window of steps, scored before learning.",
+    help="A quality metric of a head, such as auc or log_loss, over the last window, scored before the update.",
     labels=("head", "metric"),
 )
 TRAIN_STEP_SECONDS = Metric(
@@ -163,49 +171,54 @@ TRAIN_STEP_SECONDS = Metric(
     help="From the end of one step to the end of the next.",
     bounds_us=_STEP_BOUNDS_US,
 )
+TRAIN_EVENT_TIMES_CLAMPED_TOTAL = Metric(
+    name="monolith_train_event_times_clamped_total",
+    kind="counter",
+    help="Records whose event time was further ahead of the clock than max_event_ahead_s.",
+)
 TRAIN_EVENT_TIME_SECONDS = Metric(
     name="monolith_train_event_time_seconds",
     kind="gauge",
-    help="Unix time of the newest event that was learnt from.",
+    help="Unix time of the newest event that this process has trained on.",
 )
 CHECKPOINT_AGE_SECONDS = Metric(
     name="monolith_checkpoint_age_seconds",
     kind="gauge",
-    help="Time since a checkpoint of this run became safe; since the run's start before the first.",
+    help="Time since a checkpoint of this run became durable; since the start of the run before the first.",
 )
 RETRY_FAILURES_TOTAL = Metric(
     name="monolith_retry_failures_total",
     kind="counter",
-    help="Failed attempts of calls that are retried, by what was called.",
+    help="Failed attempts of retried calls, by operation.",
     labels=("call",),
 )
 KAFKA_LAG_RECORDS = Metric(
     name="monolith_kafka_lag_records",
     kind="gauge",
-    help="Messages between what a Kafka source has handed out and the end of the partition.",
+    help="Messages between the position of a Kafka source and the end of the partition.",
     labels=("topic", "partition"),
 )
 KAFKA_RECORDS_TOTAL = Metric(
     name="monolith_kafka_records_total",
     kind="counter",
-    help="Records that a Kafka source has handed out.",
+    help="Records that a Kafka source has delivered.",
     labels=("topic",),
 )
 KAFKA_ERRORS_TOTAL = Metric(
     name="monolith_kafka_errors_total",
     kind="counter",
-    help="What went wrong in a Kafka source: broker, outage, commit or corrupt.",
+    help="Errors of a Kafka source by kind: broker, outage, commit or corrupt.",
     labels=("kind",),
 )
 PS_UP = Metric(
     name="monolith_ps_up",
     kind="gauge",
-    help="1 while the parameter server is healthy or degraded, 0 while it is not.",
+    help="1 while the parameter server is healthy or degraded, else 0.",
 )
 PS_CALL_SECONDS = Metric(
     name="monolith_ps_call_seconds",
     kind="histogram",
-    help="Time that the parameter server takes for a call; pull and push over any transport, the others over gRPC.",
+    help="Duration of a call at the parameter server; pull and push over any transport, other calls over gRPC.",
     labels=("call",),
 )
 PS_CALL_ERRORS_TOTAL = Metric(
@@ -223,12 +236,12 @@ PS_IDS_TOTAL = Metric(
 PS_REPEATED_PUSHES_TOTAL = Metric(
     name="monolith_ps_repeated_pushes_total",
     kind="counter",
-    help="Pushes that came again after they were applied, and were not applied twice.",
+    help="Repeated pushes, which the server has not applied twice.",
 )
 PS_LATE_CALLS_TOTAL = Metric(
     name="monolith_ps_late_calls_total",
     kind="counter",
-    help="Calls whose deadline had passed before their turn came.",
+    help="Calls whose deadline passed before they started.",
 )
 PS_CLIENTS = Metric(
     name="monolith_ps_clients",
@@ -243,28 +256,28 @@ PS_DELTA_SEQUENCE = Metric(
 PS_DELTA_AGE_SECONDS = Metric(
     name="monolith_ps_delta_age_seconds",
     kind="gauge",
-    help="Seconds since everything that the parameter server had learnt was in its delta log.",
+    help="Seconds since the delta log contained all updates of the parameter server.",
 )
 PS_DELTA_FAILURES_TOTAL = Metric(
     name="monolith_ps_delta_failures_total",
     kind="counter",
-    help="Segments of the delta log that could not be written; their changes come with the next one.",
+    help="Failed writes of delta log segments; the next segment contains their updates.",
 )
 SERVING_UP = Metric(
     name="monolith_serving_up",
     kind="gauge",
-    help="1 while every configured model has a version that answers, 0 before that and while the server stops.",
+    help="1 while every configured model has an available version, else 0.",
 )
 SERVING_REQUEST_SECONDS = Metric(
     name="monolith_serving_request_seconds",
     kind="histogram",
-    help="From a request's arrival to its answer.",
+    help="Duration of a request from arrival to response.",
     labels=("model", "api"),
 )
 SERVING_REQUESTS_TOTAL = Metric(
     name="monolith_serving_requests_total",
     kind="counter",
-    help="Requests that were answered, by gRPC's status code; api is grpc or rest.",
+    help="Responses by gRPC status code; api is grpc or rest.",
     labels=("model", "api", "code"),
 )
 SERVING_ROWS_TOTAL = Metric(
@@ -275,17 +288,17 @@ SERVING_ROWS_TOTAL = Metric(
 SERVING_BATCHES_TOTAL = Metric(
     name="monolith_serving_batches_total",
     kind="counter",
-    help="Calls of models, each with the requests that were computed together.",
+    help="Calls of models; each computes a batch of requests.",
 )
 SERVING_BATCH_WAIT_SECONDS_TOTAL = Metric(
     name="monolith_serving_batch_wait_seconds_total",
     kind="counter",
-    help="Time that the first request of each batch has waited.",
+    help="Time that the first request of each batch waited.",
 )
 SERVING_QUEUED_ROWS = Metric(
     name="monolith_serving_queued_rows",
     kind="gauge",
-    help="Rows of requests that wait for a model's thread.",
+    help="Rows of requests in the queue of the models.",
 )
 SERVING_VERSION_STATE = Metric(
     name="monolith_serving_version_state",
@@ -296,115 +309,115 @@ SERVING_VERSION_STATE = Metric(
 SERVING_DEGRADED_TOTAL = Metric(
     name="monolith_serving_degraded_total",
     kind="counter",
-    help="Answers that were computed without some of their rows, which no server gave.",
+    help="Responses computed without some of their rows, which no server delivered.",
     labels=("model",),
 )
 SERVING_REMOTE_CALLS_TOTAL = Metric(
     name="monolith_serving_remote_calls_total",
     kind="counter",
-    help="Calls to servers of sub-models; dropped: another replica was faster, or the time was over.",
+    help="Calls to servers of sub-models; dropped: another replica was faster, or the deadline passed.",
     labels=("part", "outcome"),
 )
 SERVING_LOGGED_REQUESTS_TOTAL = Metric(
     name="monolith_serving_logged_requests_total",
     kind="counter",
-    help="Sampled requests, by whether they were written or dropped because the log was behind.",
+    help="Sampled requests: written, or dropped because the log was behind.",
     labels=("outcome",),
 )
 PUSH_ROWS_TOTAL = Metric(
     name="monolith_push_rows_total",
     kind="counter",
-    help="Rows that a model server has taken from this run.",
+    help="Rows that this run has pushed to a model server.",
     labels=("target",),
 )
 PUSH_FAILURES_TOTAL = Metric(
     name="monolith_push_failures_total",
     kind="counter",
-    help="Requests to a model server that failed; their rows were put back.",
+    help="Failed requests to a model server; their rows are sent again.",
     labels=("target",),
 )
 PUSH_WAITING_ROWS = Metric(
     name="monolith_push_waiting_rows",
     kind="gauge",
-    help="Rows that have changed and that a model server does not have yet.",
+    help="Changed rows that a model server lacks.",
     labels=("target",),
 )
 PUSH_LAG_SECONDS = Metric(
     name="monolith_push_lag_seconds",
     kind="gauge",
-    help="How long the oldest of these rows has been waiting; 0 when there is none.",
+    help="Age of the oldest changed row that a model server lacks; 0 without one.",
     labels=("target",),
 )
 CANARY_TRIALS_TOTAL = Metric(
     name="monolith_canary_trials_total",
     kind="counter",
-    help="Published states that were tried on a sample of requests, by how it ended: passed, refused, no_sample.",
+    help="Trials of published states on a sample of requests, by outcome: passed, refused, no_sample.",
     labels=("model", "outcome"),
 )
 CANARY_HELD = Metric(
     name="monolith_canary_held",
     kind="gauge",
-    help="1 while the last published state that was tried is not shown because it was refused.",
+    help="1 while the version withholds the last published state, which its trial refused.",
     labels=("model", "version"),
 )
 CANARY_MEASURE = Metric(
     name="monolith_canary_measure",
     kind="gauge",
-    help="What the last trial found: the worst of all outputs.",
+    help="Measure of the last trial: the worst of all outputs.",
     labels=("model", "version", "measure"),
 )
 CANARY_LIMIT = Metric(
     name="monolith_canary_limit",
     kind="gauge",
-    help="What a measure may be at most.",
+    help="Upper limit of a measure.",
     labels=("measure",),
 )
 CANARY_ROWS = Metric(
     name="monolith_canary_rows",
     kind="gauge",
-    help="Rows of the sample of requests that are kept for trials.",
+    help="Rows in the sample of requests for trials.",
     labels=("model",),
 )
 SYNC_CUT = Metric(
     name="monolith_sync_cut",
     kind="gauge",
-    help="Number of the published cut that a version shows; 0 while it shows what was exported.",
+    help="Number of the published cut that a version serves; 0 while it serves its export.",
     labels=("model", "version"),
 )
 SYNC_CUTS_BEHIND = Metric(
     name="monolith_sync_cuts_behind",
     kind="gauge",
-    help="Cuts that are published and that a version does not show yet.",
+    help="Published cuts that a version does not serve yet.",
     labels=("model", "version"),
 )
 SYNC_LAG_SECONDS = Metric(
     name="monolith_sync_lag_seconds",
     kind="gauge",
-    help="How long the newest published cut has been waiting for a version; 0 when it shows it.",
+    help="Age of the newest published cut that a version does not serve yet; 0 if it serves it.",
     labels=("model", "version"),
 )
 SYNC_SEQUENCE = Metric(
     name="monolith_sync_sequence",
     kind="gauge",
-    help="Segment of a shard's delta log that a version shows the state of.",
+    help="Segment of a shard's delta log up to which a version is current.",
     labels=("model", "version", "shard"),
 )
 SYNC_FAILURES_TOTAL = Metric(
     name="monolith_sync_failures_total",
     kind="counter",
-    help="Attempts to take a published cut that failed; the version stayed as it was.",
+    help="Failed attempts to apply a published cut; the version stayed as it was.",
     labels=("model", "version"),
 )
 SYNC_PUBLISH_TO_SERVABLE_SECONDS = Metric(
     name="monolith_sync_publish_to_servable_seconds",
     kind="histogram",
-    help="From the publishing of a cut to the moment a server can answer with it.",
+    help="Time from the publication of a cut until a server can answer with it.",
     labels=("model",),
 )
 EVENT_TO_SERVABLE_SECONDS = Metric(
     name="monolith_event_to_servable_seconds",
     kind="histogram",
-    help="From the time of an event to the moment a server can answer with what was learnt from it.",
+    help="Time from an event until a server can answer with its update.",
     labels=("model",),
 )
 

@@ -86,7 +86,7 @@ class Estimator:
         if not isinstance(self.model, Model):
             raise ConfigError(f"the model is {type(self.model).__name__}; give a monolith.Model, or what makes one")
         specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store: EmbeddingStore = _opened(store, specs)
+        self.store: EmbeddingStore = _opened(store, specs, force_expiry=self.config.force_expiry)
         gradients = self.config
         self._stepper = self._make_stepper(
             self.model.to(self.config.accelerator),
@@ -482,10 +482,13 @@ class Estimator:
 
 
 def _opened(
-    store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None, specs: Sequence[TableSpec]
+    store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None,
+    specs: Sequence[TableSpec],
+    *,
+    force_expiry: bool,
 ) -> EmbeddingStore:
     if store is None:
-        return MultiTable(specs)
+        return MultiTable(specs, force_expiry=force_expiry)
     return store if isinstance(store, EmbeddingStore) else store(specs)
 
 

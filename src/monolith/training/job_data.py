@@ -10,6 +10,8 @@ from monolith.core.errors import ConfigError
 from monolith.data import Dataset, Framing, Schema
 from monolith.data.records.detect import detect
 from monolith.data.sources.base import RecordKind
+from monolith.data.sources.kafka.client import read_settings
+from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.patterns import expand
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
@@ -69,9 +71,10 @@ def open_rows(
     if config.record != "auto":
         return data.files(record=config.record, framing=_framing(config), **options)
     found = detect(paths[0])
-    if found.record is None or found.framing is None:
-        raise ConfigError(f"{paths[0]}: {' '.join(found.evidence)}; give --record, and the framing by --sort-id etc.")
-    return data.files(record=found.record, framing=found.framing, **options)
+    framing = found.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
+    if found.record is None or framing is None:
+        raise ConfigError(f"{paths[0]}: {' '.join(found.evidence)}; give --record and --record-framing")
+    return data.files(record=found.record, framing=framing, **options)
 
 
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
@@ -90,8 +93,12 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         list(config.kafka_topics),
         config.kafka_group_id,
         record=_named_record(config),
-        framing=None,
+        start=parse_start(config.kafka_start),
+        framing=_framing(config, is_message=True),
         seed=seed,
+        poll_records=config.kafka_poll_records,
+        idle_end_s=config.kafka_idle_end_s,
+        config=None if config.kafka_config is None else read_settings(config.kafka_config),
     )
 
 
@@ -102,7 +109,15 @@ def _named_record(config: DataConfig) -> RecordKind:
     return config.record
 
 
-def _framing(config: DataConfig) -> Framing:
+def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:
+    """Return the framing of a file or of a Kafka message; without settings, a message is one bare record."""
+    if config.record_framing != "auto":
+        return Framing.parse(config.record_framing)
+    if not (config.kafka_dump or config.kafka_dump_prefix or config.lagrangex_header):
+        if is_message:
+            return Framing.bare()
+        if config.record == "tf_example":
+            return Framing.tfrecord()
     return Framing(
         sort_id=config.sort_id,
         kafka_dump=config.kafka_dump,

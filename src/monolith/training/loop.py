@@ -22,6 +22,7 @@ from monolith.features import Model
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
 from monolith.training.config import RunConfig
+from monolith.training.event_times import EventTimes
 from monolith.training.hooks import Hook, StepResult
 from monolith.training.metrics import RunMetrics
 from monolith.training.pipeline import Pipeline, Stepped
@@ -34,11 +35,18 @@ logger = logging.getLogger(__name__)
 _STEPS_WITHOUT_LABELS = 20
 
 
-def read_marked(dataset: Any) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
-    """Read batches, each with what gives the place behind it; plain lists of batches have no places."""
+def read_marked(
+    dataset: Any, change: Callable[[Batch], Batch] = lambda batch: batch
+) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
+    """Read batches, each with what gives the place behind it; plain lists of batches have no places.
+
+    Args:
+        dataset: The batches.
+        change: Applied to every batch.
+    """
     mark = getattr(dataset, "mark", lambda: lambda: None)
     for batch in dataset:
-        yield batch, mark()
+        yield change(batch), mark()
 
 
 class TrainingRun:
@@ -70,7 +78,8 @@ class TrainingRun:
         self._is_resumed = is_resumed
         self._has_labels = False
         self._started: list[Hook] = []
-        self._batches = read_marked(dataset)
+        self._event_times = EventTimes(config.max_event_ahead_s, clock)
+        self._batches = read_marked(dataset, self._event_times.bound)
         self._pipeline = Pipeline(
             stepper,
             self._batches,
@@ -122,6 +131,11 @@ class TrainingRun:
     def clock(self) -> Clock:
         """The run's clock."""
         return self._clock
+
+    @property
+    def clamped_event_times(self) -> int:
+        """Records whose event time was further ahead than ``max_event_ahead_s``."""
+        return self._event_times.clamped
 
     @property
     def is_paused(self) -> bool:

@@ -46,7 +46,7 @@ def train(tables: MultiTable, ids: list[int], *, seed: int = 0, time_s: int = DA
 
 def rows_of(table: Table) -> dict[int, tuple[int, bytes]]:
     """Everything a table keeps per id, to the last bit."""
-    ids = np.sort(np.concatenate([table._native.shard_ids(part) for part in range(table._native.shards)]))
+    ids = np.sort(np.concatenate([table._native.part_ids(part) for part in range(table._native.parts)]))
     found, times, rows = table._native.raw_rows(ids)
     return {int(fid): (int(time), row.tobytes()) for fid, time, row in zip(found, times, rows, strict=True)}
 
@@ -193,11 +193,11 @@ def test_a_segment_tells_changed_rows_from_removed_ones(folder: Path, clock: Fak
         writer.write()
         train(tables, [4, 5], time_s=9 * DAY)
         tables["user"].delete([1])
-        tables["item"].evict()
+        tables["item"].evict(9 * DAY)
         writer.write()
     user, item = (DeltaReader(folder).segments()[-1].tables[name] for name in ("user", "item"))
     assert (user.upserts, user.tombstones, user.is_complete) == (2, 1, False)
-    assert (item.upserts, item.tombstones, item.newest_event_s) == (2, 3, 9 * DAY)
+    assert (item.upserts, item.tombstones, item.newest_event_s) == (2, 3, 2 * DAY)
 
 
 def test_thousands_of_rows_take_several_blocks(folder: Path, clock: FakeClock) -> None:
@@ -552,7 +552,7 @@ def test_a_serving_log_is_smaller_and_cannot_be_trained_from(folder: Path, clock
             writer.write()
         sizes[flavour] = DeltaReader(tmp_path / flavour).segments()[0].bytes
     assert sizes["serving"] < 0.6 * sizes["durable"]
-    with pytest.raises(SchemaMismatch, match="is of the serving flavour, which no training can go on from"):
+    with pytest.raises(SchemaMismatch, match="is of the serving flavour"):
         DeltaReader(tmp_path / "serving").replay(made())
     with pytest.raises(ConfigError, match="is a serving table: it has no optimizer state; write its log with flavour"):
         DeltaWriter(folder, (0, 1), serving(made()), clock=clock)

@@ -34,14 +34,14 @@ def control(*arguments: object) -> str:
     return result.stdout
 
 
-def test_a_training_is_held_saved_and_let_go(run: FakeRun) -> None:
-    assert control("status", run.model_dir).startswith("the training runs; step ")
-    assert "will stand still" in control("stop", run.model_dir)
+def test_a_training_is_paused_saved_and_resumed(run: FakeRun) -> None:
+    assert control("status", run.model_dir).startswith("training runs; step ")
+    assert "pauses after" in control("stop", run.model_dir)
     run.wait(lambda: run.is_paused)
-    assert control("blocked", run.model_dir) == "blocked: worker 0; not blocked: nobody\n"
-    assert control("save", run.model_dir) == f"a checkpoint is safe; step {run.step:,}\n"
+    assert control("blocked", run.model_dir) == "blocked: worker 0; not blocked: no worker\n"
+    assert control("save", run.model_dir) == f"checkpoint saved; step {run.step:,}\n"
     assert run.saved == [(run.step, "controller")]
-    assert "goes on" in control("resume", run.model_dir)
+    assert "resumed" in control("resume", run.model_dir)
     run.wait(lambda: not run.is_paused)
 
 

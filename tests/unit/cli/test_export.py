@@ -84,7 +84,7 @@ def test_inspect_finds_damage(base: Path) -> None:
 
 
 def test_inspect_says_where_there_is_no_export(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no export"):
+    with pytest.raises(ArtifactError, match="contains no export"):
         run("inspect", "export", str(tmp_path))
 
 
@@ -95,7 +95,7 @@ def test_inspect_says_where_there_is_no_export(tmp_path: Path) -> None:
         (["--format", "savedmodel"], "monolith, onnx"),
         (["--quantize-bits", "4"], "give 8 or 16"),
         (["--shards", "2"], "distributed"),
-        (["--task", "deepfm", "--task-options", "{"], "no JSON"),
+        (["--task", "deepfm", "--task-options", "{"], "expected JSON"),
         (["--task", "deepfm", "--task-options", "[]"], "JSON object"),
         ([], "nothing says which model"),
     ],

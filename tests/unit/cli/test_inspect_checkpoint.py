@@ -49,7 +49,7 @@ def test_a_run_shows_all_its_checkpoints(run_folder: Path) -> None:
 
 def test_one_checkpoint_shows_its_files(run_folder: Path) -> None:
     out = inspect(run_folder / "checkpoints/step-000000200", "--verify")
-    assert "1 checkpoint, every checksum holds" in out
+    assert "1 checkpoint, all checksums match" in out
     assert "dense.safetensors  2 kB, crc32c " in out
 
 
@@ -66,8 +66,8 @@ def test_a_terminal_gets_a_table(
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     inspect_checkpoint.checkpoint(run_folder, verify=True)
-    out = capsys.readouterr().out
-    assert "every checksum holds" in out
+    out = " ".join(capsys.readouterr().out.split())  # the width of the path moves line breaks
+    assert "checksums match" in out
     assert "exempt" in out
     assert "whole" in out
 
@@ -92,7 +92,7 @@ def test_a_newest_one_without_a_manifest_is_refused(run_folder: Path) -> None:
 
 
 def test_a_folder_without_checkpoints_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointMissing, match="model_dir"):
+    with pytest.raises(CheckpointMissing, match="contains no checkpoint"):
         inspect(tmp_path)
 
 

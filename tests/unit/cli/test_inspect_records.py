@@ -113,7 +113,7 @@ def test_files_that_hold_no_records_get_a_clear_answer(tmp_path: Path) -> None:
     (tmp_path / "empty").touch()
     assert "empty: nothing known, 0 bytes" in run(tmp_path / "empty")
     for wrong in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ConfigError, match="is no file"):
+        with pytest.raises(ConfigError, match="expected a file"):
             run(wrong)
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from monolith.cli._serve_options import BatchingOptions, MonitoringOptions, NetworkOptions
 from monolith.cli._serve_security import SecurityOptions
 from monolith.cli.main import app
-from monolith.cli.serve import _lasting
+from monolith.cli.serve import _freeze_after_first
 from monolith.core.errors import ConfigError
 from monolith.serving import BatchSettings
 
@@ -20,11 +20,11 @@ from monolith.serving import BatchSettings
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("x", "--canary", "--canary-record-kind", "csv"), "--canary-record-kind is 'csv'; give one of instance"),
+        (("x", "--canary", "--canary-record-kind", "csv"), "--canary-record-kind is 'csv'"),
         (("x", "--canary-records", "absent.pb"), "canary_records is 'absent.pb', which cannot be read"),
         (("x", "--canary", "--canary-max-nan-rate", "-1"), "limit of nan_rate is -1.0; give 0 or more"),
-        ((), "give either the folder"),
-        (("x", "--model_config_file=y"), "give either the folder"),
+        ((), "BASE_PATH"),
+        (("x", "--model_config_file=y"), "BASE_PATH"),
         (("--model_config_file=/nowhere/models.conf",), "/nowhere/models.conf"),
         (("x", "--enable_batching=perhaps"), "true or false"),
         (("x", "--grpc_channel_arguments=abc"), "name=value"),
@@ -38,7 +38,7 @@ from monolith.serving import BatchSettings
         (("x", "--remote=ps_0=a:1", "--remote-cert=c"), "cert_file is given without key_file"),
         (("x", "--remote=ps_0=a:1", "--remote-ca=absent.pem"), "ca_file is 'absent.pem', which cannot be read"),
         (("x", "--remote=ps_0=a:1", "--remote-file=y"), "--remote and --remote-file"),
-        (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1 without --disc"),
+        (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1"),
     ],
 )
 def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], said: str) -> None:
@@ -92,7 +92,7 @@ def test_the_help_has_a_panel_for_each_group() -> None:
 def test_the_collector_passes_over_what_the_first_load_left_and_nothing_later() -> None:
     gc.unfreeze()
     loaded: list[Any] = []
-    load = _lasting(lambda folder: loaded.append([[] for _ in range(1000)]) or loaded[-1])
+    load = _freeze_after_first(lambda folder: loaded.append([[] for _ in range(1000)]) or loaded[-1])
     try:
         assert load(Path("1")) is loaded[0]
         frozen = gc.get_freeze_count()

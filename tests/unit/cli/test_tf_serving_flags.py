@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from monolith.cli._tf_serving_flags import translated
+from monolith.cli._tf_serving_flags import translate
 from monolith.core.errors import ConfigError
 
 
@@ -33,12 +33,12 @@ from monolith.core.errors import ConfigError
     ],
 )
 def test_a_flag_of_theirs_is_one_of_ours(given: list[str], expected: list[str]) -> None:
-    assert translated(given) == (expected, [])
+    assert translate(given) == (expected, [])
 
 
 def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
     given = ["--tensorflow_session_parallelism=4", "--archon_port=7", "--platform_config_file", "p.cfg", "--port=1"]
-    ours, ignored = translated(given)
+    ours, ignored = translate(given)
     assert ours == ["--port=1"]
     assert ignored == ["--tensorflow_session_parallelism", "--archon_port", "--platform_config_file"]
 
@@ -46,4 +46,4 @@ def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
 @pytest.mark.parametrize("given", ["--enable_batching=maybe", "--rest_api_timeout_in_ms=soon"])
 def test_a_value_that_is_none_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=given.partition("=")[2]):
-        translated([given])
+        translate([given])

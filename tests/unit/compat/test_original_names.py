@@ -1,4 +1,4 @@
-"""The names of the original resolve where users know them, and the mixin declares what the product's names declare."""
+"""The names of the original resolve where users know them, and ``OriginalNames`` declares the same as ``Model``."""
 
 from __future__ import annotations
 

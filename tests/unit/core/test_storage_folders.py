@@ -40,3 +40,12 @@ def test_a_removed_file_is_gone_and_a_missing_one_is_an_error(root: str) -> None
     assert storage.walk_files(root) == []
     with pytest.raises(FileNotFoundError):
         storage.remove_file(f"{root}/a")
+
+
+def test_names_directly_in_a_folder_are_listed(root: str) -> None:
+    assert storage.list_names(root) == []
+    storage.make_folder(f"{root}/in")
+    write(f"{root}/in/a", b"x")
+    write(f"{root}/z", b"x")
+    assert storage.list_names(root) == ["in", "z"]
+    assert storage.list_names(f"{root}/z") == []

@@ -40,7 +40,7 @@ def test_a_seed_gives_the_same_rows_every_time_and_another_seed_others(clicks: C
     assert not np.allclose(clicks.click_probability, other.click_probability)
 
 
-def test_clicks_and_likes_come_as_often_as_their_probabilities_say(clicks: Clicks) -> None:
+def test_clicks_and_likes_are_as_frequent_as_their_probabilities(clicks: Clicks) -> None:
     for label, chance in ((clicks.click, clicks.click_probability), (clicks.like, clicks.like_probability)):
         for low, high in ((0.0, 0.2), (0.2, 0.5), (0.5, 1.0)):
             inside = (chance >= low) & (chance < high)
@@ -60,7 +60,7 @@ def test_popular_items_are_shown_far_more_often_than_others(clicks: Clicks) -> N
     assert shown[0] > 5 * np.median(shown)
 
 
-def test_a_history_is_what_the_user_clicked_before_oldest_first(clicks: Clicks) -> None:
+def test_a_history_holds_the_earlier_clicks_of_the_user_oldest_first(clicks: Clicks) -> None:
     seen: dict[int, list[int]] = {}
     for row in range(2_000):
         user, history = int(clicks.user_id[row]), history_of(clicks, row)
@@ -75,7 +75,7 @@ def test_users_of_one_gender_and_items_of_one_category_keep_them(clicks: Clicks)
     assert len(np.unique(np.stack([clicks.item_id, clicks.category]), axis=1).T) == len(np.unique(clicks.item_id))
 
 
-def test_what_is_liked_drifts_with_time_and_stands_still_without_drift() -> None:
+def test_tastes_drift_with_time_and_stay_constant_without_drift() -> None:
     def mean_chances(clicks: Clicks) -> np.ndarray:
         pair = clicks.user_id * 10 + clicks.item_id - 11
         return np.bincount(pair, clicks.click_probability, 200) / np.bincount(pair, minlength=200)
@@ -156,7 +156,7 @@ def test_a_wrong_setting_of_the_world_is_named(settings: dict[str, float], named
 
 
 def test_no_rows_and_a_time_before_the_world_are_refused(world: World) -> None:
-    with pytest.raises(ConfigError, match="clicks are 0"):
+    with pytest.raises(ConfigError, match="n is 0"):
         world.clicks(0)
     with pytest.raises(ConfigError, match="begins at 1700000000"):
         world.clicks(1, 5)

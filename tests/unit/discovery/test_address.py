@@ -40,8 +40,8 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
         ("host:-1", "give host:port"),
         ("host:65536", "from 0 to 65535"),
         ("::1:80", "in brackets"),
-        ("[::1:80", "no IPv6 address"),
-        ("[host]:80", "no IPv6 address"),
+        ("[::1:80", "expected an IPv6 address"),
+        ("[host]:80", "expected an IPv6 address"),
         ("http://host:80", "in brackets|without blanks"),
         ("a b:80", "without blanks"),
         ("user@host:80", "without blanks"),
@@ -53,7 +53,7 @@ def test_a_wrong_address_names_itself_and_the_remedy(address: str, why: str) -> 
     assert repr(address) in str(caught.value)
 
 
-def test_brackets_are_no_part_of_a_host() -> None:
+def test_brackets_are_stripped_from_a_host() -> None:
     assert checked_host("[fd00::1]") == "fd00::1"
 
 
@@ -73,7 +73,7 @@ def resolved(name: str, family: socket.AddressFamily) -> str:
         ({"MY_HOST_IPV6": "fd00::1", "MY_HOST_IP": "10.0.0.9"}, "box/AF_UNSPEC"),
     ],
 )
-def test_the_environment_says_who_this_machine_is(environment: dict[str, str], host: str) -> None:
+def test_the_environment_names_the_host_of_this_machine(environment: dict[str, str], host: str) -> None:
     assert advertised_host(environment, host_name=lambda: "box", resolve=resolved) == host
 
 
@@ -82,7 +82,7 @@ def test_a_wrong_variable_is_named() -> None:
         advertised_host({"YARN_INET_ADDR": "a b"})
 
 
-def test_a_machine_that_cannot_be_resolved_is_told_what_to_set() -> None:
+def test_an_unresolvable_machine_name_raises_with_a_remedy() -> None:
     def fail(name: str, family: socket.AddressFamily) -> str:
         raise socket.gaierror("no such name")
 

@@ -93,4 +93,4 @@ def test_closing_leaves_the_store_even_where_nothing_can_be_withdrawn(caplog: py
     store.withdrawal = ConnectionFailed("away")
     store.close()
     assert store.shuts == 1
-    assert "could not withdraw a service at close id=ps-0 error=away" in caplog.text
+    assert "deregistration failed id=ps-0 error=away" in caplog.text

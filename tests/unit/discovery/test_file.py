@@ -20,12 +20,12 @@ def test_files_of_others_are_read_and_strange_ones_are_not(tmp_path: Path, caplo
         (tmp_path / "ps" / name).write_text(content)
     (tmp_path / "ps" / "4").write_bytes(b"\xff:1")
     assert [(one.index, one.address) for one in opened(tmp_path).query("ps")] == [(0, "h:1")]
-    assert "no address in a file of discovery" in caplog.text
+    assert "invalid address in discovery file" in caplog.text
 
 
 def test_a_folder_that_cannot_be_made_is_a_failed_connection(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConnectionFailed, match=r"Connection failed: folder .*/file/job cannot be made"):
+    with pytest.raises(ConnectionFailed, match=r"Connection failed: folder .*/file/job cannot be created"):
         FileDiscovery(tmp_path / "file" / "job").connect()
 
 

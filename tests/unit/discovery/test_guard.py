@@ -23,7 +23,7 @@ class Counted(MemoryDiscovery):
         super().close()
 
 
-def test_the_guard_closes_once_however_often_it_is_told() -> None:
+def test_the_guard_closes_once_however_often_close_is_called() -> None:
     inner = Counted()
     with DiscoveryGuard(inner) as guard:
         assert isinstance(guard, Discovery)
@@ -48,7 +48,7 @@ def test_a_connection_that_fails_is_closed() -> None:
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["a job of one process", "after close"])
-def test_without_a_backend_every_call_says_so(is_closed: bool) -> None:
+def test_without_a_backend_every_call_raises(is_closed: bool) -> None:
     guard = DiscoveryGuard(Counted() if is_closed else None)
     if is_closed:
         guard.close()

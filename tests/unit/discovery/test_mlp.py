@@ -76,13 +76,13 @@ def test_a_deregistered_service_is_hidden_until_it_registers() -> None:
 @pytest.mark.parametrize(
     ("service", "message"),
     [
-        (own(host="10.9.9.9"), "host of ps-0 is '10.9.9.9', but .* says 10.0.0.1 or node-1"),
-        (own(port=9), "port of ps-0 is 9, but MLP_PORT says 2222"),
+        (own(host="10.9.9.9"), "host of ps-0 is '10.9.9.9', expected .* 10.0.0.1 or node-1"),
+        (own(port=9), "port of ps-0 is 9, expected MLP_PORT 2222"),
         (own(index=1), "this process is ps 0"),
         (own(service_type="worker"), "this process is ps 0"),
     ],
 )
-def test_only_what_the_environment_says_can_be_registered(service: ServiceInfo, message: str) -> None:
+def test_only_the_process_of_the_environment_can_be_registered(service: ServiceInfo, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         opened(PS_0).register(service)
 

@@ -56,7 +56,7 @@ def test_one_process_needs_none() -> None:
         ({"discovery_type": "consul", "job": "j", "consul_server": "h:x"}, "Consul connect invalid address: 'h:x'"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(settings: dict[str, str], message: str) -> None:
+def test_a_missing_or_invalid_setting_is_named(settings: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         open_discovery(DiscoverySettings(**settings), {})  # type: ignore[arg-type]
 

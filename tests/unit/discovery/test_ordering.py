@@ -11,9 +11,7 @@ from monolith.discovery import Ordering, OrderingIssue, ServiceInfo, order_serve
 
 
 @given(st.integers(1, 20), st.integers(0, 5), st.randoms(use_true_random=False))
-def test_the_order_is_that_of_the_indexes_whatever_the_order_found(
-    count: int, spare: int, chance: random.Random
-) -> None:
+def test_servers_are_ordered_by_index_in_any_input_order(count: int, spare: int, chance: random.Random) -> None:
     services = [ServiceInfo(service_type="ps", index=n, host=f"h{n}", port=1) for n in range(count + spare)]
     chance.shuffle(services)
     assert order_servers(services, count) == Ordering(addresses=tuple(f"h{n}:1" for n in range(count)))

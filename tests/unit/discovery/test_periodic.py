@@ -22,7 +22,7 @@ def test_it_calls_when_woken_and_not_before() -> None:
     assert calls.empty()
 
 
-def test_a_failure_is_said_once_and_tried_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_logged_once_and_retried(caplog: pytest.LogCaptureFixture) -> None:
     calls: queue.Queue[int] = queue.Queue()
 
     def fail() -> None:

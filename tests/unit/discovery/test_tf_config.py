@@ -26,7 +26,7 @@ def test_registering_changes_nothing() -> None:
     assert [one.address for one in discovery.query("ps")] == ["a:1", "b:2"]
 
 
-def test_a_watch_tells_what_there_is() -> None:
+def test_a_watch_reports_the_listed_services() -> None:
     events: list[Event] = []
     with opened(CLUSTER, {"type": "ps", "index": 0}).watch("ps", events.append):
         assert [event.service.id for event in events] == ["ps-0", "ps-1"]
@@ -54,7 +54,7 @@ def test_it_must_be_connected_and_not_closed() -> None:
     ("text", "message"),
     [
         ("", "TF_CONFIG is required for Primus discovery"),
-        ("{", "TF_CONFIG is no JSON"),
+        ("{", "TF_CONFIG is invalid JSON"),
         ("[]", "TF_CONFIG is a list"),
         ('{"task": {}}', "TF_CONFIG cluster is None"),
         ('{"cluster": {"ps": "a:1"}, "task": {"type": "ps", "index": 0}}', "cluster.ps is 'a:1'"),

@@ -222,7 +222,7 @@ def fill(table: Table, rows: np.ndarray) -> None:
         table.assign(np.arange(start, start + len(rows)), rows)
 
 
-def test_a_full_table_refuses_loudly_and_keeps_what_it_has() -> None:
+def test_a_full_table_refuses_loudly_and_keeps_its_rows() -> None:
     one = Table(TableSpec("small", [SliceSpec(64, optimizer=Adagrad())], max_bytes=20_000_000))
     rows = np.ones((4096, 64), np.float32)
     # A row takes 512 bytes, so about 40,000 fit: nine or so of these calls.

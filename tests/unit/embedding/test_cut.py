@@ -27,7 +27,7 @@ def make_tables() -> MultiTable:
     return tables
 
 
-def test_a_cut_holds_the_tables_as_they_were_whatever_happens_before_it_is_written(tmp_path: Path) -> None:
+def test_a_cut_holds_the_earlier_tables_after_any_update_before_it_is_written(tmp_path: Path) -> None:
     tables = make_tables()
     cut = tables.cut()
     tables["item"].assign(np.arange(200), np.full((200, 2), 7, np.float32))
@@ -62,7 +62,7 @@ def test_a_dropped_cut_lets_the_next_one_be_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("obstacle", [".rows", ".filter", "folder"])
-def test_a_failed_write_lets_go_of_the_tables_though_its_error_is_kept(
+def test_a_failed_write_releases_the_tables_although_its_error_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, obstacle: str
 ) -> None:
     tables = make_tables()

@@ -104,7 +104,7 @@ def test_zero_rows_stay_out_of_a_table_that_skips_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif("MONOLITH_SANITIZED" in os.environ, reason="a sanitizer keeps memory of its own")
-def test_what_was_mapped_is_shared_and_goes_with_the_table(tmp_path: Path) -> None:
+def test_a_mapping_is_shared_and_ends_with_the_table(tmp_path: Path) -> None:
     """The rows are in no memory of the process's own, and the mapping ends with the table."""
     wide = TableSpec("t", [SliceSpec(1024, optimizer=Sgd(), compressor=Fp32())])
     tables = MultiTable([wide]).to_serving()
@@ -116,18 +116,18 @@ def test_what_was_mapped_is_shared_and_goes_with_the_table(tmp_path: Path) -> No
         import numpy as np
         from monolith.embedding import MultiTable
 
-        def figure(name):
+        def amount(name):
             text = open("/proc/self/smaps_rollup").read()
             return int(text.split(name + ":")[1].split()[0]) * 1024
 
         def maps():
             return open("/proc/self/maps").read().count(".table")
 
-        before = figure("Private_Dirty")
+        before = amount("Private_Dirty")
         tables = MultiTable.load_images(sys.argv[1])
         assert (tables["t"].lookup(np.arange(12_000)) == 1).all()
         gc.collect()
-        print(figure("Private_Dirty") - before, tables.memory_bytes, maps())
+        print(amount("Private_Dirty") - before, tables.memory_bytes, maps())
         tables["t"].clear()
         print(maps())
     """
@@ -147,7 +147,7 @@ def test_what_was_mapped_is_shared_and_goes_with_the_table(tmp_path: Path) -> No
     assert (maps, left) == (1, 0)
 
 
-# --- what is refused ---
+# --- refused folders ---
 
 
 def test_training_tables_and_used_folders_are_refused(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_training_tables_and_used_folders_are_refused(tmp_path: Path) -> None:
         filled({1: 1.0}).save_images(tmp_path / "x")
 
 
-def test_what_are_no_images_is_refused(tmp_path: Path) -> None:
+def test_a_folder_without_images_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SnapshotCorrupt, match="holds no tables"):
         MultiTable.load_images(tmp_path)
     filled({1: 1.0}).save(tmp_path / "snapshot")

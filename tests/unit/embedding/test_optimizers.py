@@ -1,4 +1,4 @@
-"""Optimizers as settings: what reaches the engine, and what is refused."""
+"""Optimizers as settings: the engine's settings, and refused values."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_there_are_sixteen_and_each_is_known_by_its_kind() -> None:
     ],
     ids=lambda value: getattr(value, "kind", ""),
 )
-def test_settings_hold_just_what_the_engine_takes(optimizer: Any, settings: dict[str, float]) -> None:
+def test_settings_hold_exactly_the_fields_of_the_engine(optimizer: Any, settings: dict[str, float]) -> None:
     assert optimizer.settings() == settings
 
 
@@ -71,7 +71,7 @@ def test_defaults_are_those_of_the_originals_python_classes() -> None:
     assert (GroupAdagrad().beta, GroupAdagrad().initial_accumulator_value) == (0.0, 0.1)
 
 
-def test_wrappers_show_the_rule_inside_and_what_they_add() -> None:
+def test_wrappers_show_the_inner_rule_and_their_additions() -> None:
     both = StochasticRoundingFp16(DelayCompensated(Adagrad(0.3), 0.25))
     assert both.base == Adagrad(0.3)
     assert both.delay_lambda == 0.25

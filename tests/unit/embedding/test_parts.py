@@ -1,4 +1,4 @@
-"""Initializers, compressors, filters and schedules as settings: what reaches the engine, and what is refused."""
+"""Initializers, compressors, filters and schedules as settings: the engine's settings, and refused values."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def test_a_new_one_takes_the_place_of_the_old(tmp_path: Path) -> None:
     assert len(list(tmp_path.iterdir())) == 5  # two parts, two filters, the manifest
 
 
-def test_one_that_is_not_published_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unpublished_snapshot_leaves_no_files(tmp_path: Path) -> None:
     write(tmp_path, shards(1))
     before = sorted(tmp_path.iterdir())
     with SharedSnapshot(tmp_path) as shared:
@@ -69,10 +69,10 @@ def test_a_file_that_did_not_arrive_is_missed(tmp_path: Path, suffix: str) -> No
         victim = sorted(tmp_path.glob(f"*.{suffix}"))[1]
         content = victim.read_bytes()
         victim.unlink()
-        with pytest.raises(SnapshotCorrupt, match="give a folder that all of them share"):
+        with pytest.raises(SnapshotCorrupt, match="folder"):
             shared.publish(parts, {})
         victim.write_bytes(content[:-1])
-        with pytest.raises(SnapshotCorrupt, match="its writer says"):
+        with pytest.raises(SnapshotCorrupt, match=r"it has \d+ bytes, expected"):
             shared.publish(parts, {})
     assert not list(tmp_path.iterdir())
 
@@ -84,13 +84,13 @@ def test_processes_with_other_tables_cannot_save_together(tmp_path: Path) -> Non
             MultiTable([spec]).cut().write_part(tmp_path, shared.generation, index, 2)
             for index, spec in enumerate([SPEC, wide])
         ]
-        with pytest.raises(SchemaMismatch, match="is not the same in all 2 processes"):
+        with pytest.raises(SchemaMismatch, match="2 processes"):
             shared.publish(parts, {})
-        with pytest.raises(SchemaMismatch, match="is not the same in all 2 processes"):
+        with pytest.raises(SchemaMismatch, match="2 processes"):
             shared.publish([parts[0], []], {})
 
 
-def test_a_part_that_cannot_be_written_lets_go_of_the_tables(tmp_path: Path) -> None:
+def test_a_part_that_cannot_be_written_releases_the_tables(tmp_path: Path) -> None:
     (tables,) = shards(1)
     with pytest.raises(OSError):
         tables.cut().write_part(tmp_path / "absent", 1, 0, 1)

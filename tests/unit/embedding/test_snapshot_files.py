@@ -124,7 +124,7 @@ def test_saving_again_to_the_same_path_replaces_the_snapshot_and_leaves_no_litte
 
 
 @pytest.mark.parametrize("shards", [1, 2, 7, 64, 100])
-def test_a_snapshot_loads_whatever_the_number_of_its_parts(tmp_path: Path, shards: int) -> None:
+def test_a_snapshot_of_any_number_of_parts_loads(tmp_path: Path, shards: int) -> None:
     table = Table(TableSpec("t", [SliceSpec(3, optimizer=Adagrad())]))
     ids = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1000)
     table.apply_gradients(ids, np.random.default_rng(2).normal(size=(1000, 3)).astype(np.float32), time_s=3)

@@ -1,4 +1,4 @@
-"""What only the native table does: threads, memory, explanations, serving copies, snapshots while training goes on.
+"""Abilities of the native table alone: threads, memory, explanations, serving copies, snapshots during training.
 
 Everything it shares with its fake is in tests/conformance/test_table.py.
 """
@@ -38,7 +38,7 @@ def restored_threads() -> Iterator[None]:
 
 
 def run_all(*work: Callable[[], None]) -> None:
-    """Run each in a thread; raise what any of them raised."""
+    """Run each in a thread; raise the first error."""
     errors: list[BaseException] = []
 
     def guarded(one: Callable[[], None]) -> None:
@@ -122,7 +122,7 @@ def test_rows_stay_right_while_others_come_and_go() -> None:
     assert len(table) == 1000
 
 
-# --- snapshots while training goes on ---------------------------------------------------------------------------------
+# --- snapshots during training ----------------------------------------------------------------------------------------
 
 
 def test_a_snapshot_taken_during_training_holds_whole_rows_of_one_instant(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_snapshot_taken_during_training_holds_whole_rows_of_one_instant(tmp_pa
         lambda table, ids: table.assign_add(ids, np.ones((len(ids), 4), np.float32), time_s=9),
         lambda table, ids: table.reinitialize(ids),
         lambda table, ids: table.delete(ids),
-        lambda table, ids: table.evict(now_s=2**40),
+        lambda table, ids: table.evict(now_s=2**40, force=True),
     ],
     ids=["gradients", "no dedup", "pooled", "assign", "assign_add", "reinitialize", "delete", "evict"],
 )
@@ -253,7 +253,7 @@ def test_a_serving_table_takes_assignments_and_refuses_to_train() -> None:
 # --- explanations and memory ------------------------------------------------------------------------------------------
 
 
-def test_explain_says_why_an_id_is_present_or_absent() -> None:
+def test_explain_states_why_an_id_is_present_or_absent() -> None:
     table = Table(spec(expire_days=2, admission=SlidingHashFilter(300), slot_thresholds={1: 3}))
     rare = (1 << 48) | 5
     row = np.ones((1, 4), np.float32)
@@ -309,7 +309,7 @@ def test_torch_tensors_are_accepted() -> None:
 
 
 @pytest.mark.usefixtures("restored_threads")
-def test_a_deterministic_table_with_a_filter_never_deadlocks_with_whoever_locks_all_of_it(tmp_path: Path) -> None:
+def test_a_deterministic_table_with_a_filter_never_deadlocks_with_a_lock_of_all_parts(tmp_path: Path) -> None:
     set_threads(4)
     table = Table(spec(1, admission=SlidingHashFilter(capacity=100_000), slot_thresholds={0: 5}, deterministic=True))
     grads = np.ones((512, 1), np.float32)
@@ -351,7 +351,7 @@ def test_saves_to_one_folder_from_several_threads_take_turns(tmp_path: Path) -> 
     assert len(list((tmp_path / "s").iterdir())) == 3
 
 
-def test_a_serving_table_turns_nobody_away() -> None:
+def test_a_serving_table_admits_every_id() -> None:
     table = Table(spec(admission=SlidingHashFilter(capacity=1000), slot_thresholds={0: 5}))
     serving = table.to_serving()
     serving.assign([1, 2], np.ones((2, 4)))
@@ -391,7 +391,7 @@ def test_counts_that_count_nothing_are_refused(counts: list[float]) -> None:
     assert len(table) == 0
 
 
-def test_the_draws_of_a_probabilistic_filter_go_on_where_the_snapshot_stopped(tmp_path: Path) -> None:
+def test_the_draws_of_a_probabilistic_filter_resume_after_a_snapshot(tmp_path: Path) -> None:
     def train(table: Table, first: int) -> None:
         for step in range(first, first + 20):
             table.apply_gradients(np.arange(300), np.ones((300, 4)), step=step)

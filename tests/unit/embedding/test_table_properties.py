@@ -192,7 +192,7 @@ class TableMachine(RuleBasedStateMachine):
         model.restore_state(self.model.snapshot_state())
         self.model = model
 
-    # --- what must always hold ---
+    # --- invariants ---
 
     @invariant()
     def tables_are_equal(self) -> None:

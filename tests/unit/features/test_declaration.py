@@ -130,7 +130,7 @@ def test_slices_that_are_groups_stay_apart() -> None:
         (lambda made: made.add_feature("x", combiner="first"), "'first' needs a length"),
         (lambda made: made.add_feature("x", combiner="max"), "combiner is 'max'"),
         (lambda made: made.add_feature("x", max_sequence_length=-1), "max_sequence_length is -1"),
-        (lambda made: made.add_feature("x", slot=9, shared_with="item_id"), "never meet"),
+        (lambda made: made.add_feature("x", slot=9, shared_with="item_id"), "slot 9"),
         (lambda made: made.add_feature("x", shared_with="y"), "'y' is not declared"),
         (lambda made: made.add_layout(["y"], "vec", 4, out=None), "'y' is not declared"),
         (lambda made: made.add_layout(["user_id"], "vec", None, out=None), "has no dim"),
@@ -171,7 +171,7 @@ def test_json_brings_back_an_equal_declaration() -> None:
 @pytest.mark.parametrize(
     "text", ["", "[]", "{}", '{"version": 1}', '{"version": 2}', '{"version": 1, "features": [{}]}']
 )
-def test_other_text_is_no_declaration(text: str) -> None:
+def test_other_text_is_refused_as_a_declaration(text: str) -> None:
     with pytest.raises(ConfigError, match="declaration"):
         Declaration.from_json(text)
 

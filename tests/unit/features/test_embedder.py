@@ -31,7 +31,7 @@ def parsed(declaration: Declaration) -> Batch:
 
 def test_ids_of_records_are_planned_as_those_of_arrays() -> None:
     declaration = declared()
-    embedder = Embedder(declaration, store=None)  # type: ignore[arg-type]  # a plan asks nobody
+    embedder = Embedder(declaration, store=None)  # type: ignore[arg-type]  # a plan needs no store
     batch = parsed(declaration)
     assert isinstance(batch.ids, ParsedIds)
     plans = [embedder.plan(each) for each in (batch, Batch.from_arrays(ids=dict(batch.ids)))]

@@ -25,14 +25,14 @@ def test_a_model_is_found_however_its_name_is_written(name: str) -> None:
 
 
 def test_an_unknown_model_is_refused_with_the_nearest_or_all_names() -> None:
-    with pytest.raises(ConfigError, match="no ready-made model 'deepfn'; did you mean 'deepfm'"):
+    with pytest.raises(ConfigError, match=r"'deepfn'.*'deepfm'"):
         build("deepfn", {})
     with pytest.raises(ConfigError, match="choose one of deepfm, dcnv2, din, dien, mmoe, dlrm, two_tower"):
         build("xxxx", {})
 
 
 def test_options_that_are_unknown_or_missing_are_named() -> None:
-    with pytest.raises(ConfigError, match="DeepFM has no option 'hiden'; did you mean 'hidden'"):
+    with pytest.raises(ConfigError, match=r"'hiden'.*'hidden'"):
         build("deepfm", {"sparse": ["a"], "hiden": [4]})
     with pytest.raises(ConfigError, match="DIN needs 'item' and 'history'"):
         build("din", {"sparse": ["a"]})

@@ -1,4 +1,4 @@
-"""Workers meet, go on together, and leave nothing behind."""
+"""Workers wait for each other, continue together, and leave no state behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def arrive(barriers: Barriers, pool: ThreadPoolExecutor, *who: int, of: int, id:
     return futures
 
 
-def test_all_go_on_when_the_last_one_arrives_and_the_id_is_free_again(
+def test_all_workers_continue_when_the_last_arrives_and_the_id_is_free_again(
     barriers: Barriers, pool: ThreadPoolExecutor
 ) -> None:
     for _ in range(3):
@@ -65,7 +65,7 @@ def test_a_caller_whose_time_is_up_leaves_and_may_come_again(barriers: Barriers,
     assert waiting.result(30).status == OK
 
 
-def test_a_timeout_says_how_many_others_are_there(barriers: Barriers, pool: ThreadPoolExecutor) -> None:
+def test_a_timeout_returns_how_many_workers_have_arrived(barriers: Barriers, pool: ThreadPoolExecutor) -> None:
     waiting = arrive(barriers, pool, 0, 1, of=4)
     assert barriers.wait("b", 2, 4, 1) == BarrierResult(INVALID, "Barrier timeout", 2)
     arrive(barriers, pool, 2, of=4)
@@ -94,7 +94,7 @@ def test_a_cancelled_caller_is_not_counted_and_does_not_block_its_retry(
     assert retry.result(30).status == OK
 
 
-def test_a_caller_that_is_gone_before_it_waits_leaves_at_once(barriers: Barriers) -> None:
+def test_a_caller_that_disconnected_before_it_waits_leaves_immediately(barriers: Barriers) -> None:
     assert barriers.wait("b", 0, 2, LONG_MS, lambda leave: False).status == CANCELLED
     assert len(barriers) == 0
 
@@ -122,7 +122,7 @@ def test_a_duplicate_is_refused_and_the_first_is_still_released(barriers: Barrie
     assert first.result(30).status == OK
 
 
-def test_another_number_of_workers_is_refused_while_somebody_waits(
+def test_another_number_of_workers_is_refused_while_a_worker_waits(
     barriers: Barriers, pool: ThreadPoolExecutor
 ) -> None:
     arrive(barriers, pool, 0, of=2)
@@ -149,11 +149,11 @@ def test_impossible_calls_are_refused(
     assert len(barriers) == 0
 
 
-def test_more_waiting_callers_than_threads_are_refused_but_the_last_of_a_meeting_is_not(
+def test_more_waiting_callers_than_threads_are_refused_except_the_last_of_a_round(
     pool: ThreadPoolExecutor,
 ) -> None:
     barriers = Barriers(max_waiting=1)
     (waiting,) = arrive(barriers, pool, 0, of=2)
-    assert "the most this server allows" in barriers.wait("other", 0, 2, LONG_MS).message
+    assert "the limit of this server" in barriers.wait("other", 0, 2, LONG_MS).message
     assert barriers.wait("b", 1, 2, LONG_MS).status == OK
     assert waiting.result(30).status == OK

@@ -1,7 +1,8 @@
-"""The native data plane in one process: what a shard answers, over frames and without, and whom it turns away."""
+"""The native data plane in one process: responses of a shard, with and without frames, and refused clients."""
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import stat
@@ -340,7 +341,7 @@ def failures_of(error: BaseException) -> tuple[_native.PsFailure, ...]:
     return found
 
 
-def test_an_engine_error_comes_back_as_what_it_is(start: Callable[..., Server]) -> None:
+def test_an_engine_error_is_raised_as_its_class_by_the_client(start: Callable[..., Server]) -> None:
     server = start(max_bytes=1 << 20)
     client = Client([server])
     many = [np.arange(100_000, dtype=np.int64), np.arange(0, dtype=np.int64)]
@@ -368,7 +369,7 @@ def test_one_failing_server_is_named_and_its_part_alone_is_done_again(start: Cal
     assert client.pull(fewer)[0].tolist() == [[1.0, 1.0], [1.0, 1.0]]
 
 
-def test_nobody_at_the_address_is_a_retryable_error_that_names_it(tmp_path: Path) -> None:
+def test_an_address_without_a_listener_is_a_retryable_error_that_names_it(tmp_path: Path) -> None:
     for address in (f"unix:{tmp_path}/none", "tcp:127.0.0.1:1"):
         connection = _native.PsConnection(address, TOKEN, TIMEOUT_MS, shard=0, shards=1, tables_hash=HASH)
         with pytest.raises(ShardUnavailable, match=address) as caught:
@@ -416,7 +417,7 @@ def test_a_server_that_talks_nonsense_is_refused(tmp_path: Path) -> None:
         ({"tables_hash": HASH ^ 1}, "other tables"),
     ],
 )
-def test_a_stranger_is_told_why_and_not_served(
+def test_a_client_with_a_wrong_hello_is_refused_with_the_reason(
     start: Callable[..., Server], changes: dict[str, Any], reason: str
 ) -> None:
     server = start()
@@ -496,13 +497,15 @@ def receive(peer: socket.socket, most: int = 1 << 20) -> bytes:
         (frame(b"short", HELLO), b"ends early"),
     ],
 )
-def test_who_does_not_greet_properly_is_cut_off(start: Callable[..., Server], sent: bytes, answer: bytes) -> None:
+def test_a_client_without_a_valid_hello_is_disconnected(
+    start: Callable[..., Server], sent: bytes, answer: bytes
+) -> None:
     server = start()
     with dial(server) as peer:
         peer.sendall(sent)
         try:
             got = receive(peer)
-        except ConnectionResetError:  # what it had not read was thrown away
+        except ConnectionResetError:  # the kernel dropped unread bytes
             got = b""
         assert answer in got
         assert bool(got) == bool(answer)
@@ -539,7 +542,7 @@ def test_garbage_after_the_greeting_closes_the_connection(start: Callable[..., S
         (pull_payload(some(1)) + bytes(8), "8 bytes more"),
     ],
 )
-def test_a_bad_request_is_answered_and_the_connection_goes_on(
+def test_a_bad_request_is_answered_and_the_connection_continues(
     start: Callable[..., Server], payload: bytes, reason: str
 ) -> None:
     server = start()
@@ -588,7 +591,7 @@ def test_too_large_a_call_is_refused_with_the_limit(start: Callable[..., Server]
     assert client.pull(some(1))[0].shape == (1, 2)
 
 
-def test_one_connection_too_many_is_told_so(start: Callable[..., Server]) -> None:
+def test_a_connection_past_the_limit_is_refused_with_the_reason(start: Callable[..., Server]) -> None:
     server = start(max_connections=1)
     first, second = server.connection(), server.connection()
     first.connect()
@@ -610,7 +613,7 @@ def test_neither_clients_nor_listeners_leave_threads_or_files_behind(
     start: Callable[..., Server], tmp_path: Path
 ) -> None:
     first = start()
-    Client([first]).pull(some(1))  # whatever is made once is made now
+    Client([first]).pull(some(1))  # lazily created objects exist from here on
     until(lambda: first.listener.connections == 0)
     before = held()
     for _ in range(3):
@@ -630,7 +633,7 @@ def test_neither_clients_nor_listeners_leave_threads_or_files_behind(
             clients[0].pull(some(1))
         assert not (tmp_path / "again").exists()
         del server, clients, client, peer
-    # Others in the process may let go of theirs meanwhile.
+    # Other tests of the process may close descriptors meanwhile.
     until(lambda: all(now <= then for now, then in zip(held(), before, strict=True)))
 
 
@@ -646,13 +649,32 @@ def test_a_socket_file_is_private_and_a_dead_one_is_replaced(tmp_path: Path) -> 
     server.listener.close()
 
 
-def test_a_listener_says_what_is_wrong_with_its_address(start: Callable[..., Server], tmp_path: Path) -> None:
+def test_a_listener_has_a_byte_budget(start: Callable[..., Server], tmp_path: Path) -> None:
+    shard = start().shard
+    with pytest.raises(ConfigError, match="max_inflight_bytes is 0"):
+        _native.PsListener(shard, host="127.0.0.1", token=TOKEN, max_inflight_bytes=0)
+    listener = _native.PsListener(shard, unix_path=str(tmp_path / "small"), token=TOKEN, max_inflight_bytes=1)
+    assert listener.inflight_bytes == 0
+    listener.close()
+
+
+def test_an_error_of_the_system_has_errno_and_file_name(start: Callable[..., Server], tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as failure:
+        _native.PsListener(start().shard, unix_path=str(tmp_path / "no" / "such"), token=TOKEN)
+    assert failure.value.errno == errno.ENOENT
+    with pytest.raises(FileNotFoundError) as failure:
+        _native.read_delta_header(str(tmp_path / "absent"))
+    assert (failure.value.errno, failure.value.filename) == (errno.ENOENT, str(tmp_path / "absent"))
+    assert "cannot open: No such file or directory" in str(failure.value)
+
+
+def test_a_listener_raises_for_an_invalid_address(start: Callable[..., Server], tmp_path: Path) -> None:
     shard = start().shard
     with pytest.raises(ConfigError, match="give one of them"):
         _native.PsListener(shard, token=TOKEN)
     with pytest.raises(ConfigError, match="give 1 to 107"):
         _native.PsListener(shard, unix_path="/" + "x" * 200, token=TOKEN)
-    with pytest.raises(OSError, match="cannot listen at unix:"):
+    with pytest.raises(OSError, match=r"cannot listen at.*unix:"):
         _native.PsListener(shard, unix_path=str(tmp_path / "no" / "such"), token=TOKEN)
     with pytest.raises(ConfigError, match="max_frame_bytes is 5"):
         _native.PsListener(shard, host="127.0.0.1", token=TOKEN, max_frame_bytes=5)
@@ -679,7 +701,7 @@ def test_tcp_serves_like_a_socket_file(start: Callable[..., Server], host: str) 
     listener.close()
 
 
-def test_the_figures_count_calls_ids_and_rows(start: Callable[..., Server]) -> None:
+def test_the_statistics_count_calls_ids_and_rows(start: Callable[..., Server]) -> None:
     server = start()
     client = Client([server])
     client.push(some(1, 2), grads_for(some(1, 2)))

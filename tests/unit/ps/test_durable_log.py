@@ -1,4 +1,4 @@
-"""What a server has learnt survives it: the log it writes, and what it recovers from."""
+"""Updates of a server survive its crash: the log that it writes, and its recovery."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TABLE = TableSpec(
 COUNTER = TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])
 IDS = np.arange(40)
 NEVER = 1e6
-"""An interval that no test lives to see: segments are written when the test says so."""
+"""An interval that no test lives to see: tests write segments explicitly."""
 
 
 def learn(store: Any, step: int) -> None:
@@ -48,7 +48,7 @@ def rows(store: Any) -> bytes:
 
 
 def crash(servers: PsServers, index: int, **settings: Any) -> None:
-    """Let a server go without its last words, and start another one in its place."""
+    """Stop a server without a flush, and start another one in its place."""
     log = servers.servers[index]._log
     assert log is not None
     log.close()
@@ -67,7 +67,7 @@ def durable(serve: Callable[..., PsServers], tmp_path: Path) -> Callable[..., Ps
 
 
 @pytest.mark.parametrize("transport", ["grpc", "data_plane"])
-def test_what_was_in_the_log_is_recovered_and_training_goes_on_as_if_nothing_had_happened(
+def test_updates_in_the_log_are_recovered_and_training_continues_exactly(
     durable: Callable[..., PsServers], transport: Any
 ) -> None:
     servers = durable()
@@ -82,7 +82,7 @@ def test_what_was_in_the_log_is_recovered_and_training_goes_on_as_if_nothing_had
         assert rows(store) == learnt(0, 1, 2), "optimizer states came back too"
 
 
-def test_what_was_not_yet_in_the_log_is_lost_with_its_server_and_others_keep_theirs(
+def test_updates_not_yet_in_the_log_are_lost_with_their_server_only(
     durable: Callable[..., PsServers],
 ) -> None:
     servers = durable()
@@ -98,7 +98,7 @@ def test_what_was_not_yet_in_the_log_is_lost_with_its_server_and_others_keep_the
         assert (found[1::2] == old[1::2]).all()
 
 
-def test_a_server_that_was_lost_unnoticed_is_no_part_of_what_all_have_written(
+def test_a_flush_of_all_servers_fails_after_an_unnoticed_restart(
     durable: Callable[..., PsServers],
 ) -> None:
     servers = durable()
@@ -110,7 +110,7 @@ def test_a_server_that_was_lost_unnoticed_is_no_part_of_what_all_have_written(
         crash(servers, 1)
         with pytest.raises(ShardUnavailable, match="started"):
             store.flush_deltas()
-        assert seen == [1], "whoever publishes may go on, or not, knowing it"
+        assert seen == [1], "the publisher learns of the restart"
         assert store.flush_deltas() == (2, 1)
 
 
@@ -158,7 +158,7 @@ def test_a_push_that_comes_again_is_applied_once_whether_or_not_the_log_had_it(
 # --- from a checkpoint and the log ---
 
 
-def test_a_snapshot_names_its_place_in_the_logs_and_what_came_later_is_replayed(
+def test_a_snapshot_names_its_position_in_the_logs_and_later_segments_are_replayed(
     durable: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     servers = durable()
@@ -175,11 +175,11 @@ def test_a_snapshot_names_its_place_in_the_logs_and_what_came_later_is_replayed(
         assert [segment.sequence for segment in DeltaReader(tmp_path / "log" / "ps_1").segments()] == [3, 4]
         for _ in range(2):
             crash(servers, 1, recover_from=tmp_path / "s")
-            assert servers.servers[1].tables.rows == 20, "before anybody connects"
+            assert servers.servers[1].tables.rows == 20, "before a client connects"
             assert rows(store) == learnt(0, 1, 2, 3)
 
 
-def test_a_snapshot_whose_log_has_gone_on_for_nobody_is_recovered_alone(
+def test_a_snapshot_without_later_segments_is_recovered_alone(
     durable: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     servers = durable(1)
@@ -191,7 +191,7 @@ def test_a_snapshot_whose_log_has_gone_on_for_nobody_is_recovered_alone(
 
 
 @pytest.mark.parametrize("was_saved_by", ["local tables", "three servers"])
-def test_a_log_begun_on_a_snapshot_that_knows_no_log_belongs_to_it(
+def test_a_log_started_on_a_snapshot_that_names_no_log_belongs_to_it(
     durable: Callable[..., PsServers], serve: Callable[..., PsServers], tmp_path: Path, was_saved_by: str
 ) -> None:
     if was_saved_by == "local tables":
@@ -215,7 +215,7 @@ def test_a_log_begun_on_a_snapshot_that_knows_no_log_belongs_to_it(
         assert rows(store) == learnt(0, 1)
 
 
-def test_the_log_of_a_run_that_the_snapshot_knows_nothing_of_is_not_replayed(
+def test_the_log_of_another_run_than_the_snapshot_is_not_replayed(
     durable: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     servers = durable(1)
@@ -250,10 +250,10 @@ def test_a_changed_model_gets_the_rows_of_the_snapshot_and_a_new_log_which_is_re
         assert (store.pull({"u": IDS})["u"] == 1).all()
 
 
-# --- replacing what is there ---
+# --- replacing rows ---
 
 
-def test_after_the_restore_of_an_older_snapshot_a_crash_brings_back_what_was_restored(
+def test_after_the_restore_of_an_older_snapshot_a_crash_recovers_the_restored_rows(
     durable: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     servers = durable()
@@ -273,9 +273,7 @@ def test_after_the_restore_of_an_older_snapshot_a_crash_brings_back_what_was_res
         assert rows(store) == learnt(0, 2)
 
 
-def test_rewinding_takes_back_what_was_learnt_and_what_the_log_brought_back(
-    durable: Callable[..., PsServers], tmp_path: Path
-) -> None:
+def test_rewind_rolls_back_updates_and_recovered_rows(durable: Callable[..., PsServers], tmp_path: Path) -> None:
     servers = durable(1)
     with RemoteStore(servers.addresses, [TABLE]) as store:
         assert not store.has_learnt()
@@ -299,10 +297,54 @@ def test_rewinding_takes_back_what_was_learnt_and_what_the_log_brought_back(
         assert [server.tables.rows for server in servers.servers] == [0, 0]
 
 
-# --- what is wrong with a log ---
+# --- foreign logs ---
 
 
-def test_a_damaged_log_is_an_error_that_says_what_to_do(durable: Callable[..., PsServers], tmp_path: Path) -> None:
+def test_a_log_of_another_number_of_servers_is_refused_without_a_checkpoint(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+    servers.servers[0].stop(0)
+    folder = tmp_path / "log" / "ps_0"
+    wrong = ServerConfig(index=0, shards=2, delta_log=folder)
+    with pytest.raises(ConfigError, match=r"ps_0' is of 1 servers, this server is one of 2.*--discard-log"):
+        ParameterServer(wrong).start()
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        assert rows(store) == learnt(0), "the wrong start has lost nothing"
+
+
+def test_a_foreign_log_is_set_aside_and_works_again_when_it_is_moved_back(
+    durable: Callable[..., PsServers], tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.flush_deltas()
+    servers.servers[0].stop(0)
+    folder = tmp_path / "log" / "ps_0"
+    for count in (2, 1, 2):
+        servers = durable(count, discard_log=True)
+        with RemoteStore(servers.addresses, [TABLE]) as store:
+            learn(store, 5)
+            store.flush_deltas()
+        for server in servers.servers:
+            server.stop(0)
+        aside = sorted(folder.glob("foreign-*"))
+        assert 1 <= len(aside) <= 2, "the newest two are kept"
+        if count == 2 and len(aside) == 1:
+            (first,) = aside
+            assert DeltaReader(first).replay(tables := MultiTable([TABLE])).segments == 1
+            assert rows(tables) == learnt(0)
+
+
+# --- damaged logs ---
+
+
+def test_a_corrupt_log_raises_with_a_remedy(durable: Callable[..., PsServers], tmp_path: Path) -> None:
     servers = durable(1)
     with RemoteStore(servers.addresses, [TABLE]) as store:
         learn(store, 0)
@@ -316,7 +358,7 @@ def test_a_damaged_log_is_an_error_that_says_what_to_do(durable: Callable[..., P
     content[-5] ^= 1
     segment.write_bytes(content)
     config = ServerConfig(recover_from=tmp_path / "s", delta_log=folder)
-    with pytest.raises(DeltaLogBroken, match=r"checksum.*or move '.*ps_0' away to go on from the checkpoint alone"):
+    with pytest.raises(DeltaLogBroken, match=r"checksum.*or move '.*ps_0' away"):
         ParameterServer(config).start()
     segment.unlink()
     server = ParameterServer(config)
@@ -357,7 +399,7 @@ def test_two_servers_do_not_share_a_log(durable: Callable[..., PsServers], tmp_p
         assert DeltaReader(folder).newest() == 1, "and it is left alone"
 
 
-def test_a_full_disk_is_told_everywhere_and_loses_nothing(
+def test_a_full_disk_is_reported_everywhere_and_loses_no_update(
     durable: Callable[..., PsServers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     servers = durable(1, metrics_port=0)

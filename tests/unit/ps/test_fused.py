@@ -19,7 +19,7 @@ IDS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=9)
 
 @settings(max_examples=50)
 @given(st.lists(IDS, min_size=3, max_size=3), st.booleans())
-def test_what_is_pushed_is_what_is_pulled(ids: list[list[int]], half: bool) -> None:
+def test_encoded_pushes_decode_to_the_same_rows(ids: list[list[int]], half: bool) -> None:
     tables = MultiTable(SPECS)
     shard = _native.PsShard(0, 1, [tables[name]._native for name in tables], list(tables))
     keys = [np.array(each, np.int64) for each in ids]
@@ -41,9 +41,9 @@ def test_what_is_pushed_is_what_is_pulled(ids: list[list[int]], half: bool) -> N
 
 
 def test_a_reply_of_another_length_is_refused() -> None:
-    with pytest.raises(ClusterError, match="a reply has 4 bytes, 8 are needed"):
+    with pytest.raises(ClusterError, match="a reply has 4 bytes, expected 8"):
         decode_rows(bytes(4), [(1, 2)], half=False)
-    with pytest.raises(ClusterError, match="a reply has 4 bytes, 2 are needed"):
+    with pytest.raises(ClusterError, match="a reply has 4 bytes, expected 2"):
         decode_rows(bytes(4), [(1, 1)], half=True)
 
 

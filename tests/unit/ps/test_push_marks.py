@@ -15,7 +15,7 @@ from monolith.ps.push_marks import WINDOW, missing_pushes, read_marks
 
 
 def encoded(applied: set[tuple[int, int]]) -> bytes:
-    """What a shard writes that has applied these: every push a run of its own."""
+    """Return the marks of a shard that applied these pushes, one run per push."""
     clients = sorted({client for client, _ in applied})
     parts = [struct.pack("<II", 1, len(clients))]
     for client in clients:
@@ -29,13 +29,13 @@ pushes = st.sets(st.tuples(st.integers(1, 3), st.integers(1, 40)), max_size=30)
 
 
 @given(st.lists(pushes, min_size=1, max_size=3))
-def test_what_a_server_lacks_is_what_all_have_together_less_its_own(applied: list[set[tuple[int, int]]]) -> None:
+def test_a_server_lacks_the_union_of_all_pushes_less_its_own(applied: list[set[tuple[int, int]]]) -> None:
     found = missing_pushes({server: encoded(one) for server, one in enumerate(applied)})
     everything = set().union(*applied)
     assert found == {server: everything - one for server, one in enumerate(applied)}
 
 
-def test_what_a_server_would_refuse_as_too_old_is_not_missing_there() -> None:
+def test_pushes_below_the_window_of_a_server_are_not_missing_there() -> None:
     old, new = {(1, 5)}, {(1, 5 + WINDOW + 1)}
     assert missing_pushes({0: encoded(old), 1: encoded(new)}) == {0: new, 1: set()}
     old, new = {(1, 5)}, {(1, 5 + WINDOW)}

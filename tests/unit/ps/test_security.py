@@ -1,4 +1,4 @@
-"""Who may call a server: tokens, certificates, and what happens to those who have none."""
+"""Callers of a server need its token and certificate; a server refuses all other callers."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_certificates_that_cannot_be_used_are_not_called_a_taken_port(
             serve(1, security=wrong)
 
 
-def test_a_token_file_that_says_nothing_is_refused(tmp_path: Path) -> None:
+def test_an_empty_token_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "token"
     assert read_token(None, "--token-file") == ""
     with pytest.raises(ConfigError, match=r"--token-file is '.*/token', which cannot be read"):

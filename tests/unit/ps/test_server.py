@@ -1,4 +1,4 @@
-"""A server's life: what it offers, watches, refuses and leaves behind."""
+"""Life cycle of a server: services, health, refusals, shutdown."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 from monolith.core.errors import CapacityExceeded, ClusterError, ConfigError, RpcTimeout, ShardUnavailable
 from monolith.embedding import Adagrad, Adam, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.ps import ParameterServer, PsClient, RemoteStore, ServerConfig, messages
-from monolith.ps.cuts import WaitingCut
+from monolith.ps.cuts import PendingCut
 from monolith.ps.fused import PushPart, encode_pull, encode_push
 from monolith.ps.link import ServerLink
 from monolith.ps.service import Drain
@@ -96,7 +96,7 @@ def test_stopping_leaves_no_thread_socket_or_file() -> None:
     for thread in left:
         thread.join(30)  # workers of a stopped pool end by themselves
     assert not [thread for thread in left if thread.is_alive()]
-    assert len(os.listdir("/proc/self/fd")) <= files + 4  # gRPC keeps a few of its own
+    assert len(os.listdir("/proc/self/fd")) <= files + 4  # gRPC keeps a few open
 
 
 def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
@@ -109,7 +109,7 @@ def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
 
 
 @pytest.mark.parametrize("saved_shards", [None, 3])
-def test_a_server_recovers_its_shard_before_anyone_connects(
+def test_a_server_recovers_its_shard_before_a_client_connects(
     serve: Callable[..., PsServers], tmp_path: Path, saved_shards: int | None
 ) -> None:
     local = MultiTable([ONE])
@@ -121,7 +121,7 @@ def test_a_server_recovers_its_shard_before_anyone_connects(
         assert (store.pull({"t": np.arange(100)})["t"].ravel() == np.arange(100)).all()
 
 
-def test_a_model_that_differs_from_what_was_saved_gets_the_rows_in_its_own_tables(
+def test_a_model_that_differs_from_the_snapshot_gets_the_rows_in_its_own_tables(
     serve: Callable[..., PsServers], tmp_path: Path
 ) -> None:
     local = MultiTable([ONE])
@@ -143,7 +143,7 @@ def test_nothing_sound_to_recover_from_is_an_error(tmp_path: Path) -> None:
 # --- memory, health, metrics ---
 
 
-def test_past_the_memory_limit_new_rows_are_refused_and_old_ones_go_on(serve: Callable[..., PsServers]) -> None:
+def test_past_the_memory_limit_new_rows_are_refused_and_old_rows_are_updated(serve: Callable[..., PsServers]) -> None:
     wide = TableSpec("t", [SliceSpec(16, optimizer=Adagrad())])
     servers = serve(1, memory_limit_bytes=2_000_000)
     (server,) = servers.servers
@@ -194,7 +194,7 @@ def test_metrics_and_health_over_http(serve: Callable[..., PsServers]) -> None:
         assert get(server.metrics_address, "/else")[0] == 404
 
 
-def test_figures_count_fused_calls_too(serve: Callable[..., PsServers]) -> None:
+def test_statistics_count_fused_calls_too(serve: Callable[..., PsServers]) -> None:
     servers = serve(1)
     with RemoteStore(servers.addresses, [ONE], transport="grpc") as store, PsClient(servers.addresses) as client:
         push(store)
@@ -241,7 +241,7 @@ def test_a_fused_call_without_connecting_is_refused_as_one_to_retry(serve: Calla
         link.call("FusedPull", messages.FusedRequest(payload=b""), 30)
     with pytest.raises(ShardUnavailable, match="has no tables yet"):
         link.call("Cut", messages.CutRequest(), 30)
-    with pytest.raises(ConfigError, match="give at least one"):
+    with pytest.raises(ConfigError, match=r"tables are \[\]"):
         link.call("Connect", messages.ConnectRequest(shards=1), 30)
     link.close()
 
@@ -255,6 +255,26 @@ def test_a_message_beyond_the_limit_is_refused(serve: Callable[..., PsServers]) 
         push(store, np.arange(10_000))
 
 
+def test_rows_beyond_the_limit_are_refused_before_they_are_read(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1, max_message_bytes=100_000)
+    wide = TableSpec("wide", [SliceSpec(512, optimizer=Sgd())])
+    with RemoteStore(servers.addresses, [wide], transport="grpc") as store:
+        with pytest.raises(ConfigError, match="the rows take 2048000 bytes, max_message_bytes is 100000"):
+            store.pull({"wide": np.arange(1000)})
+        assert store.pull({"wide": np.arange(40)})["wide"].shape == (40, 512)
+
+
+def test_single_table_lookups_share_the_limit_of_an_answer(serve: Callable[..., PsServers]) -> None:
+    link = ServerLink(serve(1, max_message_bytes=100_000, default_dim=512).addresses[0])
+    one = messages.LookupRequest(table_name="t", fids=[7] * 60)
+    refused = link.call("Lookup", one, 30)
+    assert "the rows take 122880 bytes, max_message_bytes is 100000" in refused.error_message
+    half = messages.LookupRequest(table_name="t", fids=[7] * 30)
+    answers = link.call("BatchLookup", messages.BatchLookupRequest(requests=[half, half]), 30).responses
+    assert [answer.error_message == "" for answer in answers] == [True, False]
+    link.close()
+
+
 def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Callable[..., PsServers]) -> None:
     (server,) = serve(1).servers
     host, _, port = server.address.rpartition(":")
@@ -265,17 +285,17 @@ def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Calla
 # --- cuts and draining ---
 
 
-def test_a_cut_that_nobody_saves_is_let_go_when_its_lease_ends() -> None:
+def test_an_unsaved_cut_is_dropped_when_its_lease_ends() -> None:
     clock = FakeClock()
     tables = ShardTables(0, 1)
     tables.connect([ONE], 1)
-    cut = WaitingCut(tables, 60.0, clock)
+    cut = PendingCut(tables, 60.0, clock)
     number = cut.take()
     clock.advance_s(59)
-    cut.drop_stale()
+    cut.drop_expired()
     assert cut._cut is not None
     clock.advance_s(1)
-    cut.drop_stale()
+    cut.drop_expired()
     with pytest.raises(ShardUnavailable, match=f"cut {number} is gone"):
         cut.save(number, Path("/nowhere"), 1)
     cut.drop(number)

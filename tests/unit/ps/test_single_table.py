@@ -1,4 +1,4 @@
-"""Lookup and update of single tables: what is found, made, changed and refused."""
+"""Lookup and update of single tables: found, created, changed and refused rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from monolith.compat.ps_client.client import GradientEntry, LookupEntry
 from monolith.core.errors import ClusterError, ConfigError, DimensionMismatch, RpcTimeout, ShardUnavailable
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
-from monolith.ps import PsClient, messages
+from monolith.ps import PsClient, messages, tables
 from monolith.ps.link import ServerLink
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.ps_servers import PsServers
@@ -47,13 +47,40 @@ def apply(link: ServerLink, **fields: Any) -> messages.ApplyGradientsResponse:
 # --- lookup ---
 
 
-def test_a_lookup_that_makes_rows_says_so_once(client: PsClient) -> None:
+def test_a_lookup_counts_the_rows_that_it_creates_once(client: PsClient) -> None:
     first = client.lookup_detailed("t", [1, 2], 3)
     assert (first.rows.tolist(), first.found.tolist()) == ([[0, 0, 0]] * 2, [False, False])
     assert (first.num_found, first.num_initialized) == (0, 2)
     second = client.lookup_detailed("t", [1, 2], 3)
     assert (second.rows.tolist(), second.found.tolist()) == ([[0, 0, 0]] * 2, [True, True])
     assert (second.num_found, second.num_initialized) == (2, 0)
+
+
+def test_a_read_of_an_unknown_table_creates_no_table(servers: PsServers, client: PsClient) -> None:
+    seen = client.lookup_detailed("stray", [1, 2, 3], 2, create_if_missing=False)
+    assert (seen.rows.tolist(), seen.num_found) == ([[0, 0]] * 3, 0)
+    assert client.apply_gradients("stray", [1, 2], [[1, 1]] * 2, 0.1) == (0, 2)
+    assert [server.tables.all for server in servers.servers] == [[], []]
+
+
+def test_undeclared_tables_are_limited_in_number(link: ServerLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "MAX_TOUCHED_TABLES", 2)
+    answers = [
+        link.call("Lookup", messages.LookupRequest(table_name=name, fids=[1], create_if_missing=True), 30)
+        for name in ("a", "b", "c", "a")
+    ]
+    assert [answer.status_code for answer in answers] == [0, 0, 1, 0]
+    assert "'c' is not declared" in answers[2].error_message
+
+
+def test_a_declared_table_replaces_an_undeclared_one(
+    serve: Callable[..., PsServers], client_of: Callable[..., PsClient], store_of: Callable[..., Any]
+) -> None:
+    servers = serve(1)
+    client_of(servers).lookup("user", [1], 16)  # a stray call before the job starts
+    store = store_of(servers)
+    assert store.pull({"user": np.array([1])})["user"].shape == (1, 2)
+    assert [table.dim for table in servers.servers[0].tables.all] == [3, 2]
 
 
 def test_a_lookup_that_makes_no_rows_leaves_the_table_as_it_is(client: PsClient) -> None:
@@ -143,7 +170,9 @@ def test_another_width_is_refused_by_lookup_and_update(link: ServerLink) -> None
         assert "Dimension mismatch: expected 2, got 3" in answer.error_message
 
 
-def test_a_full_table_says_so(servers: PsServers, client: PsClient, store_of: Callable[..., Any]) -> None:
+def test_a_full_table_refuses_with_a_message(
+    servers: PsServers, client: PsClient, store_of: Callable[..., Any]
+) -> None:
     store_of(servers, [TableSpec("small", [SliceSpec(8, optimizer=Adagrad())], max_bytes=100_000)])
     with pytest.raises(ClusterError, match=r"RPC error: 127.*max_bytes"):
         client.lookup("small", np.arange(100_000), 8)
@@ -162,7 +191,7 @@ def test_a_deadline_is_kept_by_a_slow_shard(serve: Callable[..., PsServers], ver
     link = ServerLink(servers.addresses[0])
     lookup(link, fids=[1], dim_size=1, create_if_missing=True)
     single = servers.servers[0].service._single
-    with single._locks["t"]:  # somebody else is at the table, for long
+    with single._locks["t"]:  # another call holds the table
         fields = {"create_if_missing": True} if verb == "Lookup" else {"gradients": [1], "learning_rate": 1}
         kind = messages.TRAINING_METHODS[verb][0]
         answer = link.call(verb, kind(table_name="t", fids=[1], dim_size=1, timeout_ms=20, **fields), 30)
@@ -200,7 +229,7 @@ def test_arguments_are_checked_before_any_call(client: PsClient) -> None:
 def test_a_server_that_is_not_there_is_named() -> None:
     with pytest.raises(ShardUnavailable, match=r"Connection failed to 127\.0\.0\.1:1: "):
         PsClient(["http://127.0.0.1:1"], timeout_s=5)
-    with pytest.raises(ConfigError, match="give host:port"):
+    with pytest.raises(ConfigError, match="host:port"):
         PsClient(["nonsense"])
 
 
@@ -250,13 +279,13 @@ def test_updates_of_many_threads_are_never_lost(client: PsClient) -> None:
     assert client.lookup("t", [1, 2], 1).ravel().tolist() == [100, 100]
 
 
-def test_rows_made_by_many_threads_at_once_are_counted_once(client: PsClient) -> None:
+def test_rows_created_by_many_threads_are_counted_once(client: PsClient) -> None:
     with ThreadPoolExecutor(4) as pool:
         made = pool.map(lambda _: client.lookup_detailed("t", np.arange(50), 1).num_initialized, range(8))
     assert sum(made) == 50
 
 
-# --- barrier, health, figures ---
+# --- barrier, health, statistics ---
 
 
 def test_workers_meet_at_a_server_of_choice(client: PsClient) -> None:
@@ -268,7 +297,7 @@ def test_workers_meet_at_a_server_of_choice(client: PsClient) -> None:
             assert list(arrived) == [3, 3, 3]
 
 
-def test_a_barrier_that_ends_badly_is_told_by_class(client: PsClient) -> None:
+def test_a_failed_barrier_raises_by_class(client: PsClient) -> None:
     with pytest.raises(RpcTimeout, match=r"Barrier timeout.*Timeout after 5 ms"):
         client.barrier("b", 0, 2, 5)
     with pytest.raises(ConfigError, match="Barrier invalid configuration: worker_id 7 out of range"):
@@ -296,7 +325,7 @@ def test_a_caller_that_is_cancelled_leaves_the_barrier(servers: PsServers) -> No
     link.close()
 
 
-def test_health_and_figures(servers: PsServers, client: PsClient) -> None:
+def test_health_and_statistics(servers: PsServers, client: PsClient) -> None:
     states = client.health_check_all()
     assert {state.status for state in states} == {messages.HealthCheckResponse.HEALTHY}
     assert {state.message for state in states} == {"OK"}

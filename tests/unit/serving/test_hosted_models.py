@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
-from monolith.core.pace import rest
+from monolith.core.throttle import yield_gil
 from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
 from monolith.serving.hosted_models import HostedModels
@@ -363,7 +363,7 @@ def test_a_version_loads_and_goes_without_hurry_while_another_answers(tmp_path: 
         def _work(self, step: str) -> None:
             clock.advance_s(0.001)
             begin_s = clock.monotonic_s()
-            rest()
+            yield_gil()
             rested.setdefault(step, []).append(round(clock.monotonic_s() - begin_s, 6))
 
     models = HostedModels(Slow, clock=clock, load_threads=1, warm_up=lambda hosted: hosted.model.warm_up() and None)

@@ -1,4 +1,4 @@
-"""A registry counts what it is given, and its text is what Prometheus' own parser reads."""
+"""A registry counts values, and Prometheus' own parser reads its text."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from monolith.testing import FakeClock
 
 
-def test_time_stands_still_until_someone_moves_it() -> None:
+def test_time_is_constant_until_a_test_moves_it() -> None:
     clock = FakeClock(now_s=100.0)
     assert (clock.now_s(), clock.monotonic_s()) == (100.0, 0.0)
     clock.advance_s(5)

@@ -12,7 +12,7 @@ Parts = tuple[list[NotedCut], list[Answer], list[Applied]]
 
 
 def history(seed: int) -> Parts:
-    """Two trainings, the second of which begins further back, and two servers that follow with delays of their own."""
+    """Two trainings, the second of which begins further back, and two servers that follow with different delays."""
     chance = random.Random(seed)
     cuts = [NotedCut(number=0, run="exported", state=(0.0, 0.0), taken_s=0.0)]
     count = 0.0
@@ -34,7 +34,7 @@ def history(seed: int) -> Parts:
     return cuts, answers, applied
 
 
-def test_what_servers_that_follow_say_is_possible(seed: int) -> None:
+def test_answers_of_following_servers_are_possible(seed: int) -> None:
     for offset in range(50):
         assert violations(*history(seed + offset)) == []
 
@@ -83,7 +83,7 @@ def one_back(parts: Parts, chance: random.Random) -> Parts:
 
 
 def not_the_very_next(parts: Parts, chance: random.Random) -> Parts:
-    """A server said that it shows the last cut, and is asked after that."""
+    """A server reported the last cut, and gets a request after that."""
     cuts, answers, applied = parts
     own = [answer for answer in answers if answer.server == 1]
     first = next(answer for answer in own if answer.state == cuts[40].state)
@@ -104,9 +104,7 @@ def not_the_very_next(parts: Parts, chance: random.Random) -> Parts:
         (not_the_very_next, "stale"),
     ],
 )
-def test_what_cannot_have_happened_is_found(
-    spoil: Callable[[Parts, random.Random], Parts], kind: str, seed: int
-) -> None:
+def test_a_contradiction_is_found(spoil: Callable[[Parts, random.Random], Parts], kind: str, seed: int) -> None:
     for offset in range(20):
         found = violations(*spoil(history(seed + offset), random.Random(seed + offset)))
         assert kind in {one.kind for one in found}, f"seed {seed + offset}: {found}"

@@ -108,7 +108,7 @@ def test_a_cut_breaks_connections_and_refuses_new_ones_until_it_is_healed(proxy:
         assert read(connection, 1) == b"b"
 
 
-def test_what_hangs_arrives_when_it_is_let_go(proxy: CuttingProxy, echo: Echo) -> None:
+def test_delayed_bytes_arrive_after_the_repair(proxy: CuttingProxy, echo: Echo) -> None:
     with connect(proxy) as connection:
         connection.sendall(b"a")
         assert read(connection, 1) == b"a"

@@ -30,24 +30,24 @@ def test_a_process_is_measured() -> None:
         assert (after.sockets, after.files) == (before.sockets + 1, before.files + 1)
 
 
-def test_one_that_is_gone_has_no_figures() -> None:
+def test_a_process_that_has_ended_has_no_usage() -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert usage_of(process.pid) is None
 
 
-def test_what_is_steady_does_not_grow() -> None:
+def test_steady_usage_does_not_grow() -> None:
     assert growth([usage(rss_bytes=(200 + number % 7) * MB, threads=10 + number % 3) for number in range(60)]) == []
 
 
-def test_a_peak_is_no_growth() -> None:
+def test_a_peak_does_not_count_as_growth() -> None:
     assert growth([usage(rss_bytes=(900 if number in (50, 51) else 200) * MB) for number in range(60)]) == []
 
 
 @pytest.mark.parametrize(
     ("name", "begin", "step"), [("rss_bytes", 200 * MB, MB), ("threads", 10, 1), ("sockets", 5, 1), ("files", 20, 1)]
 )
-def test_what_grows_slowly_is_found(name: str, begin: int, step: int) -> None:
+def test_slow_growth_is_found(name: str, begin: int, step: int) -> None:
     samples = [usage(**{name: begin + step * number}) for number in range(40)]
     assert [text.split()[0] for text in growth(samples)] == [name]
 

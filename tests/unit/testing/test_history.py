@@ -1,4 +1,4 @@
-"""The checker finds what is wrong, and nothing where nothing is."""
+"""The checker finds every violation, and none in a correct history."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARDS = 2
 
 
 class World:
-    """A store of two shards in one thread, with a clock: every call is answered at once, or as it is told."""
+    """A store of two shards in one thread, with a clock: it answers every call immediately, or as the test demands."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -85,14 +85,14 @@ def test_a_history_of_calls_that_all_succeed_is_possible(world: World) -> None:
 
 
 @pytest.mark.parametrize("applied", [0, 1])
-def test_what_was_never_acknowledged_may_be_there_or_not(world: World, applied: int) -> None:
+def test_an_unacknowledged_push_may_be_there_or_not(world: World, applied: int) -> None:
     for client in (0, 1, 1):
         world.push(client, applied=applied, acknowledged=False)
         world.run(3)
     assert world.kinds() == set()
 
 
-def test_a_kill_takes_away_what_was_not_durable_and_no_more(world: World) -> None:
+def test_a_kill_loses_only_pushes_that_were_not_durable(world: World) -> None:
     for shard in (0, 1, 0):
         world.save()
         world.run(12)
@@ -101,7 +101,7 @@ def test_a_kill_takes_away_what_was_not_durable_and_no_more(world: World) -> Non
     assert world.kinds() == set()
 
 
-def test_two_kills_after_one_save_take_away_what_each_of_them_found(world: World) -> None:
+def test_each_of_two_kills_after_one_save_loses_the_pushes_before_it(world: World) -> None:
     world.save()
     for shard in (0, 0, 1, 0):
         for client in range(CLIENTS):
@@ -122,7 +122,7 @@ def test_a_push_that_was_applied_twice_is_found(world: World) -> None:
     assert world.kinds() >= {"doubled"}
 
 
-def test_one_that_nobody_knows_of_but_applied_twice_is_found(world: World) -> None:
+def test_an_unacknowledged_push_that_was_applied_twice_is_found(world: World) -> None:
     world.push(0, applied=2, acknowledged=False)
     assert world.kinds() == {"doubled"}
 
@@ -152,7 +152,7 @@ def test_a_durable_push_that_a_kill_took_away_is_found(world: World) -> None:
     assert world.kinds() & {"lost", "impossible"}
 
 
-def test_a_gap_in_what_a_kill_took_away_is_found(world: World) -> None:
+def test_a_gap_in_the_pushes_that_a_kill_lost_is_found(world: World) -> None:
     world.save()
     lost = world.push(0, keys=10)
     later = world.push(0, keys=10)
@@ -187,7 +187,7 @@ def test_a_stale_lookup_is_found(world: World) -> None:
     assert world.kinds() == {"stale"}
 
 
-def test_a_lookup_of_what_is_pushed_later_is_found(world: World) -> None:
+def test_a_lookup_of_a_later_push_is_found(world: World) -> None:
     start, end = world.tick(), world.tick()
     world.push(0, keys=10)
     world.history.lookups.append(replace(world.look([3]), start=start, end=end))
@@ -214,7 +214,7 @@ def test_lookups_that_go_back_in_time_are_found(world: World) -> None:
 
 
 class Shaky:
-    """A store that now and then fails, before or after it has done what it was asked."""
+    """A store that fails at times, before or after it has executed a call."""
 
     def __init__(self, table: MultiTable, seed: int) -> None:
         self._table = table

@@ -42,7 +42,7 @@ made: list[Cluster] = []
         (ClusterError("chief has said nothing"), 1, "0 times kill: 1 problems"),
     ],
 )
-def test_a_soak_ends_its_job_and_says_how_it_went(
+def test_a_soak_ends_its_job_and_prints_its_verdict(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: BaseException, status: int, said: str
 ) -> None:
     monkeypatch.setattr(soak, "LocalCluster", Cluster)

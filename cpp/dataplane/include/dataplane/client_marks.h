@@ -33,7 +33,7 @@ class ClientMarks {
   // Waits until all of these are done, or can no longer be told from those that are. False at the deadline.
   bool wait_until_done(std::span<const PushName> pushes, Deadline deadline);
 
-  // All that is remembered, as bytes; and back, in the place of what is there. load() throws SnapshotCorrupt.
+  // All marks as bytes; and back, replacing the present ones. load() throws SnapshotCorrupt.
   [[nodiscard]] std::vector<std::byte> save() const;
   void load(Bytes marks);
 

@@ -1,4 +1,4 @@
-// connection.h: the client's side of one server: its address, what to say to it, and sockets that wait for a call.
+// connection.h: the client's side of one server: its address, its greeting, and sockets that wait for a call.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace dataplane {
 
-// Concurrent: each call has a socket of its own, made when none is free.
+// Concurrent: each call has a separate socket, made when no idle one exists.
 class Connection {
  public:
   // Connects on first use; then `timeout` is for connecting and handshake. Throws ConfigError.
@@ -30,7 +30,7 @@ class Connection {
   [[nodiscard]] std::chrono::milliseconds timeout() const noexcept { return timeout_; }
   // Of the server that answered the last handshake; 0 before the first.
   [[nodiscard]] std::uint64_t instance() const noexcept { return instance_.load(std::memory_order_relaxed); }
-  // What the server takes, as it said in the last handshake.
+  // Limits of the server, from the last handshake.
   [[nodiscard]] std::uint64_t max_frame_bytes() const noexcept {
     return max_frame_bytes_.load(std::memory_order_relaxed);
   }
@@ -39,7 +39,7 @@ class Connection {
  private:
   friend class Exchange;
 
-  // A greeted socket that nobody uses, or none.
+  // An idle greeted socket, or a closed one.
   Socket take();
   void give_back(Socket socket) noexcept;
   void welcome_by(const Welcome& welcome) noexcept {

@@ -1,4 +1,4 @@
-// error.h: what can go wrong between client and shard, beside the engine's own errors.
+// error.h: failures between client and shard, beside the engine's errors.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class Late : public engine::Error {
   using Error::Error;
 };
 
-// The push is older than what the shard remembers of this client, so nobody can say whether it was applied.
+// The push is older than the shard's marks of this client, so the shard cannot tell whether it was applied.
 class SequenceForgotten : public engine::Error {
  public:
   using Error::Error;
@@ -51,10 +51,10 @@ enum class Code : std::uint32_t {
   kBusy = 9,       // no place for another connection
 };
 
-// What went wrong with one server.
+// The failure of one server.
 struct Failure {
   enum class Kind : std::uint8_t {
-    kRefused,  // nobody answers at the address, or the handshake failed
+    kRefused,  // no process answers at the address, or the handshake failed
     kClosed,   // the connection broke
     kTimeout,
     kRemote,  // the server answered with an error
@@ -74,7 +74,7 @@ class CallFailed : public engine::Error {
   // `failures` is not empty.
   explicit CallFailed(std::vector<Failure> all) : Error(describe(all)), failures(std::move(all)) {}
 
-  // The failure that decides what the caller can do: one that no retry heals comes first.
+  // The failure that decides the caller's next step: one that no retry heals comes first.
   [[nodiscard]] const Failure& worst() const noexcept {
     for (const Failure& failure : failures) {
       if (!failure.may_retry) return failure;

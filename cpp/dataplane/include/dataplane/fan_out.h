@@ -1,4 +1,4 @@
-// fan_out.h: the client's side of all servers: splits a step's ids by shard, asks all servers at once, in one thread,
+// fan_out.h: the client's side of all servers: splits a step's ids by shard, asks all servers together, in one thread,
 // and puts the rows in the caller's order.
 #pragma once
 
@@ -47,7 +47,7 @@ class FanOut {
 
   // Asks the servers that have any of the ids. Throws CallFailed; then no row is to be used.
   void pull(std::span<const PullPart> parts, bool half, std::chrono::milliseconds timeout);
-  // Tells every server, also one that has none of the ids: time goes on for all. Throws CallFailed, and the servers
+  // Tells every server, also one without any of the ids: the clock advances for all. Throws CallFailed, and the servers
   // that did not fail have applied their part; the same (client, sequence) again is applied where it was not.
   void push(const PushCall& call, bool half, std::chrono::milliseconds timeout);
 

@@ -1,4 +1,4 @@
-// listener.h: serves a shard to whoever connects and knows the token: one thread per connection.
+// listener.h: serves a shard to every client that knows the token: one thread per connection.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <string>
 #include <thread>
 
+#include "dataplane/byte_budget.h"
 #include "dataplane/shard.h"
 #include "dataplane/socket.h"
 
@@ -19,6 +20,7 @@ struct ListenerConfig {
   std::string token;
   std::size_t max_frame_bytes = std::size_t{256} << 20;  // of a request, and of a reply
   std::size_t max_connections = 1024;
+  std::size_t max_inflight_bytes = std::size_t{1} << 30;  // of all requests that are read or served at a time
 };
 
 // Concurrent.
@@ -33,6 +35,8 @@ class Listener {
   // With the port that was chosen.
   [[nodiscard]] std::string address() const { return config_.address.text(); }
   [[nodiscard]] std::size_t connections() const;
+  // Bytes that requests under way take.
+  [[nodiscard]] std::size_t inflight_bytes() const { return budget_.used(); }
   // Breaks off all connections and waits for their threads; a push that has begun is applied. May be called again.
   void close();
 
@@ -50,6 +54,7 @@ class Listener {
 
   std::shared_ptr<Shard> shard_;
   ListenerConfig config_;
+  ByteBudget budget_{config_.max_inflight_bytes};
   Socket listening_;
   Socket wake_;  // readable when a connection has ended, or all shall
   std::uint64_t file_ = 0;

@@ -1,4 +1,4 @@
-// push_gate.h: holds pushes back for a while, but for some of them, so that several shards are cut at one moment.
+// push_gate.h: holds pushes back for a while, except some of them, so that several shards are cut at one moment.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,7 @@ struct PushName {
   friend auto operator<=>(const PushName&, const PushName&) = default;
 };
 
-// Open, or closed until somebody opens it or its time is up. Concurrent.
+// Open, or closed until a caller opens it or its lease ends. Concurrent.
 class PushGate {
  public:
   // Closes it, also when it is closed already: then the hold before it is over. `hold` is the caller's name for it, of

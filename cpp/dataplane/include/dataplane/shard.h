@@ -1,4 +1,4 @@
-// shard.h: one shard of all tables, and what pull and push mean. Every transport ends here; it knows none of them.
+// shard.h: one shard of all tables, with pull and push. Every transport ends here; the shard does not depend on any.
 #pragma once
 
 #include <atomic>
@@ -18,6 +18,9 @@
 #include "engine/table.h"
 
 namespace dataplane {
+
+// Bytes of a reply that are in memory together, however slowly the peer takes them.
+inline constexpr std::size_t kReplyWindowBytes = std::size_t{4} << 20;
 
 // Where the rows of a pull go, piece by piece.
 class RowSink {
@@ -54,11 +57,13 @@ class Shard {
   // A payload at a multiple of 8, as pull() and push() take them, parsed and checked. Throws ConfigError.
   [[nodiscard]] PullRequest read_pull(Bytes payload) const;
   [[nodiscard]] std::size_t reply_bytes(const PullRequest& request, bool half) const noexcept;
+  // Throws ConfigError when the reply is larger than the setting of that name. Call before room is made for it.
+  void check_reply(const PullRequest& request, bool half, std::size_t most_bytes, const char* setting) const;
   // Throws Late before the first row; once one is handed out, the rest follows whatever the time.
   void pull(const PullRequest& request, bool half, Deadline deadline, RowSink& sink);
 
-  // Applies the gradients once per (client, sequence), however often it is asked to. Throws Late, SequenceForgotten,
-  // PartlyApplied and the engine's errors; but for PartlyApplied nothing was changed.
+  // Applies the gradients once per (client, sequence), however often the client repeats them. Throws Late,
+  // SequenceForgotten, PartlyApplied and the engine's errors; except for PartlyApplied nothing was changed.
   void push(Bytes payload, bool half, Deadline deadline);
 
   // While held, no push is under way: tables and marks agree. Pushes wait, so hold it for an instant.

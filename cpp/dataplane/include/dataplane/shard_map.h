@@ -18,8 +18,8 @@ class ShardMap {
     const auto number = static_cast<std::uint64_t>(id);
     return std::has_single_bit(shards_) ? number & (shards_ - 1) : number % shards_;
   }
-  // Where the first id of another shard is; ids.size() when there is none.
-  [[nodiscard]] std::size_t first_stranger(std::span<const std::int64_t> ids, std::uint64_t shard) const noexcept {
+  // The place of the first id of another shard; ids.size() when all are of this one.
+  [[nodiscard]] std::size_t first_foreign_id(std::span<const std::int64_t> ids, std::uint64_t shard) const noexcept {
     if (shards_ == 1) return ids.size();
     std::size_t at = 0;
     while (at < ids.size() && shard_of(ids[at]) == shard) ++at;

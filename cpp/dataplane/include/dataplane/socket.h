@@ -50,7 +50,7 @@ struct Endpoint {
 };
 
 // The places that an address stands for, at least one. Looks names up, which may wait for a name server.
-// Throws ConfigError for a path that is too long, Disconnected for a name that nobody knows.
+// Throws ConfigError for a path that is too long, Disconnected for an unknown name.
 [[nodiscard]] std::vector<Endpoint> resolve(const Address& address);
 
 // Binds and listens. A socket file that no process listens at is replaced; only its owner may connect to a new one.
@@ -62,7 +62,7 @@ struct Endpoint {
 [[nodiscard]] int connect_error(const Socket& socket) noexcept;
 // Settings of a connection: no delay, signs of life, generous buffers.
 void tune(const Socket& socket) noexcept;
-// False when the peer has closed, or has sent what nobody asked for.
+// False when the peer has closed, or has sent unrequested bytes.
 [[nodiscard]] bool is_quiet(const Socket& socket) noexcept;
 // True when the peer has closed its side.
 [[nodiscard]] bool has_hung_up(const Socket& socket) noexcept;

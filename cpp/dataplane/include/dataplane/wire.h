@@ -26,7 +26,7 @@
 
 namespace dataplane {
 
-static_assert(std::endian::native == std::endian::little, "the wire is little-endian, and so is what lies in memory");
+static_assert(std::endian::native == std::endian::little, "the wire and the memory are little-endian");
 
 using Bytes = std::span<const std::byte>;
 
@@ -85,12 +85,12 @@ struct Welcome {
 [[nodiscard]] Hello parse_hello(Bytes payload);
 // Takes as long for a wrong token as for the right one.
 [[nodiscard]] bool is_same_token(std::string_view given, std::string_view expected) noexcept;
-// Names in sorted order, and widths: what both sides must agree on before rows can travel without their names.
+// Hash of names in sorted order and widths: both sides must agree before rows can travel without their names.
 [[nodiscard]] std::uint64_t hash_tables(std::span<const std::string> names, std::span<const std::uint32_t> dims);
 
 // --- requests ---
 
-// What a request must know about a table.
+// Widths of a table, for the parser of a request.
 struct TableShape {
   std::uint32_t dim = 0;
   std::uint32_t slices = 0;

@@ -7,7 +7,7 @@
 
 namespace engine {
 
-// Bytes that a text of base64 stands for, or nothing where its length is none: it comes in fours, the last padded.
+// Bytes of a base64 text, or nothing where its length is invalid: it comes in fours, the last padded.
 std::optional<std::size_t> base64_size(std::string_view text);
 
 // Writes those bytes; false where a sign is not of the alphabet. Line ends and spaces are none.

@@ -1,4 +1,4 @@
-// compressor.h: how a slice is stored for serving, and what that does to reads and gradients in training.
+// compressor.h: how a slice is stored for serving, and its effect on reads and gradients in training.
 #pragma once
 
 #include <cstddef>
@@ -21,9 +21,9 @@ class Compressor {
   // --- training: reads and gradients see the compression coming ---
   // True when training reads are the raw values and gradients pass unchanged (fp32, fp16).
   [[nodiscard]] virtual bool is_transparent() const noexcept = 0;
-  // What a training lookup returns for stored values. `scale` is the table's current scale of this slice.
+  // Values that a training lookup returns for stored ones. `scale` is the table's current scale of this slice.
   virtual void read(const float* values, float* out, std::uint32_t dim, float scale) const noexcept = 0;
-  // The gradient of the stored values, from the gradient of what read() returned. May alias.
+  // The gradient of the stored values, from the gradient of the values that read() returned. May alias.
   virtual void backward(const float* values, const float* grad, float* out, std::uint32_t dim,
                         float scale) const noexcept = 0;
   // The scale to use from `step` on: `current`, or a new one when the schedule moves at this step.

@@ -1,4 +1,4 @@
-// config.h: what a table is made of, as plain data. The Python specs are turned into these.
+// config.h: the settings of a table as plain data. The Python specs are turned into these.
 #pragma once
 
 #include <cstdint>

@@ -1,11 +1,11 @@
-// delta_segment.h: one segment of a delta log: what changed in a shard's tables since the segment before it.
+// delta_segment.h: one segment of a delta log: the changes of a shard's tables since the segment before it.
 //
 //   file   := magic[8] header, per table: block* tombstones?, then marks?
 //   header := u32 bytes, body, u32 crc32c(body)
 //   block  := u32 rows, columns, u32 crc32c of both
-//   tombstones, marks := bytes, u32 crc32c; absent when the header says there are none
+//   tombstones, marks := bytes, u32 crc32c; absent when the header counts none
 //
-// The header says how many blocks, tombstones and bytes of marks follow, so a file that is too short or too long is
+// The header counts the blocks, tombstones and bytes of marks that follow, so a file that is too short or too long is
 // known as such. Columns are those of a snapshot. All numbers are little-endian. docs/reference/delta-format.md has it
 // all. Which segments make a log is the caller's business.
 #pragma once
@@ -23,11 +23,11 @@
 namespace engine {
 
 enum class DeltaFlavour : std::uint32_t {
-  kDurable = 1,  // values and optimizer state: a trainer goes on from it
+  kDurable = 1,  // values and optimizer state: a trainer resumes from it
   kServing = 2,  // values as the slices' compressors store them
 };
 
-// What must agree for the rows of a segment to mean the same in a table.
+// Properties that must agree for the rows of a segment to mean the same in a table.
 struct DeltaSlice {
   std::uint32_t dim = 0;
   std::uint32_t value_bytes = 0;
@@ -78,7 +78,7 @@ std::uint32_t delta_tables_hash(std::span<Table* const> tables, DeltaFlavour fla
 // How the names of tables begin that are a training job's own, not its model's.
 inline constexpr std::string_view kJobTables = "monolith.";
 
-// Upserts and removes what the segment says, after every byte was checked. `tables` are all of the segment's, in its
+// Upserts and removes the rows of the segment, after every byte was checked. `tables` are all of the segment's, in its
 // order; those of the job itself may be left out. A durable segment may go into serving tables too. Throws
 // SchemaMismatch; then nothing was changed.
 DeltaHeader replay_delta(const std::string& path, std::span<Table* const> tables, ShardFilter keep);

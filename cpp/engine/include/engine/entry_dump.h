@@ -34,7 +34,7 @@ struct DumpSchema {
   std::vector<DumpSlice> slices;
   std::size_t dim = 0;
   std::size_t row_words = 0;
-  // What a row holds before a record is read into it: zero values, and the state of a new row.
+  // Content of a row before a record is read into it: zero values, and the state of a new row.
   std::vector<float> initial_row;
 };
 

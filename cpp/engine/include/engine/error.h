@@ -47,10 +47,27 @@ class SchemaMismatch : public Error {
   using Error::Error;
 };
 
-// The operating system refused to read or write a file.
-class IoError : public Error {
+// A save or an eviction would drop too large a share of a table's rows. Nothing was changed.
+class ExpiryRefused : public Error {
  public:
   using Error::Error;
+};
+
+// The operating system refused to read or write a file. Python sees an OSError with errno and filename.
+class IoError : public Error {
+ public:
+  // `verb` and `path` name the failed operation; `code` is the errno.
+  IoError(const std::string& verb, std::string path, int code, const std::string& remedy = "");
+
+  [[nodiscard]] int code() const noexcept { return code_; }
+  [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  // The text without errno and path, which an OSError spells itself.
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
+
+ private:
+  std::string path_;
+  std::string reason_;
+  int code_;
 };
 
 }  // namespace engine

@@ -14,7 +14,7 @@ namespace engine {
 class AdmissionFilter {
  public:
   virtual ~AdmissionFilter() = default;
-  // Counts `count` more sightings of an absent id and says whether it may enter now. Concurrent.
+  // Counts `count` more sightings of an absent id; returns whether it may enter now. Concurrent.
   // `threshold` > 0. `turn` numbers the call that asks, for filters that draw random numbers.
   virtual bool admit(std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn) = 0;
   // Sightings remembered of an id; 0 when unknown. Concurrent.

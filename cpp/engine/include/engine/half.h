@@ -13,7 +13,7 @@ inline constexpr float kHalfMinNormal = 0x1p-14F;
 // Keeps NaN.
 inline float clamp_to_half_range(float magnitude) noexcept { return magnitude > kHalfMax ? kHalfMax : magnitude; }
 
-// Rounds to nearest, ties to even. What is too large, infinity included, becomes +-65504: one infinite weight
+// Rounds to nearest, ties to even. A value that is too large, infinity included, becomes +-65504: one infinite weight
 // would poison every score it takes part in. NaN stays NaN.
 inline std::uint16_t half_from_float(float value) noexcept {
   const auto sign = (std::bit_cast<std::uint32_t>(value) >> 16) & 0x8000U;

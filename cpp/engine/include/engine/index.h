@@ -1,4 +1,4 @@
-// index.h: id -> row number of one shard. A bucket is one cache line, so a find is one miss, rarely two.
+// index.h: id -> row number of one part. A bucket is one cache line, so a find is one miss, rarely two.
 #pragma once
 
 #include <bit>
@@ -28,7 +28,7 @@ class Index {
   // Filled from position 0, so a bucket is full exactly when its last position is taken.
   struct alignas(kLineBytes) Bucket {
     std::int64_t ids[kWidth];
-    std::uint32_t rows[kWidth];   // row number + 1; 0 = empty, which is what fresh memory holds
+    std::uint32_t rows[kWidth];   // row number + 1; 0 = empty, as in fresh memory
     std::uint32_t times[kWidth];  // unix seconds of the row's last update; scratch while a batch is resolved
   };
   static_assert(sizeof(Bucket) == kLineBytes);
@@ -45,7 +45,7 @@ class Index {
   }
   [[nodiscard]] const Bucket* home(std::uint64_t hash) const noexcept { return buckets_ + home_of(hash); }
 
-  // The row of an id within one bucket, or kNoRow; and whether the search must go on to the next bucket.
+  // The row of an id within one bucket, or kNoRow; and whether the search must continue in the next bucket.
   static constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
   [[nodiscard]] static std::uint32_t row_in(const Bucket* bucket, std::int64_t id) noexcept {
     if (bucket == nullptr) return kNoRow;
@@ -59,8 +59,9 @@ class Index {
   }
 
   [[nodiscard]] Slot find(std::int64_t id, std::uint64_t hash) const noexcept {
-    if (bucket_count_ == 0) return kNoSlot;
-    for (std::uint32_t b = home_of(hash);; b = after(b)) {
+    // Bounded: an index whose buckets are all full must not hold the caller for ever.
+    std::uint32_t b = home_of(hash);
+    for (std::uint32_t left = bucket_count_; left > 0; --left, b = after(b)) {
       const Bucket& bucket = buckets_[b];
       const std::uint32_t match = matches(bucket, id);
       if (match != 0) {
@@ -69,6 +70,7 @@ class Index {
       }
       if (bucket.rows[kWidth - 1] == 0) return kNoSlot;
     }
+    return kNoSlot;
   }
 
   [[nodiscard]] std::int64_t id(Slot slot) const noexcept { return buckets_[slot / kWidth].ids[slot % kWidth]; }
@@ -85,7 +87,7 @@ class Index {
   // Gives memory back when few entries are left.
   void shrink();
   void clear() noexcept;
-  // Goes on with a whole index that lies in memory of somebody else, who keeps it for as long; it may be changed.
+  // Uses a whole index in memory that the caller keeps alive; the index may be changed.
   void adopt(std::span<Bucket> buckets, std::size_t ids) noexcept;
   [[nodiscard]] std::span<const Bucket> buckets() const noexcept { return {buckets_, bucket_count_}; }
 
@@ -100,8 +102,8 @@ class Index {
   }
 
  private:
-  // A bit for every position with this id. All four at once: which one matches is a coin toss that no branch predictor
-  // wins. What stands behind the last entry may be the ghost of an erased one, so the first match counts, and only if
+  // A bit for every position with this id. All four together: which one matches is a coin toss that no branch predictor
+  // wins. A position behind the last entry may be the ghost of an erased one, so the first match counts, and only if
   // its row is there.
   [[nodiscard]] static std::uint32_t matches(const Bucket& bucket, std::int64_t id) noexcept {
     const auto is = [&](std::uint32_t i) { return static_cast<std::uint32_t>(bucket.ids[i] == id) << i; };

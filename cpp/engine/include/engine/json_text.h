@@ -1,4 +1,4 @@
-// json_text.h: what is slow to read and write of a model server's JSON: records as base64, and arrays of floats.
+// json_text.h: the slow parts of a model server's JSON: records as base64, and arrays of floats.
 #pragma once
 
 #include <cstddef>
@@ -17,13 +17,13 @@ struct LiftedRecords {
   std::vector<std::string_view> records;
 };
 
-// Takes the records out of a JSON text. Nothing where there is none, or where what was taken could be mistaken for what
-// was there: a string with an escape, a "b64" elsewhere. `rest` is JSON exactly where the text is, as far as the
-// records go: nothing else is looked at.
+// Takes the records out of a JSON text. Returns nothing for a text without records, and for one whose marks would be
+// ambiguous: a string with an escape, a "b64" elsewhere. `rest` is JSON exactly where the text is, as far as the
+// records go: no other syntax is checked.
 std::optional<LiftedRecords> lift_records(std::string_view json);
 
 // Appends nested JSON arrays of these sizes, the last one innermost. Each number is the shortest that is read as the
-// same float again; what JSON has no number for is written as JavaScript has it: NaN, Infinity, -Infinity.
+// same float again; values without a JSON number are written as in JavaScript: NaN, Infinity, -Infinity.
 void append_json(std::span<const float> values, std::span<const std::size_t> sizes, std::string& out);
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-// optimizer.h: the update rule of one slice, applied to many rows at once.
+// optimizer.h: the update rule of one slice, applied to many rows together.
 #pragma once
 
 #include <cstddef>

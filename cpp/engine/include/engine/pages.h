@@ -1,4 +1,4 @@
-// pages.h: zeroed memory for tables: huge pages for what is large, the heap for what is small.
+// pages.h: zeroed memory for tables: huge pages for large blocks, the heap for small ones.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@ class Pool {
   // Threads that work on one call, the caller included. Concurrent.
   [[nodiscard]] unsigned threads() const noexcept { return threads_.load(std::memory_order_relaxed); }
 
-  // Changes the team's size; calls in flight finish with whoever is left. Concurrent.
+  // Changes the team's size; calls in flight finish with the threads that are left. Concurrent.
   void resize(unsigned threads);
 
   // Calls work(0) .. work(pieces - 1), each once, in increasing order of start. The caller works too, so several

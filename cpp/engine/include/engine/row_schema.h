@@ -1,4 +1,4 @@
-// row_schema.h: what the bytes of a row mean. Training rows hold values and optimizer state, serving rows compressed
+// row_schema.h: the layout of a row. Training rows hold values and optimizer state, serving rows compressed
 // values.
 #pragma once
 
@@ -16,6 +16,9 @@
 
 namespace engine {
 
+// Columns of all slices of a table together: 1 MiB of values per row. Offsets and sums then fit any integer here.
+inline constexpr std::uint32_t kMostColumns = std::uint32_t{1} << 18;
+
 class RowSchema {
  public:
   struct Slice {
@@ -29,7 +32,7 @@ class RowSchema {
     std::unique_ptr<Compressor> compressor;
   };
 
-  // `seed` already mixes the table's seed and name.
+  // `seed` already mixes the table's seed and name. Throws ConfigError, for example past kMostColumns.
   RowSchema(std::span<const SliceConfig> slices, std::uint64_t seed, bool is_serving);
 
   [[nodiscard]] std::span<const Slice> slices() const noexcept { return slices_; }
@@ -46,9 +49,9 @@ class RowSchema {
   void initial_values(std::int64_t id, float* values) const noexcept;
   void init(std::int64_t id, std::byte* row) const noexcept;
 
-  // What a lookup returns. `scales` has one number per slice.
+  // Values that a lookup returns. `scales` has one number per slice.
   void read(const std::byte* row, float* out, std::span<const float> scales) const noexcept;
-  // What a lookup of an absent id returns when it is to see the initial values. Training only.
+  // Values that a lookup of an absent id returns when it shows initial values. Training only.
   void read_initial(std::int64_t id, float* out, std::span<const float> scales) const noexcept;
   // The stored values themselves, uncompressed; and back.
   void get(const std::byte* row, float* values) const noexcept;

@@ -1,4 +1,4 @@
-// row_store.h: the rows of one shard, by number. Rows live in slabs that never move once the first one is full size.
+// row_store.h: the rows of one part, by number. Rows live in slabs that never move once the first one is full size.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class RowStore {
   std::uint32_t take() noexcept;
   void free(std::uint32_t row) noexcept;
   void clear() noexcept;
-  // An empty store goes on with rows that lie in memory of somebody else, who keeps them for as long: whole slabs are
+  // An empty store uses rows in memory that the caller keeps alive: whole slabs are
   // used where they are, the rows behind the last of them are copied.
   void adopt(std::byte* rows, std::size_t count);
 

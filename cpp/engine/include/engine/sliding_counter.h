@@ -10,7 +10,7 @@
 namespace engine {
 
 // A ring of splits. New ids enter the head split (or the one after it, when their places there are taken); a full head
-// moves on by one, and the split it will need next is wiped: what was seen longest ago is forgotten.
+// moves on by one, and the split it will need next is wiped: the oldest sightings are forgotten.
 //
 // A cell is 32 bits: a 16-bit signature and a 16-bit count that stays at its maximum. Zero is an empty cell. Two ids
 // are taken for one when they probe into each other and share a signature: about one in 65,536 of the neighbours.
@@ -44,8 +44,8 @@ class SlidingCounter {
   void save(std::vector<std::byte>& out) const;
   // Takes the state from the front of `in` and moves `in` behind it. False: the bytes make no sense; nothing changed.
   [[nodiscard]] bool load(std::span<const std::byte>& in);
-  // Adds what `other`, of the same size, has counted of other ids. What was seen longest ago in either is forgotten
-  // when there is no room for all.
+  // Adds the counts of `other`, of the same size, for other ids. The oldest sightings of either are forgotten
+  // when not all find room.
   void merge(SlidingCounter&& other);
 
  private:

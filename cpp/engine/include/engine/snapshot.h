@@ -11,7 +11,7 @@
 //             columns: ids i64, times u32, then per slice its values and its optimizer state
 //   tail   := u32 "TAIL", u64 rows, u64 blocks, u32 crc32c of all this
 //
-// All numbers are little-endian. Nothing in a file says how many parts the table has in memory.
+// All numbers are little-endian. A file does not depend on the number of parts in memory.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
 // table.h: a collisionless embedding table: one row per 64-bit id.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -16,9 +17,9 @@
 #include "engine/bags.h"
 #include "engine/config.h"
 #include "engine/filter.h"
+#include "engine/part.h"
 #include "engine/pool.h"
 #include "engine/row_schema.h"
-#include "engine/shard.h"
 
 namespace engine {
 
@@ -40,6 +41,12 @@ struct TableConfig {
   bool is_serving = false;
   bool skip_zero_rows = false;  // serving: an all-zero row is not kept
 };
+
+// Seconds by which one push may move a table's clock: a day.
+inline constexpr std::int64_t kMostClockStepS = 86400;
+// A save or an eviction that drops a larger share of the rows must be forced; smaller tables are not guarded.
+inline constexpr double kMostExpiredShare = 0.8;
+inline constexpr std::size_t kLeastGuardedRows = 1000;
 
 // A row as raw material: id, time and the row's bytes.
 struct RawRows {
@@ -82,8 +89,10 @@ struct TableStats {
 
 class Table {
  public:
-  // The state at one instant. While it exists, training goes on; rows it changes are kept aside until written.
+  // The state at one instant. Training continues meanwhile; the table keeps old values of changed rows until written.
   struct Cut {
+    CutUse use = CutUse::kSnapshot;
+    bool keeps_expired = false;  // hand out expired rows too
     std::int64_t max_time_s = 0;
     std::vector<float> scales;
     std::vector<std::byte> filter;
@@ -113,19 +122,21 @@ class Table {
   static void apply_all(std::span<const GradientJob> jobs, Pool& pool);
   void reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed);
   std::size_t erase(std::span<const std::int64_t> ids);
-  // Removes rows whose last update is expire_days or more before now_s.
-  std::size_t evict(std::int64_t now_s);
+  // Removes rows whose last update is expire_days or more before now_s. Unless forced, throws as check_expiry.
+  std::size_t evict(std::int64_t now_s, bool force = false);
   void clear();
 
   // --- raw rows: export, import, restore ---
-  // Upserts whole rows; `rows` holds row_bytes() per id. Asks no filter. Concurrent.
-  void import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows);
+  // Upserts whole rows; `rows` holds row_bytes() per id. Asks no filter. Concurrent. `moves_clock`: the newest of the
+  // times becomes the clock; a caller that restores the clock by restore_extras passes false.
+  void import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
+                   bool moves_clock = true);
   // Ids of one part, by row number. Concurrent.
-  [[nodiscard]] std::vector<std::int64_t> shard_ids(std::size_t shard) const;
+  [[nodiscard]] std::vector<std::int64_t> part_ids(std::size_t number) const;
   // The raw rows of the given ids that are present. Concurrent.
   [[nodiscard]] RawRows raw_rows(std::span<const std::int64_t> ids) const;
   void reserve(std::size_t ids);
-  // An empty serving table goes on with the rows of an image, where they lie. Exclusive.
+  // An empty serving table uses the rows of an image, where they lie. Exclusive.
   void adopt(std::unique_ptr<const TableImage> image);
   // Upserts all rows, with their times, into a table of the same slices that may store them differently. Concurrent.
   void copy_to(Table& other) const;
@@ -133,20 +144,32 @@ class Table {
   // --- figures; concurrent ---
   [[nodiscard]] std::size_t size() const;
   [[nodiscard]] std::size_t memory_bytes() const;
+  // The event clock: rows expire by it. A push of gradients moves it forward by at most kMostClockStepS, so that one
+  // event with a wrong time cannot expire the table; only the first one sets an empty clock freely.
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_.load(std::memory_order_relaxed); }
-  void see_time(std::int64_t time_s) noexcept;
+  // Moves the clock forward to `time_s`, however far.
+  void force_clock(std::int64_t time_s) noexcept;
+  // Accepts `now_s` as the clock of a save or an eviction. Throws ExpiryRefused when of at least kLeastGuardedRows rows
+  // that were alive at the clock accepted last, more than kMostExpiredShare have expired. Concurrent.
+  void check_expiry(std::int64_t now_s);
+  // Accepts every clock from now on. Concurrent.
+  void set_forces_expiry(bool forces) noexcept { forces_expiry_.store(forces, std::memory_order_relaxed); }
+  [[nodiscard]] bool forces_expiry() const noexcept { return forces_expiry_.load(std::memory_order_relaxed); }
   // Calls so far that might ask the filter: where the draws of a probabilistic one stand.
   [[nodiscard]] std::uint64_t turn() const noexcept { return turn_.load(std::memory_order_relaxed); }
   [[nodiscard]] TableStats stats() const noexcept;
   // One sentence: why the id is present or absent.
   [[nodiscard]] std::string explain(std::int64_t id) const;
   [[nodiscard]] std::vector<float> scales() const;
-  // What a cut keeps beside the rows, put back.
+  // Restores the state that a cut keeps beside the rows.
   void restore_extras(const Cut& cut);
   // Adds the counts of another shard's admission filter, saved by it. Exclusive.
   void merge_filter(std::span<const std::byte> state);
   // Bytes that the table may take from now on; 0 = unbounded. Concurrent.
   void set_budget(std::uint64_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }
+  // Memory that the calling thread keeps for its next write; and gives it back.
+  [[nodiscard]] static std::size_t thread_scratch_bytes() noexcept;
+  static void release_thread_scratch() noexcept;
   // True when a row updated at `time_s` has expired at `now_s`.
   [[nodiscard]] bool is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept;
 
@@ -156,21 +179,22 @@ class Table {
   [[nodiscard]] AdmissionFilter* filter() const noexcept { return filter_.get(); }
 
   // --- snapshots: see snapshot.h ---
-  Cut begin_cut();
+  // Waits while another cut of the same use exists.
+  Cut begin_cut(CutUse use = CutUse::kSnapshot);
   // Rows as they were at the cut.
   struct CutRows {
     std::span<const std::int64_t> ids;
     std::span<const std::uint32_t> times;
     std::span<const std::byte* const> rows;
   };
-  // Hands out the unexpired rows of one part in pieces of at most `most`. pack(rows) must only copy: the part is locked
-  // for reading; flush() follows without the lock. Once per part.
+  // Hands out the rows of one part, expired ones only if the cut keeps them, in pieces of at most `most`. pack(rows)
+  // must only copy: the part is locked for reading; flush() follows without the lock. Once per part.
   void visit_cut(const Cut& cut, std::size_t part, std::size_t most, const std::function<void(const CutRows&)>& pack,
                  const std::function<void()>& flush);
-  void end_cut() noexcept;
+  void end_cut(CutUse use = CutUse::kSnapshot) noexcept;
 
  private:
-  friend class ShardUpdate;
+  friend class PartUpdate;
 
   class ReadLock;
   void lookup_piece(const LookupJob& job, UnitRange units) const;
@@ -192,27 +216,42 @@ class Table {
   // Throws CapacityExceeded when the absent ids of the call do not fit the budget. Holds the lock while near it.
   std::unique_lock<std::mutex> check_budget(std::span<const std::span<const std::int64_t>> calls);
   [[nodiscard]] std::uint32_t threshold_of(std::int64_t id) const noexcept;
+  void advance_clock(std::int64_t time_s) noexcept;
+  void accept_clock(std::int64_t time_s) noexcept;
+  struct ExpiryCount {
+    std::size_t alive = 0;    // at the clock accepted last
+    std::size_t expired = 0;  // of them, at the new clock
+    [[nodiscard]] double share() const noexcept {
+      return alive == 0 ? 0.0 : static_cast<double>(expired) / static_cast<double>(alive);
+    }
+  };
+  [[nodiscard]] ExpiryCount count_expiry(std::size_t number, std::int64_t accepted_s, std::int64_t now_s) const;
+  // Waits until no cut exists, and keeps new ones out.
+  void forbid_cuts() noexcept;
   void lock_all() noexcept;
   void unlock_all() noexcept;
-  // Bookkeeping before a row changes or leaves, and after one is made. The shard is locked for writing.
-  void preserve(Shard& shard, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
-  void touch(Shard& shard, std::int64_t id, std::uint32_t row);
-  void remove(Shard& shard, Slot slot, Removal::Reason reason, std::int64_t now_s);
+  // Bookkeeping before a row changes or leaves, and after one is made. The part is locked for writing.
+  void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
+  void touch(Part& part, std::int64_t id, std::uint32_t row);
+  void remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s);
 
   TableConfig config_;
   std::atomic<std::uint64_t> budget_{config_.max_bytes};
   RowSchema schema_;
   std::shared_ptr<Pool> pool_;
   SlabArena arena_;
-  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<AdmissionFilter> filter_;
   std::vector<std::uint32_t> thresholds_;   // by slot; empty = all zero
   std::vector<std::uint32_t> expire_days_;  // by slot; empty = config_.expire_days
   std::unique_ptr<std::atomic<float>[]> scales_;
   std::atomic<std::int64_t> max_time_s_{0};
+  std::atomic<std::int64_t> accepted_clock_s_{0};  // of the last save, eviction or restore
+  std::atomic<bool> forces_expiry_{false};
   std::atomic<std::uint64_t> turn_{0};  // numbers the calls that may ask the filter
   std::mutex budget_mutex_;
-  std::binary_semaphore no_cut_{1};  // taken from begin_cut to end_cut, which may be different threads
+  // Per use, taken from begin_cut to end_cut, which may be different threads.
+  std::array<std::binary_semaphore, kCutUses> no_cut_{std::binary_semaphore{1}, std::binary_semaphore{1}};
   std::atomic<bool> is_tracking_{false};
   std::atomic<std::uint64_t> touched_count_{0};
   std::atomic<std::uint64_t> touched_generation_{0};
@@ -220,7 +259,7 @@ class Table {
   std::atomic<std::uint64_t> ids_filtered_{0};
   std::atomic<std::uint64_t> rows_evicted_{0};
   std::atomic<std::uint64_t> touched_dropped_{0};
-  std::unique_ptr<const TableImage> image_;  // what the parts were adopted from
+  std::unique_ptr<const TableImage> image_;  // source of the adopted parts
 };
 
 }  // namespace engine

@@ -1,6 +1,6 @@
 // table_image.h: a serving table as one file that is used where it lies. Loading maps it: no row is read, copied or
-// hashed. Changes stay in the process: the pages that they touch become its own, all others are shared with whoever
-// has the file mapped too.
+// hashed; the index is copied and checked. Changes stay in the process: the pages that they touch become private, all
+// others are shared with every process that maps the file.
 //
 //   file    := magic[8], zeros up to byte 64, part*, footer, u32 footer bytes, u32 crc32c(footer), magic[8]
 //   part    := bucket*, row*, zeros up to a multiple of 64
@@ -36,7 +36,7 @@ struct ImageFile {
 // Throws IoError; then no file is left.
 ImageFile write_image(Table& table, const std::string& path);
 
-// The bytes of an image in memory, as a table can go on with them. Lets go of them when destroyed.
+// The bytes of an image in memory, for a table to use. Releases them when destroyed.
 class TableImage {
  public:
   struct Part {
@@ -49,7 +49,7 @@ class TableImage {
     kRead,
   };
 
-  // Checks sizes, footer and index: whatever is in the rows, nobody can go astray. `table` says what rows must be.
+  // Checks sizes, footer and index, so that any row bytes are safe to use. `table` has the expected layout.
   // Throws SnapshotCorrupt with file and reason, or IoError.
   TableImage(const std::string& path, std::uint64_t bytes, const Table& table, Memory memory);
   ~TableImage();
@@ -59,14 +59,18 @@ class TableImage {
   [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_; }
   [[nodiscard]] bool is_mapped() const noexcept { return block_.data() == nullptr; }
+  // Memory of the copied indexes; 0 when the file was read whole.
+  [[nodiscard]] std::size_t index_bytes() const noexcept;
 
  private:
-  void map(int descriptor);
+  void map(const std::string& path, int descriptor);
   void check(const Table& table);
+  void copy_index(std::size_t part);
 
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  Block block_;  // what was read, when it is not mapped
+  Block block_;                 // the whole file, when it was read and not mapped
+  std::vector<Block> indexes_;  // per part a copy of its index, when the file is mapped
   std::vector<Part> parts_;
   std::int64_t max_time_s_ = 0;
 };

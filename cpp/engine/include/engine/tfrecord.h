@@ -26,7 +26,7 @@ void finish_record(std::vector<std::byte>& out, std::size_t begin);
 // Walks the complete records of one piece of a stream. Exclusive. Keeps views, so the bytes must outlive it.
 class RecordScanner {
  public:
-  // `base_offset` is where `bytes` begin in the stream, `source` what to call the stream in errors.
+  // `base_offset` is where `bytes` begin in the stream, `source` its name in errors.
   RecordScanner(std::span<const std::byte> bytes, std::uint64_t base_offset, std::string source);
 
   // Gives the next record, or false when the rest is not a complete one. Throws RecordCorrupt.

@@ -102,8 +102,8 @@ class Assembler::Pass {
     return {data, count};
   }
 
-  [[noreturn]] void refuse(const std::string& name, std::size_t row, const std::string& what) const {
-    throw SchemaMismatch("feature '" + name + "', row " + std::to_string(row) + " of the batch: " + what);
+  [[noreturn]] void refuse(const std::string& name, std::size_t row, const std::string& reason) const {
+    throw SchemaMismatch("feature '" + name + "', row " + std::to_string(row) + " of the batch: " + reason);
   }
 
   // --- ids ---

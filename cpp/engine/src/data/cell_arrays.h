@@ -133,7 +133,7 @@ inline std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::i
 inline constexpr std::size_t kSlack = 3;
 
 // Copies ids; the cell holds fids. Up to four are copied without a branch on how many there are, for that cannot be
-// predicted: the places behind them get the last one again, and are written over by what comes next.
+// predicted: the places behind them get the last one again, and the next values overwrite them.
 template <bool kConverts>
 std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
   const auto get = [&cell](std::size_t index) {

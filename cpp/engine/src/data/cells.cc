@@ -1,4 +1,4 @@
-// cells.cc: the common form of each feature message is read without a copy; what is spelled otherwise (unpacked, in
+// cells.cc: the common form of each feature message is read without a copy; other spellings (unpacked, in
 // several pieces, an arm that comes again) is legal too, and is gathered in the block's arena.
 #include "cells.h"
 
@@ -193,8 +193,8 @@ constexpr std::uint32_t kBytesValue = 15;
 
 constexpr std::uint32_t kDoubleField = 4;  // up to here arms are lists of numbers of one width
 
-// What is in field 1 of the message that is the only field of `feature`, where both are in the common form and short.
-// Empty when they are not; then a closer look is needed.
+// The content of field 1 of the message that is the only field of `feature`, where both are in the common form and
+// short. Empty when they are not; then a closer look is needed.
 Bytes short_list(Bytes feature) {
   constexpr std::size_t kHeads = 4;
   if (feature.size() <= kHeads || feature.size() > 0x7f) return {};

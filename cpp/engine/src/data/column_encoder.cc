@@ -375,7 +375,7 @@ void write_name(wire::Writer& out, std::string_view name) noexcept {
   out.bytes(name.data(), name.size());
 }
 
-// What was found out about a column in the first pass.
+// Results of the first pass over a column.
 struct Plan {
   const ColumnLayout* column;
   Spelling spelling;

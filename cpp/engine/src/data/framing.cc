@@ -29,7 +29,7 @@ void append_bytes(std::vector<std::byte>& out, Bytes bytes) { out.insert(out.end
 
 std::string number(std::uint64_t value) { return std::to_string(value); }
 
-// Reads words from the front of a frame and notes what it would need to go on.
+// Reads words from the front of a frame and notes how many bytes it needs to continue.
 class Words {
  public:
   explicit Words(Bytes bytes) : bytes_(bytes) {}
@@ -234,7 +234,7 @@ std::optional<Records> FrameReader::take(std::size_t most_records, std::size_t m
       try {
         is_here = find();
       } catch (const RecordCorrupt&) {
-        // What came before it is good and goes out first; the next call meets the damage again.
+        // The records before the damage go out first; the next call meets the damage again.
         if (count == 0) throw;
         is_full = true;
         break;
@@ -344,7 +344,7 @@ Records FrameReader::give(std::size_t count) {
   begin_ += end;
   offset_ += end;
   record_ += count;
-  // The records keep the buffer; this reader needs it only for what is left.
+  // The records keep the buffer; this reader needs it only for the rest.
   if (begin_ == filled_) buffer_.reset(), begin_ = filled_ = 0;
   return records;
 }

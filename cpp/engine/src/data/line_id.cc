@@ -176,8 +176,8 @@ Bytes line_set_text(Bytes line, const LineField& field, std::string_view value, 
 Bytes line_add_ints(Bytes line, const LineField& field, std::span<const std::int64_t> values, Arena& arena) {
   if (!is_integer(field.kind)) throw ConfigError("LineId field '" + field.name + "' does not hold integers");
   if (values.empty()) return line;
-  // The values join the packed block that the field ends with, so that the result is what a protobuf library would
-  // write. Behind an unpacked value they stand alone: in an earlier block they would not come last.
+  // The values join the packed block that the field ends with, so that the result equals the bytes that a protobuf
+  // library would write. Behind an unpacked value they stand alone: in an earlier block they would not come last.
   const std::byte* block_begin = nullptr;  // the tag
   Bytes block;
   bool is_unpacked = field.number == line_number::kSpecialStrategies;  // the one field declared without packing

@@ -21,7 +21,7 @@ std::uint16_t load_half(const std::byte* at) noexcept {
   return half;
 }
 
-// The encoder cut the low bits off; half of the last bit gives back what is lost on average.
+// The encoder cut the low bits off; half of the last bit restores the average loss.
 float decode_cut_half(std::uint16_t half) noexcept {
   if ((half & 0x7fffU) == 0) return 0.0F;
   const float value = std::clamp(float_from_half(half), -kHalfMax, kHalfMax);

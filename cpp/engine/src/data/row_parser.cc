@@ -65,7 +65,7 @@ Bytes first_text(const Cell& cell) {
 
 }  // namespace
 
-// What is kept between calls: where names lead, and what has been guessed right so far.
+// State kept between calls: the columns of names, and the guesses that were right so far.
 struct RowParser::Scratch {
   // Where each name leads, wanted or not.
   std::unordered_map<std::string, std::uint32_t> targets;
@@ -92,7 +92,7 @@ struct RowParser::Scratch {
 // Fills one block. Lives for one call.
 class RowParser::RecordReader {
  public:
-  // `copy_room` is how many bytes may be copied for rows that share what they have.
+  // `copy_room` is how many bytes may be copied for rows that share their values.
   RecordReader(const ParserConfig& config, Columns& columns, Scratch& scratch, Block& block,
                std::size_t copy_room = std::numeric_limits<std::size_t>::max())
       : config_(config), columns_(columns), scratch_(scratch), block_(block), copy_room_(copy_room) {}
@@ -179,7 +179,7 @@ class RowParser::RecordReader {
     scratch_.label_cells.assign(label_features(), Cell{});
   }
 
-  // What reserved features say counts over the record's own fields, wherever it stood.
+  // Reserved features take precedence over the record's own fields, wherever they stood.
   void end_row(RowInfo& info) {
     for (std::size_t place = 0; place < scratch_.line_field_cells.size(); ++place) {
       set_line_field(info, config_.line_fields[place], scratch_.line_field_cells[place]);
@@ -242,7 +242,7 @@ class RowParser::RecordReader {
     if (column == kWeightColumn) set_weights(cells);
   }
 
-  // What rows share is read once. A column that comes again counts where it holds something.
+  // Shared columns are read once. A column that comes again counts where it holds something.
   void set_lines(const Cell* cells) {
     Bytes line;
     for (std::uint32_t row = 0; row < block_.rows(); ++row) {
@@ -618,6 +618,9 @@ class RowParser::RecordReader {
     }
     const bool is_tf = config_.kind == RecordKind::kTfExample;
     if (is_tf && find_line_field(name) < config_.line_fields.size()) return kLineFieldColumn;
+    // With label features, the record's own labels count for nothing: as a feature they would be taken for labels again
+    // by the next parser of the row.
+    if (name == kLabelName) return Columns::kUnwanted;
     if (config_.keep_all && columns_.size() < kMostNames) return columns_.want(name);
     return Columns::kUnwanted;
   }
@@ -684,7 +687,7 @@ void check_size(std::uint64_t rows, std::size_t columns, std::size_t bytes) {
   }
 }
 
-// What may be copied for rows that share it: labels, and LineIds that are put together.
+// Bytes that may be copied for rows that share them: labels, and merged LineIds.
 std::size_t copy_room(std::size_t bytes) { return std::max<std::size_t>(std::size_t{16} << 20, 8 * bytes); }
 
 // Features of a column, without reading them.

@@ -13,7 +13,7 @@ namespace engine::data::varints {
 
 static_assert(std::endian::native == std::endian::little);
 
-// The bit that says that a number goes on, of eight bytes.
+// The continuation bit of each of eight bytes.
 inline constexpr std::uint64_t kMore = 0x8080808080808080;
 
 // `size` bytes from 1 to 8 as one word, zero above.
@@ -38,7 +38,7 @@ inline std::size_t count(Bytes bytes) noexcept {
   return numbers;
 }
 
-// Whether all numbers are whole and none has more than nine bytes; false only says that a closer look is needed.
+// Whether all numbers are whole and none has more than nine bytes; false only means that a closer look is needed.
 inline bool are_plain(Bytes bytes) noexcept {
   std::size_t run = 0;  // bytes of a number that has not ended
   for (std::size_t at = 0; at < bytes.size(); at += 8) {

@@ -73,7 +73,7 @@ void for_each_stretch(const Part& part, const Feature& feature, Visit&& visit) {
 }
 
 // Decides for every part, in the order in which they are written, whether it stores or adds, and which outputs must be
-// zeroed: those with floats that nobody writes, or with a part that overlaps an earlier one only partly.
+// zeroed: those with floats that no wire writes, or with a part that overlaps an earlier one only partly.
 std::vector<bool> parts_that_store(const std::vector<Part>& ordered, Wiring& wiring) {
   std::vector<std::vector<bool>> written;
   for (const std::size_t width : wiring.output_widths) written.emplace_back(width, false);

@@ -13,7 +13,7 @@
 
 namespace engine::layout {
 
-// Open addressing, about half full. Made once per thread and begun anew for every table: places keep numbers from one
+// Open addressing, about half full. Made once per thread and restarted for every table: places keep numbers from one
 // ever-growing count, so those of earlier tables are known by being too small, and nothing is cleared.
 class Numbering {
  public:

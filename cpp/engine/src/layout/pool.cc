@@ -19,7 +19,7 @@ struct Examples {
   std::size_t end;
 };
 
-// One wire of one feature, for some examples. Holds copies: what is written to the outputs could change what a
+// One wire of one feature, for some examples. Holds copies: a write to the outputs could change the value that a
 // reference refers to, for all the compiler knows, and it would read it again each time.
 template <std::size_t kWidth>
 class WirePool {

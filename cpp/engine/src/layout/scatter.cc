@@ -68,7 +68,7 @@ class RowRange {
   std::size_t met_;
 };
 
-// One wire of one feature, for some rows. Holds copies: what is written to the rows could change what a reference
+// One wire of one feature, for some rows. Holds copies: a write to the rows could change the value that a reference
 // refers to, for all the compiler knows, and it would read it again each time.
 template <std::size_t kWidth>
 class WireScatter {
@@ -123,7 +123,7 @@ class WireScatter {
       for (std::size_t bag = 0; bag < grad_.rows; ++bag) add_single(bag, std::min(bag + kAhead, grad_.rows - 1));
       return;
     }
-    // First finds the bags whose rows are here, without a branch that nobody could predict.
+    // First finds the bags whose rows are here, without an unpredictable branch.
     std::array<std::uint32_t, kStride> found;
     for (std::size_t begin = 0; begin < grad_.rows; begin += kStride) {
       std::size_t count = 0;

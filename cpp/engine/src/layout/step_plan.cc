@@ -1,4 +1,4 @@
-// step_plan.cc: what a plan holds, and whether the arrays given to it fit.
+// step_plan.cc: the content of a plan, and the checks of the arrays given to it.
 #include "engine/layout/step_plan.h"
 
 #include <string>
@@ -15,9 +15,9 @@ std::string shape(std::size_t rows, std::size_t columns) {
   return "(" + std::to_string(rows) + ", " + std::to_string(columns) + ")";
 }
 
-void check_count(std::size_t given, std::size_t wanted, const char* what) {
+void check_count(std::size_t given, std::size_t wanted, const char* noun) {
   if (given == wanted) return;
-  throw DimensionMismatch("there are arrays for " + std::to_string(given) + " " + what + ", and the plan has " +
+  throw DimensionMismatch("there are arrays for " + std::to_string(given) + " " + noun + ", and the plan has " +
                           std::to_string(wanted) + "; give one for each, in order");
 }
 

@@ -301,7 +301,7 @@ TEST(FramingTest, random_bytes_give_records_or_an_error_never_more) {
   std::mt19937_64 random(11);
   for (int round = 0; round < 3000; ++round) {
     Stream stream(random() % 200);
-    // Mostly zeros, so that sizes are often small enough to go on.
+    // Mostly zeros, so that sizes are often small enough to continue.
     for (auto& byte : stream) byte = static_cast<std::byte>(random() % 8 == 0 ? random() : 0);
     for (const Framing& framing : every_framing()) {
       FrameReader reader(framing, "test");

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/data/assembler.h"
+#include "engine/data/row_encoder.h"
 #include "engine/data/row_parser.h"
 #include "engine/error.h"
 
@@ -46,7 +47,8 @@ std::string shared_column(std::string_view name, std::string_view feature) {
 
 class RowParserLimits : public testing::Test {
  protected:
-  Rows parse(RecordKind kind, const std::string& record, bool keep_all = false) {
+  Rows parse(RecordKind kind, const std::string& record, bool keep_all = false,
+             std::vector<std::string> label_features = {}) {
     auto records = std::make_shared<Records>();
     auto buffer = Buffer::take(record.size());
     std::memcpy(buffer->data(), record.data(), record.size());
@@ -56,6 +58,7 @@ class RowParserLimits : public testing::Test {
     ParserConfig config;
     config.kind = kind;
     config.keep_all = keep_all;
+    config.label_features = std::move(label_features);
     RowParser parser(config, columns_);
     return parser.parse(records);
   }
@@ -169,6 +172,20 @@ TEST(LineIdEdits, AValueIsAddedBehindUnpackedOnesToo) {
   std::vector<std::int64_t> values;
   line_ints(line_add_int(std::as_bytes(std::span(line)), actions, 3, arena), actions, values);
   EXPECT_EQ(values, (std::vector<std::int64_t>{1, 2, 3}));
+}
+
+TEST_F(RowParserLimits, LabelsOfTheRecordAreNoFeatureBesideLabelFeatures) {
+  const std::string record = block(1, named("__LABEL__", text_feature("x"))) + block(1, named("a", text_feature("y"))) +
+                             block(1, named("click", float_feature(1)));
+  const Rows rows = parse(RecordKind::kExample, record, true, {"click"});
+  ASSERT_EQ(rows.size(), 1U);
+  EXPECT_EQ(rows.info(0).label_count, 1U);
+  EXPECT_EQ(columns_->find("__LABEL__"), Columns::kUnwanted);
+  ASSERT_NE(columns_->find("a"), Columns::kUnwanted);
+  // The row as an Example is read by a parser that has no label features.
+  const std::vector<std::string> encoded = encode_examples(rows, *columns_);
+  const Rows again = parse(RecordKind::kExample, encoded.at(0), true);
+  EXPECT_EQ(again.info(0).label_count, 1U);
 }
 
 }  // namespace

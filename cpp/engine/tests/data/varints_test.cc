@@ -1,4 +1,4 @@
-// varints_test.cc: reading eight bytes at a time gives what reading one by one gives.
+// varints_test.cc: reading eight bytes at a time equals reading one by one.
 #include "data/varints.h"
 
 #include <gtest/gtest.h>

@@ -49,7 +49,7 @@ TEST(Numbering, ForgetsEarlierTablesWhenTheCountIsFull) {
   Numbering numbering;
   numbering.begin(0, 3);
   (void)number(numbering, {1, 2, 3});
-  numbering.begin(0, 0xFFFFFFFCU);  // as many cannot follow: the count starts anew
+  numbering.begin(0, 0xFFFFFFFCU);  // as many cannot follow: the count restarts
   const Numbered result = number(numbering, {3, 2, 3});
   EXPECT_EQ(result.numbers, (std::vector<std::uint32_t>{0, 1, 0}));
   EXPECT_EQ(result.counts, (std::vector<std::uint32_t>{2, 1}));

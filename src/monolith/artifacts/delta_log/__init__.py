@@ -14,7 +14,7 @@ from monolith.artifacts.delta_log.publish import Cut, publish, read_cut
 from monolith.artifacts.delta_log.reader import DeltaReader, Replayed
 from monolith.artifacts.delta_log.segment import Flavour, LogPosition, Segment, TableChanges, shard_folder
 from monolith.artifacts.delta_log.snapshot_position import position_in
-from monolith.artifacts.delta_log.writer import DeltaWriter, remove_log
+from monolith.artifacts.delta_log.writer import DeltaWriter, remove_log, set_aside_log
 
 __all__ = [
     "Cut",
@@ -30,5 +30,6 @@ __all__ = [
     "publish",
     "read_cut",
     "remove_log",
+    "set_aside_log",
     "shard_folder",
 ]

@@ -34,7 +34,7 @@ from monolith.core.errors import ConfigError, DeltaLogBroken, SnapshotCorrupt
 if TYPE_CHECKING:
     from monolith.embedding import MultiTable
 
-__all__ = ["DeltaWriter", "remove_log"]
+__all__ = ["DeltaWriter", "remove_log", "set_aside_log"]
 
 logger = logging.getLogger(__name__)
 
@@ -165,15 +165,18 @@ class DeltaWriter:
 
     def _write(self, take: Callable[[], _T]) -> tuple[int | None, _T]:
         with self._turn:
-            with self._lock:
-                marks = self._marks()
-                has_changed = self._collector.collect()
-                taken = take()
-            _native.failpoint("delta.collected")
-            if not has_changed and marks == self._written_marks:
-                return None, taken
-            self._append(marks)
-            return self._sequence, taken
+            try:
+                with self._lock:
+                    marks = self._marks()
+                    has_changed = self._collector.collect()
+                    taken = take()
+                _native.failpoint("delta.collected")
+                if not has_changed and marks == self._written_marks:
+                    return None, taken
+                self._append(marks)
+                return self._sequence, taken
+            finally:
+                self._collector.abandon()  # whatever failed: a cut that stays would block clear() and restores
 
     def _append(self, marks: bytes) -> None:
         sequence = self._sequence + 1
@@ -232,6 +235,37 @@ def remove_log(folder: str | PathLike[str]) -> int:
         finally:
             os.close(claim)
     return len(numbers)
+
+
+def set_aside_log(folder: str | PathLike[str], time_s: int, keep: int = 2) -> Path | None:
+    """Move all segments of a log to a subfolder ``foreign-<time>``; return it, or None without segments.
+
+    Args:
+        folder: The log; no process may write to it.
+        time_s: Unix seconds, for the name of the subfolder.
+        keep: Number of such subfolders to keep; older ones are removed.
+
+    Raises:
+        ConfigError: A process writes to the log.
+    """
+    folder = Path(folder)
+    numbers = segment_numbers(folder)
+    if not numbers:
+        return None
+    claim = _claim(folder)
+    try:
+        aside = folder / f"foreign-{time_s}-{secrets.token_hex(2)}"
+        aside.mkdir()
+        for number in reversed(numbers):  # newest first: a crash leaves an earlier state of the log
+            segment_path(folder, number).rename(segment_path(aside, number))
+        sync_folder(aside)
+        sync_folder(folder)
+    finally:
+        os.close(claim)
+    for older in sorted(folder.glob("foreign-*"))[:-keep]:
+        remove_log(older)
+        older.rmdir()
+    return aside
 
 
 def _claim(folder: Path) -> int:

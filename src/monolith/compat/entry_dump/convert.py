@@ -1,7 +1,7 @@
-"""Whole tables to and from the original's sparse checkpoints, through the native codec.
+"""Converts whole tables to and from the original's sparse checkpoints, through the native codec.
 
-Rows move as blocks of raw words, state included, so a converted table goes on training exactly where the original
-stopped. Files are streamed: beside the table itself only a few megabytes are held. Knows no command line.
+Rows move as blocks of raw words with their optimizer state, so training resumes exactly where the original stopped.
+Files are streamed: besides the table, a conversion holds a few megabytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def entry_dump_to_table(
 ) -> Table:
     """Return a new table with the rows of a single-table checkpoint.
 
-    A record with fewer values than the table has columns keeps the first values of a new row in the rest.
+    A record with fewer values than the table has columns keeps the initial values of a new row in the others.
 
     Args:
         basename: The path without ``-00000-of-00001``.
@@ -131,7 +131,7 @@ def multi_entry_dump_to_tables(
     wanted = sorted(specs, key=lambda spec: spec.name)
     tables = {spec.name: Table(spec) for spec in wanted}
     if len(tables) < len(wanted):
-        raise ConfigError(f"the specs {[spec.name for spec in wanted]} have a name twice; give each its own")
+        raise ConfigError(f"names of specs are {[spec.name for spec in wanted]}, expected different ones; rename one")
     restore_multi_entry_dump(basename, tables, allow_missing_state=allow_missing_state, progress=progress)
     return tables
 
@@ -160,7 +160,7 @@ def restore_multi_entry_dump(
         blocks = _import(tables[name], schemas[name], section.stream, section.entries, allow_missing_state)
         section.check_complete(sum(blocks))
     for name in sorted(tables.keys() - seen):
-        logger.warning("table is not in the checkpoint and gets nothing table=%s checkpoint=%s", name, basename)
+        logger.warning("table missing in the checkpoint, no rows restored table=%s checkpoint=%s", name, basename)
 
 
 def tables_to_multi_entry_dump(
@@ -228,7 +228,7 @@ def _import(
 
 
 def _fill_short_rows(table: Table, rows: _Rows, value_counts: NDArray[np.uint32]) -> None:
-    """Give the columns that a record lacks the first values of its id."""
+    """Fill the columns that a record lacks with the initial values of its id."""
     dim = table.spec.dim
     short = np.flatnonzero(value_counts < dim)
     if not short.size:
@@ -239,7 +239,7 @@ def _fill_short_rows(table: Table, rows: _Rows, value_counts: NDArray[np.uint32]
 
 
 def _first_values(table: Table, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the values of new rows; the ids have such rows afterwards. Shapes: (n, D)."""
+    """Insert new rows for the ids and return their values. Shapes: (n, D)."""
     table.reinitialize(ids)
     present, _, words = table._native.raw_rows(ids)
     if len(present) != len(ids):
@@ -258,8 +258,8 @@ def _export(table: Table, progress: Progress | None, before: int, total: int) ->
     limits *= _SECONDS_PER_DAY
     newest = table.max_time_s
     done = 0
-    for shard in range(table._native.shards):
-        ids = table._native.shard_ids(shard)
+    for part in range(table._native.parts):
+        ids = table._native.part_ids(part)
         for begin in range(0, len(ids), _PAGE_ROWS):
             rows = _Rows(*table._native.raw_rows(ids[begin : begin + _PAGE_ROWS]))
             done += len(rows.ids)

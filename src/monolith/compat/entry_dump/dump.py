@@ -1,4 +1,4 @@
-"""The original's sparse checkpoints, row by row: what is in them can be read and written without any table or spec.
+"""Reads and writes the original's sparse checkpoints row by row, without a table or a spec.
 
 A single-table checkpoint is a set of TFRecord files ``<basename>-00000-of-00004``. A multi-table one has snappy
 compressed data files of that name, and ``<basename>.meta-00000-of-00004`` beside them. Files are streamed. To turn a
@@ -73,8 +73,8 @@ def write_entry_dump(
         basename: The path without ``-00000-of-00001``.
         entries: The rows; ids are spread over the files by ``uint64(id) mod shards``.
         shards: Files to write. None: one per million rows, 1 to 4, as the original does; 1 if the length is unknown.
-        optimizers: The kind of every slice's optimizer, where ``Entry.state`` does not say it (it does, when the
-            entry was read from a checkpoint).
+        optimizers: The kind of every slice's optimizer; needed where ``Entry.state`` does not name it. Entries of a
+            checkpoint name it.
         overwrite: Replace files that exist.
         progress: Called with the rows written and the rows in all (0 when unknown).
 

@@ -1,4 +1,4 @@
-"""One ``EntryDump`` record to and from an ``Entry``, without knowing the table it belongs to.
+"""Converts one ``EntryDump`` record to and from an ``Entry``, without its table.
 
 For tools and tests, one record at a time. Whole tables go through the native codec, which works on rows and a schema;
 a parity test keeps the two equal. Opens no file.
@@ -64,7 +64,7 @@ class _Malformed(Exception):
 
 
 def decode_entry(record: bytes, where: str = "entry") -> Entry:
-    """Return the row that one record holds, with whatever optimizer state it carries.
+    """Return the row of one record, with the optimizer state that the record holds.
 
     Raises:
         RecordCorrupt: the bytes are not an ``EntryDump``; the text begins with ``where``.
@@ -94,7 +94,7 @@ def _decode_entry(record: bytes) -> Entry:
                 time_s = _signed(_expect(wire, _VARINT, "last_update_ts_sec", value))
     if row_id is None:
         raise _Malformed("field 'id' is missing; is this an EntryDump file?")
-    return Entry(row_id, _joined(values), tuple(state), time_s)
+    return Entry(row_id, _join(values), tuple(state), time_s)
 
 
 def _decode_state(element: bytes) -> SliceState:
@@ -117,7 +117,7 @@ def _decode_state(element: bytes) -> SliceState:
     return SliceState(kind, {name: np.concatenate(parts) for name, parts in found.items()})
 
 
-def _joined(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _join(parts: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
     return np.concatenate(parts) if parts else np.empty(0, np.float32)
 
 
@@ -202,7 +202,7 @@ def encode_entry(entry: Entry, optimizers: Sequence[str] | None = None) -> bytes
 
     Args:
         entry: The row. Without state it becomes a record without ``opt``.
-        optimizers: The kind of every slice's optimizer, needed where ``entry.state`` does not say it.
+        optimizers: The kind of every slice's optimizer, needed where ``entry.state`` does not name it.
 
     Raises:
         ConfigError: the id or time is not an int64, or the state does not fit its optimizer.

@@ -1,6 +1,6 @@
-"""The original's multi-table file pairs: compressed data files, and ``.meta`` files that say whose records they hold.
+"""Reads and writes the original's multi-table file pairs: compressed data, and ``.meta`` files that name the tables.
 
-Knows which records belong to which table, not what is in them.
+Records pass through undecoded.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class MultiDumpWriter:
         self._rows[shard] += rows
 
     def end_table(self, table: str) -> None:
-        """Say that all since the last call belongs to ``table``."""
+        """Assign the records since the last call to ``table``."""
         for meta, rows in zip(self._metas, self._rows, strict=True):
             meta.write(_native.frame_metadata(table, rows))
         self._rows = [0] * self.shards

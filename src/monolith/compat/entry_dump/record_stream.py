@@ -1,6 +1,6 @@
-"""TFRecord files as streams, plain or in TensorFlow's "SNAPPY" framing: a piece at a time, never the whole file.
+"""Streams TFRecord files, plain or in TensorFlow's "SNAPPY" framing, a piece at a time.
 
-Knows framing only; what a record means is the caller's business.
+This module handles framing only; records stay bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monolith.core.errors import RecordCorrupt
 __all__ = ["NO_LIMIT", "Progress", "RecordStream", "SnappySink"]
 
 Progress = Callable[[int, int], None]
-"""Called now and then with how much is done and how much there is in all, in bytes or in rows."""
+"""Called at intervals with the amount done and the total amount, in bytes or in rows."""
 
 NO_LIMIT = 1 << 62
 """More records than any file has."""
@@ -27,7 +27,7 @@ NO_LIMIT = 1 << 62
 _PIECE_BYTES = 4 << 20
 _FRAME_BYTES = 16  # of every record: length, checksum, checksum
 _LENGTH_BYTES = 4
-# Snappy turns at most 64 bytes into 3, so a block that claims more than this many times its size is a lie.
+# Snappy turns at most 64 bytes into 3, so a block that claims a larger factor is corrupt.
 _MAX_EXPANSION = 32
 _MAX_BLOCK_BYTES = (1 << 30) + (1 << 28)
 
@@ -47,7 +47,7 @@ class RecordStream:
         self.read = 0
         """Bytes of the file that were read."""
         self.source = f"{self.path} (uncompressed)" if snappy else str(self.path)
-        """What to call the stream in errors."""
+        """Name of the stream in errors."""
         self.window = bytearray()
         """Bytes not yet taken."""
         self.offset = 0
@@ -74,12 +74,12 @@ class RecordStream:
         return True
 
     def take(self, size: int) -> None:
-        """Drop the first ``size`` bytes of the window: their records are dealt with."""
+        """Drop the first ``size`` bytes of the window, whose records were read."""
         del self.window[:size]
         self.offset += size
 
     def records(self, limit: int = NO_LIMIT) -> Iterator[tuple[int, bytes]]:
-        """Yield at most ``limit`` records of what is left, each with its place in the stream.
+        """Yield at most ``limit`` of the remaining records, each with its offset in the stream.
 
         Raises:
             RecordCorrupt: a checksum does not match, a length is impossible, or the file ends inside a record.
@@ -107,10 +107,10 @@ class RecordStream:
         return done
 
     def finish(self) -> None:
-        """Refuse a file in which anything is left.
+        """Check that the file has no more records.
 
         Raises:
-            RecordCorrupt: with the place of what is left.
+            RecordCorrupt: A record is left; the text names its offset.
         """
         for offset, _ in self.records(1):
             raise RecordCorrupt(f"{self.source}: record at byte {offset}: there are more records than announced")
@@ -178,7 +178,7 @@ class SnappySink:
         self._pending = bytearray()
 
     def write(self, data: bytes) -> None:
-        """Append bytes; full blocks go out at once."""
+        """Append bytes; write each block when it is full."""
         self._pending += data
         whole = len(self._pending) - len(self._pending) % self.BLOCK_BYTES
         for begin in range(0, whole, self.BLOCK_BYTES):
@@ -186,7 +186,7 @@ class SnappySink:
         del self._pending[:whole]
 
     def flush(self) -> None:
-        """Write out what is pending, as a shorter block."""
+        """Write the pending bytes as a shorter block."""
         if self._pending:
             self._emit(bytes(self._pending))
             self._pending.clear()

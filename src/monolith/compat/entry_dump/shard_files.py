@@ -1,7 +1,4 @@
-"""Sets of files ``<basename>-00000-of-00003``: finding a complete set, and writing one whole or not at all.
-
-Knows names and renames only, not what is in the files.
-"""
+"""Finds complete sets of files ``<basename>-00000-of-00003``, and writes a set atomically."""
 
 from __future__ import annotations
 
@@ -92,7 +89,7 @@ class NewFile:
             self._file.close()
 
     def publish(self) -> None:
-        """Close, and take the file's own name, replacing what had it."""
+        """Close the file and rename it to its final name, replacing an earlier file."""
         self.close()
         os.replace(self._temporary, self.path)
         _sync_directory(self.path.parent)

@@ -1,7 +1,4 @@
-"""A file that a model writes its own output to: plain bytes, or an item cache that a serving table can load.
-
-Knows no table.
-"""
+"""``WritableFile``: a file for a model's output, plain bytes or an item cache that a serving table can load."""
 
 from __future__ import annotations
 
@@ -23,9 +20,9 @@ __all__ = ["WritableFile"]
 class WritableFile:
     """Appends to a new file, which appears under its name when it is closed.
 
-    The bytes go to ``<path>-tmp-<random>`` and are renamed on ``close``, so no reader ever sees half a file; whatever
-    was at ``path`` stays until then. (The original wrote under the final name at once.) Leaving a ``with`` block by an
-    exception, or dropping an unclosed file, publishes nothing.
+    The bytes go to ``<path>-tmp-<random>`` and are renamed on ``close``, so a reader never sees half a file. An
+    earlier file at ``path`` stays until then. (The original writes under the final name from the start.) Leaving a
+    ``with`` block by an exception, or dropping an unclosed file, publishes nothing.
 
     >>> import tempfile
     >>> path = Path(tempfile.mkdtemp(), "log.txt")

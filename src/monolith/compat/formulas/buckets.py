@@ -1,7 +1,7 @@
-"""Numbers to buckets: what a numeric value becomes before it is hashed into a feature id.
+"""Numeric buckets: the whole numbers that numeric values become before they are hashed into feature ids.
 
-Every function takes one number and gives an int, or an array and gives int64 of the same shape. Hash the bucket with
-``monolith.fid.from_value(slot, bucket)``. Which feature uses which rule is not known here.
+Every function maps a number to an int, or an array to int64 of the same shape. Hash the bucket with
+``monolith.fid.from_value(slot, bucket)``.
 """
 
 from __future__ import annotations

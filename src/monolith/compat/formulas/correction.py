@@ -1,7 +1,7 @@
-"""Log-odds correction for sampled data: what training does to logits so that predictions need nothing.
+"""Log-odds correction for sampled data: training corrects the logits, and prediction uses them uncorrected.
 
 When only a share r of the negatives is kept, the odds in the data are 1/r of the true ones. Training on
-``logit - ln(r)`` leaves the logit itself unbiased; prediction uses it uncorrected. Plain NumPy; knows no framework.
+``logit - ln(r)`` leaves the logit unbiased.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ def correct_logits(logits: npt.ArrayLike, sample_rate: npt.ArrayLike | None, *, 
     Shapes: ``logits`` is any; ``sample_rate`` is a number or broadcasts to it. float32 stays float32.
 
     Args:
-        logits: What the model says.
+        logits: The model's logits.
         sample_rate: The share of negatives that was kept, of each row; None: 1.
-        sample_bias: For negatives that are emitted at once and taken back by a later positive ("fast emit"): the first
-            term is ``ln(sigmoid(logit))`` instead of the logit.
+        sample_bias: For "fast emit", where a negative is emitted immediately and a later positive corrects it. The
+            first term is ``ln(sigmoid(logit))`` instead of the logit.
 
     Raises:
         ConfigError: A rate is not above 0, or not a number.

@@ -1,4 +1,4 @@
-"""Commands to a run by a file in its model folder, where no port can be reached.
+"""``ActionFileHook``: controls a run by a file in its model folder, for machines without a reachable port.
 
 ``monolith_action`` holds one line, ``action: TRIGGER_SAVE`` or ``action: STOP``. The run removes it, acts, and answers
 in ``monolith_action_response`` with one JSON object: ``{"action": ..., "ok": ..., "step": ..., "message": ...}``.
@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+
+from typing_extensions import override
 
 from monolith.core.durable_files import replace_file
 from monolith.training.hooks.base import Hook, Run, StepResult
@@ -26,7 +28,7 @@ _ACTIONS = {"TRIGGER_SAVE": "TRIGGER_SAVE", "1": "TRIGGER_SAVE", "STOP": "STOP",
 
 
 class ActionFileHook(Hook):
-    """Obeys ``monolith_action``.
+    """Executes the actions of ``monolith_action``.
 
     Args:
         every_s: Seconds of the run's clock from one look to the next.
@@ -36,12 +38,13 @@ class ActionFileHook(Hook):
         self._interval = Interval(every_s)
         self._save = SaveRequest()
 
+    @override
     def on_start(self, run: Run) -> None:
-        """Look after the first step."""
         self._interval.reset()
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Look when it is time; not while a save is under way, so that answers come one at a time."""
+        """Read the file at each interval, except during a save, so that answers come one at a time."""
         if self._interval.is_due(run.clock.monotonic_s()) and not self._save.is_under_way:
             path = run.model_dir / ACTION_FILE
             text = _read(path)
@@ -49,8 +52,8 @@ class ActionFileHook(Hook):
                 path.unlink()
                 self._act(run, text)
 
+    @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Wait for an answer that is being written."""
         self._save.finish()
 
     def _act(self, run: Run, text: str) -> None:
@@ -66,16 +69,11 @@ class ActionFileHook(Hook):
 
             self._save.start(run, f"asked for by {ACTION_FILE}", tell)
         else:
-            _answer(
-                run,
-                text,
-                False,
-                f"action is {text!r}, expected TRIGGER_SAVE or STOP; write 'action: TRIGGER_SAVE' or 'action: STOP'",
-            )
+            _answer(run, text, False, f"action is {text!r}, expected 'action: TRIGGER_SAVE' or 'action: STOP'")
 
 
 def _read(path: Path) -> str:
-    """Return the text of the file; empty when it is absent or its writer has just created it."""
+    """Return the content of the file; empty if it is absent, or created and not yet written."""
     try:
         return path.read_text(errors="replace").strip()
     except FileNotFoundError:

@@ -1,13 +1,14 @@
-"""Pause several workers of one process at a step boundary, and resume them together.
+"""``Barrier``: pauses several workers of one process at a step boundary, and resumes them together.
 
-A worker is held by its own run's pause, so a held worker still writes checkpoints. Workers of other processes are not
-known here.
+The barrier pauses a worker through its run, so a paused worker still writes checkpoints. It covers one process.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.training.control.gate import BlockStatus
@@ -17,10 +18,10 @@ __all__ = ["Barrier", "BarrierHook"]
 
 
 class Barrier:
-    """A gate across the way of ``workers`` workers, each with a ``BarrierHook`` of its index.
+    """Pauses ``workers`` workers, each with a ``BarrierHook`` of its index.
 
-    Once placed, every worker finishes its step and pauses. Placements are counted: removing a placement resumes its
-    workers, and the next placement pauses them only after another step.
+    Once the barrier is placed, every worker finishes its step and pauses. Placements are counted: a worker that one
+    placement paused resumes when it is removed, and the next placement pauses it only after another step.
     """
 
     def __init__(self, workers: int) -> None:
@@ -30,18 +31,18 @@ class Barrier:
         self._changed = threading.Condition()
         self._action: str | None = None
         self._generation = 0
-        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: paused by another caller before
+        self._held: dict[int, Run | None] = {}  # index -> the run to resume; None: it was paused before
 
     @property
     def workers(self) -> int:
-        """How many workers there are."""
+        """Number of workers."""
         return self._workers
 
     def place(self, action: str = "") -> bool:
-        """Hold every worker after the step it is at; False, and nothing changes, when it is placed already.
+        """Pause every worker after its current step; return False, without effect, if the barrier is already placed.
 
         Args:
-            action: The reason; passed to the callbacks of the hooks.
+            action: The reason; the hooks' callbacks receive it.
         """
         with self._changed:
             if self._action is not None:
@@ -51,7 +52,7 @@ class Barrier:
             return True
 
     def remove(self) -> None:
-        """Resume the workers; no-op when the barrier is not placed."""
+        """Resume the workers. No-op if the barrier is not placed."""
         with self._changed:
             self._action = None
             held, self._held = self._held, {}
@@ -62,17 +63,17 @@ class Barrier:
 
     @property
     def is_placed(self) -> bool:
-        """Whether workers are being held."""
+        """Whether the barrier is placed."""
         with self._changed:
             return self._action is not None
 
     def status(self) -> BlockStatus:
-        """Return the paused workers."""
+        """Return the workers that are paused now."""
         with self._changed:
             return self._status()
 
     def wait_until_blocked(self, timeout_s: float | None = None) -> BlockStatus:
-        """Wait until every worker is paused, the barrier is removed, or the timeout; return the paused workers."""
+        """Wait until all workers pause, the barrier is removed, or the timeout passes; return the paused workers."""
         with self._changed:
             self._changed.wait_for(lambda: self._action is None or len(self._held) == self._workers, timeout_s)
             return self._status()
@@ -85,44 +86,44 @@ class Barrier:
         )
 
     def _placement(self, index: int) -> tuple[int, str] | None:
-        """The placement that worker ``index`` has yet to obey: its number and its action."""
+        """Return number and action of the placement that worker ``index`` has not reached; None without one."""
         with self._changed:
             if self._action is None or index in self._held:
                 return None
             return self._generation, self._action
 
     def _hold(self, index: int, run: Run, generation: int) -> None:
-        """Hold a worker, unless its placement was removed while its callbacks ran."""
+        """Pause a worker, unless its placement was removed during its callbacks."""
         with self._changed:
             if self._action is not None and self._generation == generation:
                 self._held[index] = run if run.pause() else None
                 self._changed.notify_all()
 
     def _leave(self, index: int) -> None:
-        """A worker that has ended is not held."""
+        """Remove a worker that has ended."""
         with self._changed:
             self._held.pop(index, None)
             self._changed.notify_all()
 
 
 class BarrierHook(Hook):
-    """Makes one worker obey a barrier.
+    """Connects one worker to a barrier.
 
     Args:
         barrier: Shared by the workers.
-        index: Which of them this is.
-        callbacks: Called with the placement's action in the worker's thread, before the worker pauses.
+        index: Number of this worker.
+        callbacks: Called with the placement's action before the worker pauses, in the worker's thread.
     """
 
     def __init__(self, barrier: Barrier, index: int = 0, callbacks: Sequence[Callable[[str], None]] = ()) -> None:
         if not 0 <= index < barrier.workers:
-            raise ConfigError(f"worker index {index} at a barrier of {barrier.workers} workers; it goes from 0")
+            raise ConfigError(f"worker index is {index}, expected 0 to {barrier.workers - 1}")
         self._barrier = barrier
         self._index = index
         self._callbacks = tuple(callbacks)
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Pause after this step if the barrier is placed."""
         placement = self._barrier._placement(self._index)
         if placement is None:
             return
@@ -131,6 +132,6 @@ class BarrierHook(Hook):
             callback(action)
         self._barrier._hold(self._index, run, generation)
 
+    @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
-        """Leave the barrier to the others."""
         self._barrier._leave(self._index)

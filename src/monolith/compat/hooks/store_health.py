@@ -1,12 +1,11 @@
-"""Stands guard over memory: a run that is about to be killed for it is held instead, while it can still be saved.
-
-Compares one number with one limit; the caller chooses the process.
-"""
+"""``StoreHealthHook``: pauses a run whose memory exceeds a limit, while it can still be saved."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.training.hooks.base import Hook, Run, StepResult
@@ -21,14 +20,14 @@ logger = logging.getLogger(__name__)
 class StoreHealthHook(Hook):
     """Reports once, and pauses the run, when memory is above a limit.
 
-    An operator ends the pause: save through the controller, free memory, resume or stop. After that the hook stays
-    silent in this run.
+    An operator ends the pause: save through the controller, free memory, then resume or stop. The hook reports at most
+    once per run.
 
     Args:
-        limit_bytes: More than this is too much.
-        used: Tells the bytes in use; the resident memory of this process when not given.
+        limit_bytes: The limit.
+        used: Returns the bytes in use; None = the resident memory of this process.
         report: Called with one sentence, besides the log.
-        every_s: Seconds of the run's clock from one look to the next.
+        every_s: Seconds of the run's clock between measurements.
     """
 
     def __init__(
@@ -49,16 +48,16 @@ class StoreHealthHook(Hook):
 
     @property
     def is_healthy(self) -> bool:
-        """Whether memory was within its limit whenever it was looked at."""
+        """Whether memory was within its limit at every measurement."""
         return not self._is_reported
 
+    @override
     def on_start(self, run: Run) -> None:
-        """Reset the interval."""
         self._interval.reset()
         self._is_reported = False
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        """Look when it is time; the first step is one."""
         if self._is_reported or not self._interval.is_due(run.clock.monotonic_s()):
             return
         used = self._used()

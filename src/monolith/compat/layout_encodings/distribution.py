@@ -1,7 +1,7 @@
 """The steps of a distributed lookup as plain functions: split, reorder, deduplicate, gather, and their gradients.
 
-They are what the original's operators compute, on NumPy arrays. The training loop does not call them (its plan is
-native); they are for those who build another exchange of ids, and for checking one. Nothing here knows processes.
+They compute the same as the original's operators, on NumPy arrays. The training loop uses a native plan instead. Use
+them to build or to check another exchange of ids.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def reorder_by_indices(x: ArrayLike, indices: ArrayLike, n: int) -> tuple[_Ids, 
     _, first = np.unique(values, return_index=True)
     kept = np.sort(first)
     groups = [values[kept][shard[kept] == number][::-1] for number in range(n)]
-    return _joined(groups), np.array([len(group) for group in groups], np.int32)
+    return _join(groups), np.array([len(group) for group in groups], np.int32)
 
 
 def ragged_split_by_indices(indices: ArrayLike, values: Ragged, n: int) -> list[tuple[Ragged, Ragged]]:
@@ -128,7 +128,7 @@ class FusedOrder:
 def fused_reorder_by_indices(
     lists: Sequence[ArrayLike], n: int, dims: Sequence[int], *, first_shard: int = 0
 ) -> FusedOrder:
-    """Deduplicate every list, spread it over shards, and say where each id's row will be found.
+    """Deduplicate every list, divide it among shards, and return the offset of each id's row.
 
     Args:
         lists: The ids of each table.
@@ -153,11 +153,11 @@ def fused_reorder_by_indices(
             begins[mine] = floats[number * len(lists) + k] + np.arange(int(mine.sum())) * dims[k]
         offsets.append(begins[places])
     return FusedOrder(
-        ids=_joined(groups),
+        ids=_join(groups),
         shard_sizes=slot_sizes.reshape(n, -1).sum(axis=1, dtype=np.int32),
         sharded_slot_sizes=slot_sizes,
         emb_offset_sizes=np.array([len(part) for part in offsets], np.int32),
-        fused_emb_offset=_joined(offsets).astype(np.int32),
+        fused_emb_offset=_join(offsets).astype(np.int32),
     )
 
 
@@ -376,7 +376,7 @@ def pack_tensors(tensors: Mapping[str, ArrayLike]) -> tuple[_Array, _Ids]:
 
 
 def unpack_tensors(shapes: Mapping[str, Sequence[int]], packed: ArrayLike, sizes: ArrayLike) -> dict[str, _Array]:
-    """Undo ``pack_tensors``. In each shape one number may be -1: what is left."""
+    """Undo ``pack_tensors``. In each shape one number may be -1: the rest."""
     flat, lengths = np.asarray(packed), _ids(sizes)
     _check_length("sizes", lengths, len(shapes))
     _check_length("packed", flat, int(lengths.sum()))
@@ -465,7 +465,7 @@ def _check_length(name: str, array: _Array, length: int) -> None:
         raise DimensionMismatch(f"{name} has length {len(array)}; it must have {length}")
 
 
-def _joined(parts: Sequence[_Ids]) -> _Ids:
+def _join(parts: Sequence[_Ids]) -> _Ids:
     return np.concatenate(parts) if parts else np.zeros(0, np.int64)
 
 
@@ -489,7 +489,7 @@ def _copies(keys: UniqueKeys) -> tuple[_Ids, _Ids]:
 
 
 def _places_of(ids: Sequence[ArrayLike], keys: ArrayLike) -> _Ids:
-    known = _joined([_ids(part) for part in ids])
+    known = _join([_ids(part) for part in ids])
     wanted = _ids(keys)
     places = ragged.map_id(wanted, {int(fid): place for place, fid in enumerate(known)})
     missing = wanted[places < 0]

@@ -1,7 +1,7 @@
 """Layouts as the original's messages describe them: which slices of which features make up which tensor.
 
-``resolve`` fills in what follows from the rest, ``native_layouts`` turns the whole into the kernel that computes it.
-Plain values: nothing here knows models, tables or torch.
+``resolve`` fills in derived fields, and ``native_layouts`` builds the kernel that computes the layouts. All types are
+plain values.
 """
 
 from __future__ import annotations
@@ -322,5 +322,5 @@ def _output_count(out: OutConfig) -> int:
 def _table_dim(table: str, configs: FeatureConfigs) -> int:
     dims = {configs.feature_configs[name].dim for name in configs.features_of(table)}
     if len(dims) > 1:
-        raise ConfigError(f"table {table!r} holds features of dims {sorted(dims)}; give each dim a table of its own")
+        raise ConfigError(f"table {table!r} holds features of dims {sorted(dims)}; give each dim a separate table")
     return dims.pop()

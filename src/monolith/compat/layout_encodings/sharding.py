@@ -1,7 +1,8 @@
 """Ids over parameter servers, and back from their replies to layouts, in the original's offset encodings 1 to 5.
 
-A plan on one machine needs none of this (``_native.Layouts``); these functions speak to what uses the original's
-encodings. A *block* is what one table has on one shard: number ``table * ps_num + shard``. Clear rather than fast.
+Training uses ``_native.Layouts`` instead; these functions exchange data with systems that use the original's encodings.
+A *block* holds the rows of one table on one shard; its number is ``table * ps_num + shard``. The code favours clarity
+over speed.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ def sharding_sparse_fids(
         batch_size=size,
     )
     if version == 4:
-        return _joined(result, addresses.block_floats)
+        return _join(result, addresses.block_floats)
     return _with_sizes(result, addresses.block_floats) if version == 5 else result
 
 
@@ -189,7 +190,7 @@ def embedding_to_layout(
     Args:
         embeddings: One array per block, the rows of its ids one after the other, (n, D) or flat; version 4: a single
             flat array, in the order of its ids.
-        fids: What ``sharding_sparse_fids`` returned, or several of them joined.
+        fids: The result of ``sharding_sparse_fids``, or several results joined.
         feature_configs: As given there, with layouts, resolved.
     """
     requests = _split_requests(fids, embeddings)
@@ -274,7 +275,7 @@ class _Addresses:
                 raise ConfigError(f"table {table!r} holds dims {sorted(dims)}; version 1 needs one, use 2 to 5")
 
     def of(self, name: str, shard: _Ids, place: _Ids, version: Version) -> tuple[_Ids, _Ids]:
-        """Return what stands in the upper and the lower half of the occurrences' offsets."""
+        """Return the upper and the lower half of the occurrences' offsets."""
         feature = self._configs.feature_configs[name]
         block = self._configs.tables.index(feature.table) * self._shards + shard
         if version == 1:
@@ -317,7 +318,7 @@ def _shard_major(shards: int, blocks: int) -> list[int]:
     return [table * shards + shard for shard in range(shards) for table in range(tables)]
 
 
-def _joined(fids: ShardedFids, block_floats: Sequence[int]) -> ShardedFids:
+def _join(fids: ShardedFids, block_floats: Sequence[int]) -> ShardedFids:
     order = _shard_major(fids.ps_num, len(fids.fid_list))
     ids = np.array([len(fids.fid_list[block]) for block in order], np.int32)
     return replace(
@@ -526,7 +527,7 @@ class _Occurrences:
 
 
 def _float_places(fids: ShardedFids, configs: FeatureConfigs, name: str, upper: _Ids, lower: _Ids) -> tuple[_Ids, _Ids]:
-    """Return the block of each occurrence and where its row's floats begin there, whatever the version."""
+    """Return the block of each occurrence and the start of its row's floats there, for every version."""
     feature = configs.feature_configs[name]
     if fids.version == 1:
         return upper, lower * feature.dim

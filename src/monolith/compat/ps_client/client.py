@@ -1,6 +1,7 @@
-"""The client of single-table calls, barriers, health and figures: any number of servers as one.
+"""``PsClient``: single-table calls, barriers, health and statistics of all servers.
 
-A model trains through ``RemoteStore``; this is for tools, tests, and programs that know tables by name and width only.
+A model trains through ``RemoteStore``; this client is for tools, tests, and programs that know tables by name and width
+only.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class GradientEntry:
     table: str
     fids: ArrayLike
     gradients: ArrayLike
-    """One row per id; those of equal ids are summed."""
+    """One row per id; rows of equal ids are summed."""
     learning_rate: float
     global_step: int = 0
 
@@ -65,7 +66,7 @@ class LookupResult:
     """Per id: whether it had a row before the call."""
     num_found: int = 0
     num_initialized: int = 0
-    """Rows that the call made."""
+    """Rows that the call created."""
     status: int = 0
     """0, or 1 for an entry of a batch that failed."""
     message: str = ""
@@ -73,7 +74,7 @@ class LookupResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyResult:
-    """What became of an update, over the different ids."""
+    """Result of an update, counted over distinct ids."""
 
     num_updated: int = 0
     num_not_found: int = 0
@@ -83,15 +84,15 @@ class ApplyResult:
 
 
 class PsClient:
-    """Calls all servers of a job. Safe to use from several threads.
+    """Calls all servers of a job. Thread safe.
 
     Args:
-        addresses: gRPC addresses, by the servers' indexes.
+        addresses: gRPC addresses, by index of the server.
         security: TLS and token.
-        timeout_s: For a call.
+        timeout_s: Timeout of a call.
 
     Raises:
-        ConfigError: There is no address.
+        ConfigError: ``addresses`` is empty.
         ClusterError: A server cannot be reached.
     """
 
@@ -123,10 +124,10 @@ class PsClient:
     def lookup_detailed(
         self, table: str, fids: ArrayLike, dim_size: int, *, create_if_missing: bool = True
     ) -> LookupResult:
-        """Return rows, and which of them were there; counts are over the caller's list.
+        """Return rows, and which of them existed; counts are over the caller's list.
 
         Raises:
-            ClusterError: A server is away, or refused; the text names it. No row is returned then.
+            ClusterError: A server is unreachable, or refused; the error names it.
         """
         lookup = _Lookup(
             LookupEntry(table=table, fids=fids, dim_size=dim_size, create_if_missing=create_if_missing),
@@ -143,10 +144,10 @@ class PsClient:
         """Update ids that have a row; gradients of equal ids are summed first.
 
         Returns:
-            How many different ids were updated, and how many were not there.
+            Number of distinct ids that were updated, and of ids without a row.
 
         Raises:
-            ClusterError: A server is away, or refused; others may have applied their part.
+            ClusterError: A server is unreachable, or refused; other servers may have applied their part.
         """
         update = _Update(
             GradientEntry(
@@ -162,7 +163,7 @@ class PsClient:
 
     def batch_lookup(self, entries: Sequence[LookupEntry]) -> list[LookupResult]:
         """Look up several tables in one call per server; an entry that fails has status 1, the others succeed."""
-        plans = [_planned(_Lookup, entry, self._required()) for entry in entries]
+        plans = [_plan(_Lookup, entry, self._required()) for entry in entries]
         answers = self._batch("BatchLookup", messages.BatchLookupRequest, plans)
         return [
             LookupResult(status=1, message=plan) if isinstance(plan, str) else plan.entry_result(answers[number])
@@ -171,7 +172,7 @@ class PsClient:
 
     def batch_apply_gradients(self, entries: Sequence[GradientEntry]) -> list[ApplyResult]:
         """Update several tables in one call per server; an entry that fails has status 1, the others succeed."""
-        plans = [_planned(_Update, entry, self._required()) for entry in entries]
+        plans = [_plan(_Update, entry, self._required()) for entry in entries]
         answers = self._batch("BatchApplyGradients", messages.BatchApplyGradientsRequest, plans)
         return [
             ApplyResult(status=1, message=plan) if isinstance(plan, str) else plan.entry_result(answers[number])
@@ -179,7 +180,7 @@ class PsClient:
         ]
 
     def _batch(self, verb: str, request: type[Any], plans: Sequence[Any]) -> list[dict[int, Any]]:
-        """Send each server its share of all entries; return per entry the servers' answers."""
+        """Send each server its share of all entries; return the servers' responses per entry."""
         members: dict[int, list[int]] = {}
         for number, plan in enumerate(plans):
             for server in () if isinstance(plan, str) else plan.servers:
@@ -189,25 +190,25 @@ class PsClient:
             for server, numbers in members.items()
         }
         answers = call_all(self._links, verb, requests, self._timeout_s)
-        found: list[dict[int, Any]] = [{} for _ in plans]
+        responses: list[dict[int, Any]] = [{} for _ in plans]
         for server, numbers in members.items():
             for number, response in zip(numbers, answers[server].responses, strict=True):
-                found[number][server] = response
-        return found
+                responses[number][server] = response
+        return responses
 
-    # --- barrier, health, figures ---
+    # --- barrier, health, statistics ---
 
     def barrier(self, barrier_id: str, worker_id: int, num_workers: int, timeout_ms: int) -> int:
-        """Wait at server 0 until all workers have arrived; return how many there are.
+        """Wait at server 0 until all workers have arrived; return their number.
 
         Raises:
-            RpcTimeout: Not all came in time; the caller may try again.
-            ConfigError: The call contradicts those of the others.
+            RpcTimeout: Some workers did not arrive in time; retry.
+            ConfigError: The call contradicts the calls of other workers.
         """
         return self.barrier_on_shard(0, barrier_id, worker_id, num_workers, timeout_ms)
 
     def barrier_on_shard(self, shard: int, barrier_id: str, worker_id: int, num_workers: int, timeout_ms: int) -> int:
-        """Like ``barrier``, at a server of choice."""
+        """Wait at server ``shard``; see ``barrier``."""
         link = self._link(shard)
         if timeout_ms <= 0:
             raise ConfigError("timeout_ms must be greater than zero")
@@ -228,31 +229,31 @@ class PsClient:
         raise ClusterError(f"Barrier RPC error: {answer.error_message} (status {answer.status_code})")
 
     def health_check(self, shard: int = 0, component: str = "") -> messages.HealthCheckResponse:
-        """Return how a server is."""
+        """Return the health of a server."""
         answer: messages.HealthCheckResponse = self._link(shard).call(
             "HealthCheck", messages.HealthCheckRequest(component=component), self._timeout_s
         )
         return answer
 
     def health_check_all(self) -> list[messages.HealthCheckResponse]:
-        """Return how all servers are, by index."""
+        """Return the health of all servers, by index."""
         return self._ask_all("HealthCheck", messages.HealthCheckRequest())
 
     def get_stats(self, shard: int = 0, *, include_table_stats: bool = False) -> messages.GetStatsResponse:
-        """Return a server's figures."""
+        """Return the statistics of a server."""
         answer: messages.GetStatsResponse = self._link(shard).call(
             "GetStats", messages.GetStatsRequest(include_table_stats=include_table_stats), self._timeout_s
         )
         return answer
 
     def get_stats_all(self, *, include_table_stats: bool = False) -> list[messages.GetStatsResponse]:
-        """Return the figures of all servers, by index."""
+        """Return the statistics of all servers, by index."""
         return self._ask_all("GetStats", messages.GetStatsRequest(include_table_stats=include_table_stats))
 
     # --- the servers ---
 
     def close(self) -> None:
-        """Let all connections go."""
+        """Close all connections."""
         for link in self._links:
             link.close()
         self._links = []
@@ -287,8 +288,8 @@ class PsClient:
     def _check_status(self, answers: Mapping[int, Any]) -> None:
         failed = {index: answer for index, answer in answers.items() if answer.status_code}
         if failed:
-            told = "; ".join(f"{self._links[i].address}: {answer.error_message}" for i, answer in failed.items())
-            raise ClusterError(f"RPC error: {told}")
+            texts = "; ".join(f"{self._links[i].address}: {answer.error_message}" for i, answer in failed.items())
+            raise ClusterError(f"RPC error: {texts}")
 
 
 def _check_reachable(link: ServerLink, timeout_s: float) -> None:
@@ -299,7 +300,7 @@ def _check_reachable(link: ServerLink, timeout_s: float) -> None:
 
 
 class _Routed:
-    """The ids of one entry: each once, divided among the servers."""
+    """Distinct ids of one entry, divided among the servers."""
 
     def __init__(self, table: str, fids: ArrayLike, servers: int) -> None:
         self.ids: Ids = as_ids(table, fids)
@@ -383,8 +384,8 @@ class _Update(_Routed):
         return ApplyResult(status=1, message="; ".join(failed)) if failed else self.result(answers)
 
 
-def _planned(kind: Any, entry: Any, servers: int) -> Any:
-    """Return an entry's plan, or what is wrong with the entry."""
+def _plan(kind: Any, entry: Any, servers: int) -> Any:
+    """Return the plan of an entry, or the text of its error."""
     try:
         return kind(entry, servers)
     except MonolithError as error:

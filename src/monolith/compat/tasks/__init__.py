@@ -1,4 +1,4 @@
-"""Tasks: jobs that are described by ``Params``, as the original's are. ``Estimator`` needs none of this."""
+"""Tasks: jobs described by ``Params``, as in the original. ``Estimator`` does not need them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = [
     "merge_widths",
     "noise_for_unknown",
     "split_merged",
-    # what is measured
+    # measures
     "BaseHostCall",
     "MetricWindow",
     "accumulate",

@@ -1,7 +1,7 @@
 """``BaseEmbeddingTask``: training on folders of days, with ids that are counted in vocabulary files.
 
-Puts together what is elsewhere: sizes from ``vocabulary``, splitting from ``qr_hashing``, reading
-from ``monolith.data``. What the model looks like is the subclass's affair.
+Combines the sizes of ``vocabulary``, the splitting of ``qr_hashing`` and the reading of ``monolith.data``. The subclass
+defines the model.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
+from typing_extensions import override
 
 from monolith import data
 from monolith.compat.tasks.base_task import BaseTask, Mode
@@ -48,12 +49,13 @@ _SIGNATURE = np.int64((1 << fid.V2_SIGNATURE_BITS) - 1)
 class BaseEmbeddingTask(BaseTask):
     """A task whose features are ids of known vocabularies.
 
-    A subclass says what is read (:meth:`schema`) and makes the model (:meth:`create_model_fn`). Features that are split
-    by quotient-remainder hashing (:meth:`split_of`) are two in a batch, ``<name>_0`` and ``<name>_1``, and the model
-    adds their embeddings.
+    A subclass defines the features (:meth:`schema`) and makes the model (:meth:`create_model_fn`). A feature that is
+    split by quotient-remainder hashing (:meth:`split_of`) becomes two in a batch, ``<name>_0`` and ``<name>_1``; the
+    model adds their embeddings.
     """
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
         """Add vocabularies, hashing and, to ``train``, folders of days."""
         p = super().params()
@@ -86,7 +88,7 @@ class BaseEmbeddingTask(BaseTask):
         super().__init__(params)
         if params.vocab_size_per_slot is not None or params.custom_vocab_size_mapping is not None:
             logger.info(
-                "vocabulary sizes are fixed per_slot=%s custom=%s",
+                "vocabulary sizes fixed per_slot=%s custom=%s",
                 params.vocab_size_per_slot,
                 params.custom_vocab_size_mapping,
             )
@@ -97,14 +99,15 @@ class BaseEmbeddingTask(BaseTask):
             offset=params.vocab_size_offset,
         )
 
-    # --- what a subclass says -----------------------------------------------------------------------------------------
+    # --- defined by a subclass ----------------------------------------------------------------------------------------
 
     def schema(self) -> Schema:
-        """Return what is read out of each record; every sparse feature needs its slot."""
+        """Return the features to read from each record; every sparse feature needs its slot."""
         raise NotImplementedError("Abstract method.")
 
     # --- input --------------------------------------------------------------------------------------------------------
 
+    @override
     def create_input_fn(self, mode: Mode = "train") -> InputFn:
         """Return ``input_fn(shard=(0, 1), enable_stopping_signals=False)``, which returns the data of a worker.
 
@@ -157,7 +160,7 @@ class BaseEmbeddingTask(BaseTask):
 
     def post_process(self, batch: Batch) -> Batch:
         """Bring ids into their vocabularies, split large ones, and add the bucket of each user."""
-        return batch.changed(self._processed)
+        return batch.changed(self._process)
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 
@@ -171,9 +174,9 @@ class BaseEmbeddingTask(BaseTask):
     def prepare_embedding(
         self, rows: Tensor, init_minval_for_oov: float | None = None, init_maxval_for_oov: float | None = None
     ) -> Tensor:
-        """Apply to looked-up rows what the parameters say: noise for unknown ids, and the factor on gradients.
+        """Apply the parameters to looked-up rows: noise for unknown ids, and the factor on gradients.
 
-        Noise needs both bounds; its rows come out anew at every call.
+        Noise needs both bounds; every call draws it again.
         """
         factor: float = self.p.gradient_multiplier
         if factor != 1.0 and rows.requires_grad:
@@ -185,7 +188,7 @@ class BaseEmbeddingTask(BaseTask):
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    def _processed(self, batch: Batch) -> Batch:
+    def _process(self, batch: Batch) -> Batch:
         slots = {feature.name: feature.slot for feature in self.schema().sparse_features}
         ids: dict[str, Ragged] = {}
         for name, bags in batch.ids.items():
@@ -215,14 +218,16 @@ class BaseEmbeddingTask(BaseTask):
         return size
 
     def _vocabulary_file(self) -> str:
-        """The file of the end date, when there is exactly one; ``vocab_file_path`` otherwise."""
+        """Return the file of the end date if there is exactly one, else ``vocab_file_path``."""
         prefix, date = self.p.train.vocab_file_folder_prefix, self.p.train.end_date
         if prefix is not None and date is not None:
             found = storage.find_files(f"{prefix}{date}/part*.csv")
             if len(found) == 1:
                 self.p.vocab_file_path = found[0]
             else:
-                logger.warning("not one vocabulary file folder=%s%s found=%s", prefix, date, found)
+                logger.warning(
+                    "vocabulary file of the end date missing or ambiguous folder=%s%s found=%s", prefix, date, found
+                )
         path: str | None = self.p.vocab_file_path
         if path is None:
             raise ConfigError("vocab_file_path is None; set it to a file with lines slot<TAB>count")

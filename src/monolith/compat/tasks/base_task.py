@@ -1,9 +1,11 @@
-"""``BaseTask``: a job as parameters plus two functions, one that reads and one that models."""
+"""``BaseTask``: a job as parameters plus two functions, one for the data and one for the model."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+
+from typing_extensions import override
 
 from monolith.core.params import InstantiableParams, Params
 from monolith.layers.base_layer import BaseLayer
@@ -16,11 +18,12 @@ class BaseTask(BaseLayer):
     """One training job. A subclass defines its parameters, its input and its model."""
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
         """Return the parameters of every task, in the groups ``input``, ``eval`` and ``train``."""
         p = super().params()
-        p.define("accelerator", None, "What to compute on: None, 'cpu' or 'cuda'.")
-        p.define("input", Params(), "How much data there is.")
+        p.define("accelerator", None, "Device: None, 'cpu' or 'cuda'.")
+        p.define("input", Params(), "Amount of data.")
         p.input.define("eval_examples", None, "Examples of the evaluation data.")
         p.input.define("train_examples", None, "Examples of the training data.")
         p.define("eval", Params(), "How to evaluate.")
@@ -28,11 +31,11 @@ class BaseTask(BaseLayer):
         p.eval.define("steps_per_eval", 10000, "Training steps between two evaluations.")
         p.eval.define("steps", None, "Steps of an evaluation; None for all data.")
         p.define("train", Params(), "How to train.")
-        p.train.define("steps", None, "Steps to train, from where the model is.")
+        p.train.define("steps", None, "Steps to train, from the current step.")
         p.train.define("max_steps", None, "Step to train to.")
         p.train.define("per_replica_batch_size", None, "Rows of a batch.")
         p.train.define("file_pattern", None, "Files to train on; goes before file_folder.")
-        p.train.define("repeat", False, "Whether the files are read again and again.")
+        p.train.define("repeat", False, "Whether the files are read repeatedly.")
         p.train.define("label_key", "label", "Name of the label in the data.")
         p.train.define("save_checkpoints_steps", None, "Steps between checkpoints; None leaves it to the run.")
         p.train.define("save_checkpoints_secs", None, "Seconds between checkpoints; None leaves it to the run.")

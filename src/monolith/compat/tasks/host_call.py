@@ -1,6 +1,6 @@
-"""Values of many steps brought out together: packed by dtype for one transfer, or gathered over a window of steps.
+"""Gathers values of steps: packed by dtype for one transfer, or over a window of steps.
 
-Knows tensors and names. Where the values are written, and which metric is made of them, is the caller's affair.
+The caller writes the values and computes metrics.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _STEP = "global_step"
 
 
 def accumulate(base: Tensor, delta: Tensor, offset: int) -> Tensor:
-    """Return ``base`` with ``delta`` added from place ``offset`` on; what goes past the end goes on at the front.
+    """Return ``base`` with ``delta`` added from index ``offset``, as in a ring: indices past the end wrap to the front.
 
     Shapes: base (N,), delta (n,) with n ≤ N; result (N,).
 
@@ -66,7 +66,7 @@ class BaseHostCall:
     (7, [1.0, 0.0])
 
     Args:
-        output_dir: Where a subclass writes what it gets.
+        output_dir: Folder in which a subclass writes its results.
         enable_host_call: Whether anything is recorded.
     """
 
@@ -77,7 +77,7 @@ class BaseHostCall:
         self._groups: list[list[tuple[str, int]]] = []
 
     def record_summary_tensor(self, name: str, tensor: Tensor) -> None:
-        """Take a scalar or a vector into the next transfer.
+        """Record a scalar or a vector for the next transfer.
 
         Raises:
             ConfigError: The name is taken, or the tensor has more than one axis.
@@ -85,13 +85,13 @@ class BaseHostCall:
         if not self.enable_host_call:
             return
         if name == _STEP or name in self._tensors:
-            raise ConfigError(f"{name!r} is recorded already; give each tensor of a step its own name")
+            raise ConfigError(f"{name!r} is recorded already; give another name")
         if tensor.dim() > 1:
             raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}; record scalars and vectors only")
         self._tensors[name] = tensor.reshape(-1)
 
     def compress_tensors(self, global_step: int) -> list[Tensor]:
-        """Return one tensor (1, n) per dtype, that of the step first, and begin anew."""
+        """Return one tensor (1, n) per dtype, that of the step first, and reset the recorded vectors."""
         named = {_STEP: torch.tensor([global_step], dtype=torch.int64)} | self._tensors
         by_dtype: dict[torch.dtype, list[str]] = {}
         for name, tensor in named.items():
@@ -120,7 +120,7 @@ class BaseHostCall:
         return int(step[0]), values
 
     def generate_host_call_hook(self) -> object | None:
-        """Return what a subclass wants called with the tensors of a step; None for nothing."""
+        """Return the function to call with the tensors of a step; None = no function."""
         return None
 
 

@@ -1,6 +1,6 @@
-"""Which files a task reads: folders of days between two dates, and which files a restarted job has finished.
+"""Selects the files of a task: folders of days between two dates, and the files that a restarted job has finished.
 
-Knows names and counts; opens nothing.
+The functions work on names and counts, and open no file.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ def files_between(
 ) -> list[str]:
     """Return the files whose date is from ``start_date`` to ``end_date``, both included.
 
-    The date is the 8 digits after ``folder/``. None is no bound.
+    The date is the 8 digits after ``folder/``. None = unbounded.
 
     >>> files_between(["in/20200501/a", "in/20200502/b", "in/20200503/c"], "in", "20200502", "20200502")
     ['in/20200502/b']
 
     Raises:
-        ConfigError: A bound is no date of 8 digits, the first is after the last, or a file has no date there.
+        ConfigError: A bound is not a date of 8 digits, the first is after the last, or a file has no date there.
     """
     first = _date("start_date", FIRST_DATE if start_date is None else start_date)
     last = _date("end_date", LAST_DATE if end_date is None else end_date)
@@ -46,7 +46,7 @@ def files_between(
 def finished_files(
     examples_per_file: Sequence[int], hosts: int, *, steps: int, batch_per_replica: int, replicas_per_host: int = 8
 ) -> list[int]:
-    """Return, per host, how many of its first files were used up by a job that made ``steps`` steps.
+    """Return, per host, how many of its first files a job of ``steps`` steps has read completely.
 
     Files go to hosts in turn, and each host has used ``batch_per_replica * steps * replicas_per_host`` examples. A
     file counts when all of it is within those, and all files of the host before it too.

@@ -1,7 +1,7 @@
-"""All vector slices of a slot as one row: how wide it is, and how it comes apart.
+"""Merges all vector slices of a slot into one row, and splits the row again.
 
-A bias, the slice of width 1 at the front, keeps a row of its own. Rows of Monolith's tables hold all slices anyway;
-this is for code that was written for tables with one slice each.
+A bias, the slice of width 1 at the front, keeps a separate row. Rows of Monolith's tables hold all slices anyway.
+These functions serve code that was written for tables with one slice each.
 """
 
 from __future__ import annotations

@@ -6,6 +6,8 @@ import copy
 from collections.abc import Callable
 from typing import Any, Self
 
+from typing_extensions import override
+
 from monolith.compat.tasks.base_task import BaseTask, Mode
 from monolith.core.params import InstantiableParams, Params
 
@@ -16,14 +18,15 @@ class NativeTask(BaseTask):
     """A task with parameters for metrics, training and serving."""
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
-        """Add the groups ``metrics`` and ``serving``, and to ``train`` what a cluster needs."""
+        """Add the groups ``metrics`` and ``serving``, and the parameters of a cluster to ``train``."""
         p = super().params()
-        p.define("mode", "train", "What the task is asked to do: train, eval or predict.")
-        p.define("metrics", Params(), "What is measured.")
+        p.define("mode", "train", "Purpose of the run: train, eval or predict.")
+        p.define("metrics", Params(), "Metrics of the run.")
         for name, value, meaning in _METRICS:
             p.metrics.define(name, copy.copy(value), meaning)
-        p.train.define("max_pending_seconds_for_barrier", 30, "Longest wait for all workers to stand still.")
+        p.train.define("max_pending_seconds_for_barrier", 30, "Longest wait for all workers to pause.")
         p.train.define("slow_start_steps", 0, "Worker i starts at step int(n ln(1 + i)).")
         p.train.define("sample_bias", 0.0, "Bias of the sampling of negatives.")
         p.define("serving", Params(), "How the model is exported.")
@@ -33,22 +36,23 @@ class NativeTask(BaseTask):
 
 
 class MonolithBaseModel(NativeTask):
-    """A task whose parameters are its attributes, and which is described by three methods.
+    """A task with its parameters as attributes, defined by three methods.
 
     ``input_fn(mode)`` returns the data, ``model_fn(features, mode)`` the outputs for a batch, and
-    ``serving_input_receiver_fn()`` what a served model reads.
+    ``serving_input_receiver_fn()`` the inputs of a served model.
 
-    An attribute that is not there is looked up in the parameters, and one that is a parameter is set there; ``p.train``
-    and ``p.eval`` must be written so, because ``train`` and ``eval`` are methods of torch.
+    Attributes that do not exist are read from the parameters, and attributes named like a parameter are set there.
+    Write ``p.train`` and ``p.eval``, because ``train`` and ``eval`` are methods of torch.
     """
 
     @classmethod
+    @override
     def params(cls) -> InstantiableParams:
-        """Add what concerns outputs and gradients."""
+        """Add the parameters of outputs and gradients."""
         p = super().params()
         p.define("output_path", None, "Where predictions are written.")
-        p.define("output_fields", None, "What of a prediction is written.")
-        p.define("delimiter", "\t", "What stands between those fields.")
+        p.define("output_fields", None, "Fields of a prediction to write.")
+        p.define("delimiter", "\t", "Separator of those fields.")
         p.define("file_name", "", "Name of the file with predictions.")
         p.define("enable_grads_and_vars_summary", False, "Whether gradients and weights go into summaries.")
         p.define("dense_weight_decay", 0.0, "Decay of dense weights.")
@@ -67,19 +71,21 @@ class MonolithBaseModel(NativeTask):
         raise NotImplementedError("Abstract method.")
 
     def serving_input_receiver_fn(self) -> Any:
-        """Return what a served model reads."""
+        """Return the inputs of a served model."""
         raise NotImplementedError("Abstract method.")
 
+    @override
     def create_input_fn(self, mode: Mode) -> Callable[[], Any]:
         """Return :meth:`input_fn` for a mode."""
         return lambda: self.input_fn(mode)
 
+    @override
     def create_model_fn(self) -> Callable[..., Any]:
         """Return :meth:`model_fn`, as a function of features, mode and, unused, a configuration."""
         return lambda features, mode, config=None: self.model_fn(features, mode)
 
     def instantiate(self) -> Self:
-        """Return this task, so that it can stand where parameters are expected."""
+        """Return this task, so that it can replace parameters."""
         return self
 
     @property
@@ -111,7 +117,7 @@ class MonolithBaseModel(NativeTask):
 _METRICS: tuple[tuple[str, Any, str], ...] = (
     ("enable_deep_insight", False, "Whether samples of predictions are sent out."),
     ("deep_insight_target", "ctr_head", "Which heads they are of."),
-    ("deep_insight_name", None, "What they are called."),
+    ("deep_insight_name", None, "Their names."),
     ("deep_insight_sample_ratio", 0.01, "Share of the users that are sampled."),
     ("extra_fields_keys", [], "Further fields of a sample."),
     ("enable_throughput_hook", True, "Whether steps per second are measured."),

@@ -2,7 +2,6 @@
 
 An id of a vocabulary of V becomes a remainder of R = V // c + 1 and a quotient of Q = c + 1, where c is the collision
 rate. The pair is different for every id, and the embedding is the sum of both rows: V rows become about V / c.
-Knows numbers only: neither features nor tables.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The end of a stream as batches: real ones, then stop batches without end.
 
-Workers that must take every step together cannot stop reading alone. One that has no more data goes on with batches
-that teach nothing, and says so, until all have come to the end. How workers agree is not known here.
+Workers that take every step together cannot stop reading alone. A worker without data continues with batches that have
+no effect on the model and are marked as such, until all workers reach the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monolith.data.batch import Ragged
 __all__ = ["STOPPING", "StopBatches", "is_stopping"]
 
 STOPPING = "stopping"
-"""The extra of a batch, (size,) bool: whether it stands for the end."""
+"""The extra of a batch, (size,) bool: whether it is a stop batch."""
 
 
 class StopBatches:
@@ -35,7 +35,7 @@ class StopBatches:
         self._dataset = dataset
 
     def __iter__(self) -> Iterator[Batch]:
-        """Read the batches, and then never end.
+        """Yield the batches, then stop batches without end.
 
         Raises:
             DataError: There was no batch to make stop batches like.
@@ -43,39 +43,39 @@ class StopBatches:
         last: Batch | None = None
         for batch in self._dataset:
             last = batch
-            yield _marked(batch, False)
+            yield _mark(batch, False)
         if last is None:
             raise DataError("the data ended before its first batch, so stop batches have no form; check the files")
-        stop = _marked(_emptied(last), True)
+        stop = _mark(_empty(last), True)
         while True:
             yield stop
 
     def state(self) -> dict[str, Any]:
-        """Return the dataset's place, which is its end while stop batches are read."""
+        """Return the dataset's position, which is its end during stop batches."""
         return self._dataset.state()
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Start at a place that ``state`` gave."""
+        """Start at a position of ``state``."""
         self._dataset.restore(state)
 
     def committed(self, state: Mapping[str, Any]) -> None:
-        """Take note that ``state`` is safe in a checkpoint."""
+        """Pass on that a checkpoint holds ``state``."""
         self._dataset.committed(state)
 
 
 def is_stopping(batch: Batch) -> bool:
-    """Return whether a batch stands for the end of the data."""
+    """Return whether a batch is a stop batch."""
     return STOPPING in batch.extras and bool(np.asarray(batch.extras[STOPPING]).any())
 
 
-def _marked(batch: Batch, stopping: bool) -> Batch:
+def _mark(batch: Batch, stopping: bool) -> Batch:
     def mark(each: Batch) -> Batch:
         return replace(each, extras={**each.extras, STOPPING: np.full(each.size, stopping)})
 
     return batch.changed(mark)
 
 
-def _emptied(batch: Batch) -> Batch:
+def _empty(batch: Batch) -> Batch:
     return batch.changed(_without_content)
 
 

@@ -1,4 +1,4 @@
-"""Rows of ids that no table knows: noise in place of zeros."""
+"""Noise instead of zeros for ids without a row."""
 
 from __future__ import annotations
 

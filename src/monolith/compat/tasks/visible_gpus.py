@@ -1,4 +1,4 @@
-"""Which GPU a process of several on one machine uses."""
+"""Chooses the GPU of one of several processes on a machine."""
 
 from __future__ import annotations
 

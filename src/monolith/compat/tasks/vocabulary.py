@@ -1,7 +1,6 @@
-"""How many different ids each slot has: vocabulary files, and what overrides them.
+"""Sizes of vocabularies: the number of distinct ids per slot, from files and overrides.
 
-Tables here grow as needed and ask for no size; sizes decide whether ids are hashed (``qr_hashing``), and where they
-are cut off. Knows no feature by name.
+Tables grow as needed and take no size. Sizes decide whether ids are hashed (``qr_hashing``) and where they are cut off.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ __all__ = ["read_vocabulary", "vocabulary_sizes"]
 
 
 def read_vocabulary(path: str) -> dict[int, int]:
-    r"""Read the number of different ids per slot out of a file with lines ``slot<TAB>count``.
+    r"""Read the number of distinct ids per slot from a file with lines ``slot<TAB>count``.
 
-    Lines whose slot is no number, such as a header, and empty lines are skipped. The path may be a URL.
+    Lines whose slot is not a number, such as a header, and empty lines are skipped. The path may be a URL.
 
     Raises:
-        ConfigError: The file cannot be read; a line has other than two fields, a count that is none, or a slot that
+        ConfigError: The file cannot be read, or a line has other than two fields, an invalid count, or a slot that
             came before. The text names the line.
     """
     try:
@@ -55,8 +54,7 @@ def vocabulary_sizes(
 ) -> dict[int, int]:
     """Return the size of each slot in ``counts``.
 
-    That is its count, or ``size_per_slot`` when given; for slots in ``custom_sizes`` it is what stands there; and
-    ``offset`` is added to all.
+    The size is the slot's entry in ``custom_sizes``, else ``size_per_slot``, else its count; plus ``offset``.
 
     >>> vocabulary_sizes({1: 10, 2: 20, 3: 30}, custom_sizes={2: 5}, offset=1)
     {1: 11, 2: 6, 3: 31}

@@ -1,4 +1,4 @@
-"""``PredictionText``: results of an evaluation or a prediction, as one text file per worker."""
+"""``PredictionText``: the predictions of a run as one text file per worker."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["PredictionText"]
 class PredictionText:
     """Writes ``<folder>/part-00000``: a line per row, chosen fields of the batch and then the heads' predictions.
 
-    The file appears when it is closed; leaving a ``with`` block by an exception leaves none. Several values of a field
+    The file appears when it is closed; leaving a ``with`` block by an exception discards it. Several values of a field
     are joined by commas. Numbers are written so that they read back exactly. The order of the heads is that of the
     first batch.
 
     Args:
-        folder: Made when it is not there.
-        fields: Columns to write, such as "uid", "label" or the name of a feature or an extra field.
+        folder: Created if missing.
+        fields: Fields of a batch to write, such as "uid", "label" or the name of a feature or an extra field.
         worker: The number in the file's name.
-        delimiter: Text between two columns.
+        delimiter: Separator of two columns.
 
     Raises:
-        ConfigError: The delimiter may occur in a value.
+        ConfigError: The delimiter could occur inside a value.
     """
 
     def __init__(

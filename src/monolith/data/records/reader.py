@@ -1,6 +1,6 @@
 """The records of one file, from any offset: storage, codec and framing put together.
 
-Gives lots of serialized messages. Which message, and which files, is decided elsewhere.
+Gives chunks of serialized messages. Which message, and which files, is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from monolith.data.records.codecs import Codec, Compression
 from monolith.data.records.framing import Framing
 from monolith.data.records.read_ahead import ReadAhead
 
-__all__ = ["LOT_BYTES", "LOT_RECORDS", "RecordReader", "read_records"]
+__all__ = ["CHUNK_BYTES", "CHUNK_RECORDS", "RecordReader", "read_records"]
 
-LOT_BYTES = 1 << 20
-"""A lot ends before this many bytes of payload, unless its first record alone has more."""
+CHUNK_BYTES = 1 << 20
+"""A chunk ends before this many bytes of payload, unless its first record alone has more."""
 
-LOT_RECORDS = 4096
-"""A lot has no more records than this."""
+CHUNK_RECORDS = 4096
+"""A chunk has no more records than this."""
 
 
 class RecordReader:
-    """Reads one file in lots. The lots depend on the records only, so a file resumed after a lot gives the same ones.
+    """Reads one file in chunks. Chunks depend on the records only: a file resumed after a chunk gives the same ones.
 
     Args:
         path: A local path or a URL.
@@ -94,15 +94,15 @@ class RecordReader:
         return self._frames.first_sort_id
 
     def read(self) -> _native.Records | None:
-        """Return the next lot, or None at the end.
+        """Return the next chunk, or None at the end.
 
         Raises:
             RecordCorrupt: The file is damaged or the framing is wrong; records before the bad one were given.
         """
         while True:
-            lot = self._frames.take(LOT_RECORDS, LOT_BYTES, self._damage is not None)
-            if lot is not None:
-                return lot
+            chunk = self._frames.take(CHUNK_RECORDS, CHUNK_BYTES, self._damage is not None)
+            if chunk is not None:
+                return chunk
             if self._damage is not None:
                 raise self._damage
             if self._has_ended:
@@ -134,9 +134,9 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[bytes]:
         """Yield the payloads one by one."""
-        while (lot := self.read()) is not None:
-            for index in range(len(lot)):
-                yield lot[index]
+        while (chunk := self.read()) is not None:
+            for index in range(len(chunk)):
+                yield chunk[index]
 
     def _read_on(self) -> None:
         try:
@@ -178,7 +178,7 @@ class RecordReader:
 
     def _fail_short(self, offset: int, end: int) -> NoReturn:
         raise DataError(
-            f"{self._name()}: cannot go on at byte {offset}: it ends at byte {end}; the file is not what it was"
+            f"{self._name()}: cannot resume at byte {offset}, expected at most {end}, its end; restore the file"
         )
 
 

@@ -76,7 +76,7 @@ class RecordWriter:
             self._pass_on()
 
     def write_lot(self, records: _native.Records) -> None:
-        """Append every record of a lot, with its data source where the framing has a place for it."""
+        """Append every record of a chunk, with its data source where the framing has a place for it."""
         keys = records.source_keys.tolist() if self.framing.lagrangex_header else [None] * len(records)
         for index, key in enumerate(keys):
             self.write(records[index], source=key)

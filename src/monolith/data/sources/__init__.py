@@ -1,1 +1,1 @@
-"""Sources of records: files, streams, tables. Each is one module, and passes the suite of ``Source``."""
+"""Sources of records: files, streams, tables. Each source passes the conformance suite of ``Source``."""

@@ -1,6 +1,6 @@
-"""Turns "these bytes make no sense" into what the user should have written.
+"""Finds the arguments that fit a stream, for the errors of a stream that cannot be parsed.
 
-Asked only when something is wrong, or looks it; a healthy stream costs one cheap look at its first records.
+Detection runs only after an error or a suspicion. A healthy stream costs one cheap check of its first records.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ _LOOK_AT_BYTES = 1 << 16
 
 
 def with_remedy(error: RecordCorrupt, framing: Framing, codec: Codec, detect: Callable[[], Detection]) -> RecordCorrupt:
-    """Return ``error``, with what would have fitted at its end when that can be told."""
+    """Return ``error`` with the arguments that fit the stream, if detection finds some."""
     try:
         remedy = detect().remedy(framing, codec)
-    except OSError:  # the file cannot be read a second time; what is wrong with the first is known
+    except OSError:  # the file cannot be read again; the first error says enough
         return error
     return RecordCorrupt(f"{error}; {remedy}") if remedy else error
 
 
 def check_first_records(
-    lot: _native.Records,
+    chunk: _native.Records,
     sort_id: bytes,
     record: RecordKind,
     framing: Framing,
     codec: Codec,
     detect: Callable[[], Detection],
 ) -> None:
-    """Refuse a stream that can be read as asked, but makes no sense so, where another way makes sense.
+    """Refuse a stream whose first records fit other arguments better.
 
-    Wrong flags need not fail: a stream with empty sort ids, read without them, has an empty record before each real
-    one; a stream without sort ids, read with them, has every second record taken for one. ``sort_id`` is that of the
-    first record.
+    Wrong flags need not fail. A stream with empty sort ids, read without sort ids, has an empty record before each real
+    one. A stream without sort ids, read with them, loses every second record as a sort id. ``sort_id`` is the sort id
+    of the first record.
 
     Raises:
         RecordCorrupt: Another framing fits; the text names it.
-        SchemaMismatch: The records are another message; the text names it.
+        SchemaMismatch: The records have another message type; the text names it.
     """
-    # One long record says as much as many short ones.
-    count = min(_LOOK_AT, max(1, _LOOK_AT_BYTES * len(lot) // max(lot.nbytes, 1)))
-    known, _, misfits = _native.fit_records(lot, count)[KINDS.index(record)]
-    has_empty = any(not len(lot[index]) for index in range(min(len(lot), count)))
+    # One long record is as significant as many short ones.
+    count = min(_LOOK_AT, max(1, _LOOK_AT_BYTES * len(chunk) // max(chunk.nbytes, 1)))
+    known, _, misfits = _native.fit_records(chunk, count)[KINDS.index(record)]
+    has_empty = any(not len(chunk[index]) for index in range(min(len(chunk), count)))
     if known and not misfits and not has_empty and not _is_message(sort_id, record):
         return
     found = detect()
     remedy = found.remedy(framing, codec)
     if remedy:
-        raise RecordCorrupt(f"{lot.source}: read with {framing!r} its first records make no sense; {remedy}")
+        raise RecordCorrupt(f"{chunk.source}: read with {framing!r} its first records cannot be parsed; {remedy}")
     if misfits and found.confidence in ("certain", "likely") and found.record not in (None, record):
         raise SchemaMismatch(
-            f"{lot.source}: its records are not {record} but {found.record}; give record={found.record!r}"
+            f"{chunk.source}: its records are not {record} but {found.record}; give record={found.record!r}"
         )
 
 

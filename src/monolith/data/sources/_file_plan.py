@@ -5,19 +5,28 @@ Plans know file names only; they open no file.
 
 from __future__ import annotations
 
+import errno
+import logging
 import threading
 import zlib
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from typing_extensions import override
 
+from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import DataError
 from monolith.data.sources.work_list import Lease, WorkList
 
 __all__ = ["FilePlan", "FixedPlan", "SharedPlan"]
 
-_LOOK_S = 0.2
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_POLL_S = 0.2
+FULL_DISK_S = 300.0
+"""How long a worker retries a change of the work list while the disk is full."""
 
 
 class FilePlan(Protocol):
@@ -113,11 +122,20 @@ class FixedPlan(FilePlan):
 
 
 class SharedPlan(FilePlan):
-    """Files claimed from a work list, each when the reader needs it."""
+    """Files claimed from a work list, each when the reader needs it.
 
-    def __init__(self, work_list: WorkList, worker: str) -> None:
+    While the disk of the work list is full, a claim is retried for ``FULL_DISK_S``; then ``OSError`` ends the reading.
+
+    Args:
+        work_list: The files.
+        worker: The worker's name in the list.
+        clock: Time source.
+    """
+
+    def __init__(self, work_list: WorkList, worker: str, clock: Clock | None = None) -> None:
         self._work_list = work_list
         self._worker = worker
+        self._clock = clock or SystemClock()
         self._lease: Lease | None = None  # behind the last file that was read to its end
         self._resumed: list[str] = []  # claimed before the restart, to be read again
         self._closed = threading.Event()
@@ -126,10 +144,28 @@ class SharedPlan(FilePlan):
     def take(self) -> str | None:
         if self._resumed:
             return self._resumed.pop(0)
-        while (file := self._work_list.claim(self._worker)) is None and self._work_list.may_follow():
-            if self._closed.wait(_LOOK_S):
+        while (file := self._retry_while_full(self._claim)) is None and self._work_list.may_follow():
+            if self._closed.wait(_POLL_S):
                 break
         return file
+
+    def _claim(self) -> str | None:
+        return self._work_list.claim(self._worker)
+
+    def _retry_while_full(self, change: Callable[[], Result]) -> Result:
+        """Return the result of ``change``; a change that failed left the list as it was, so it can be repeated."""
+        deadline: Deadline | None = None
+        while True:
+            try:
+                return change()
+            except OSError as error:
+                if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                if deadline is None:
+                    deadline = Deadline(self._clock, FULL_DISK_S)
+                    logger.warning("work list not saved, retrying worker=%s error=%s", self._worker, error)
+                if deadline.is_past or self._closed.wait(_POLL_S):
+                    raise
 
     @override
     def position(self) -> dict[str, Any]:
@@ -154,12 +190,13 @@ class SharedPlan(FilePlan):
 
     @override
     def start(self) -> None:
-        self._work_list.requeue(self._worker)  # files that an earlier worker of this name held
+        # Files that an earlier worker of this name held.
+        self._retry_while_full(lambda: self._work_list.requeue(self._worker))
         self._lease = self._work_list.lease(self._worker)
 
     @override
     def done(self, file: str) -> None:
-        self._work_list.done(self._worker, file)
+        self._retry_while_full(lambda: self._work_list.done(self._worker, file))
 
     @override
     def ended(self, empty_files: int) -> None:

@@ -1,7 +1,6 @@
-"""Record files as a source: in order or interleaved, sharded or shared, resumed at the exact record.
+"""``FileSource``: reads record files in order or interleaved, sharded or from a shared list, and resumes exactly.
 
-Puts together which file comes next and the reader of one file. Knows neither codecs nor framings, and does not parse
-records.
+It combines a ``FilePlan``, which names the next file, and a ``RecordReader`` per open file.
 """
 
 from __future__ import annotations
@@ -11,6 +10,8 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt
@@ -22,7 +23,7 @@ from monolith.data.records.reader import RecordReader
 from monolith.data.sources import patterns
 from monolith.data.sources._explain import check_first_records, with_remedy
 from monolith.data.sources._file_plan import FilePlan, FixedPlan, SharedPlan
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.work_list import WorkList
 
 __all__ = ["FileSource"]
@@ -36,26 +37,26 @@ class _Format:
     read_ahead: int
 
 
-class FileSource:
-    """The records of files.
+class FileSource(Source):
+    """Reads the records of files.
 
-    Files come in the order of ``patterns.expand``. With ``interleave=k``, k files are open and give a lot each in turn
-    (a lot is 4096 records or 1 MiB, whichever is first); a file that ends is replaced by the next. The order depends on
-    the files and these arguments only.
+    Files come in the order of ``patterns.expand``. With ``interleave=k``, k files are open and return a chunk each in
+    turn (a chunk is 4096 records or 1 MiB, whichever is first). The next file replaces a file that ends. The order
+    depends on the files and these arguments only.
 
-    The first records of every file are looked at: when they make no sense but another framing does, or they are another
-    message, that is an error which names the right argument.
+    The source checks the first records of every file. If another framing or another message type fits them instead, it
+    raises an error that names the right argument.
 
     Args:
         files: Paths, globs, lists; see ``monolith.data.sources.patterns.expand``. Or None with ``work_list``.
-        record: Which message the records are.
-        framing: What stands before each record; ``Framing()`` when not given.
-        compression: How each file is compressed; "auto" looks at each.
+        record: The message type of the records.
+        framing: Header before each record; default: ``Framing()``.
+        compression: Compression of each file; "auto" detects it.
         shard: ``(index, count)``: read every ``count``-th file, from ``index`` on.
-        interleave: How many files are open at a time.
-        repeat: How often to read all files; None for ever. A pass follows the one before without a gap.
-        work_list: Share files with other workers. A file is *done* when all its records were handed out and ``read``
-            was called again.
+        interleave: Number of open files.
+        repeat: Number of passes over all files; None means endlessly. There is no gap between passes.
+        work_list: Claim files from this list, shared with other workers. A file is *done* when ``read`` has returned
+            all its records and is called again.
         worker: The name of this worker in ``work_list``.
         read_ahead: Pieces of each open file that a thread reads and decompresses in advance; 0 for no thread.
 
@@ -85,28 +86,29 @@ class FileSource:
             read_ahead=read_ahead,
         )
         self._plan = _make_plan(files, shard, repeat, work_list, worker)
-        self._lots = _Lots(self._plan, how, interleave)
+        self._chunks = _Chunks(self._plan, how, interleave)
         self._record = record
         self._has_started = False
         self._has_ended = False
         self._error: Exception | None = None
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return self._record
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
+    @override
     def read(self) -> _native.Records | None:
-        """Return the next lot of records, or None at the end.
+        """Return the next chunk of records, or None at the end.
 
         Raises:
-            RecordCorrupt: A file is damaged, or the framing is wrong; the text names file, offset and remedy.
-            SchemaMismatch: A file holds other messages than ``record``.
+            RecordCorrupt: A file is corrupt, or the framing is wrong; the text names file, offset and remedy.
+            SchemaMismatch: A file contains other messages than ``record``.
             OSError: A file cannot be read.
         """
         if self._error is not None:
@@ -117,58 +119,59 @@ class FileSource:
             self._plan.start()
             self._has_started = True
         try:
-            lot = self._lots.next_lot()
+            chunk = self._chunks.next_chunk()
         except Exception as error:
             if self._is_closed():
                 return None
             self._error = error
             raise
-        if lot is None or self._is_closed():
+        if chunk is None or self._is_closed():
             self._has_ended = True
             return None
-        return lot
+        return chunk
 
     def _is_closed(self) -> bool:
-        """Whether ``close`` was called meanwhile, from another thread."""
+        """Return True if another thread has called ``close`` meanwhile."""
         return self._has_ended
 
+    @override
     def position(self) -> Position:
-        """Return the place after the records that ``read`` gave last."""
-        return self._lots.position()
+        return self._chunks.position()
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Go to a place that ``position`` gave, before the first ``read``.
-
-        A plain file is entered at once, a compressed one is decompressed up to the place.
+        """Go to a position, before the first ``read``. A compressed file is decompressed up to its offset.
 
         Raises:
-            DataError: The files are not what they were: one is gone, or of another size.
-            ConfigError: Records were read already.
+            DataError: A file is absent, or has another size.
+            ConfigError: The source has read records already.
         """
         if self._has_started or self._has_ended:
-            raise ConfigError("resume comes before the first read; make a new source")
-        self._lots.resume(position)
+            raise ConfigError("resume() is called after read(), expected before the first read; make a new source")
+        self._chunks.resume(position)
         self._has_started = True
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: files are kept."""
+        pass  # files stay
 
+    @override
     def close(self) -> None:
-        """Let go of files and threads. May be called twice, and ends a ``read`` that waits in another thread."""
+        """Release files and threads, and end a ``read`` that waits in another thread. May be called twice."""
         self._has_ended = True
         self._plan.close()
-        self._lots.close()
+        self._chunks.close()
 
 
 def _check_arguments(record: str, interleave: int, repeat: int | None, read_ahead: int) -> None:
     if record not in KINDS:
-        raise ConfigError(f"record is {record!r}; give one of {', '.join(KINDS)}")
+        raise ConfigError(f"record is {record!r}, expected one of {', '.join(KINDS)}")
     if interleave < 1:
-        raise ConfigError(f"interleave is {interleave}; give the number of files to have open, at least 1")
+        raise ConfigError(f"interleave is {interleave}, expected the number of open files, at least 1")
     if repeat is not None and repeat < 1:
-        raise ConfigError(f"repeat is {repeat}; give how often to read the files, or None for ever")
+        raise ConfigError(f"repeat is {repeat}, expected the number of passes, at least 1, or None for endless passes")
     if read_ahead < 0:
-        raise ConfigError(f"read_ahead is {read_ahead}; give how many lots to read in advance, or 0")
+        raise ConfigError(f"read_ahead is {read_ahead}, expected the number of pieces to read in advance, at least 0")
 
 
 def _make_plan(
@@ -179,21 +182,21 @@ def _make_plan(
     worker: str | None,
 ) -> FilePlan:
     if (files is None) == (work_list is None):
-        raise ConfigError("give either files or a work_list")
+        raise ConfigError("expected files or a work_list, and not both; leave one of them out")
     if work_list is None:
         if worker is not None:
-            raise ConfigError(f"worker {worker!r} makes sense with a work_list only")
+            raise ConfigError(f"worker is {worker!r} without a work_list; leave it out, or pass work_list=")
         assert files is not None
         return FixedPlan(patterns.take_shard(patterns.expand(files), shard), repeat)
     if shard != (0, 1) or repeat != 1:
-        raise ConfigError("a work_list shares the files out once; leave shard and repeat away")
+        raise ConfigError("shard or repeat is set with a work_list, which assigns each file once; leave them out")
     if not worker:
-        raise ConfigError("with a work_list, give the name of this worker, which no other has")
+        raise ConfigError("worker is not set with a work_list; give each worker its own name")
     return SharedPlan(work_list, worker)
 
 
-class _Lots:
-    """The lots of all files in turn. Used by one thread at a time."""
+class _Chunks:
+    """The chunks of all files in turn. Used by one thread at a time."""
 
     def __init__(self, plan: FilePlan, how: _Format, interleave: int) -> None:
         self._plan = plan
@@ -204,7 +207,7 @@ class _Lots:
         self._empty_files = 0
 
     def position(self) -> Position:
-        """Return the place of every open file, in turn order, and of the plan."""
+        """Return the position of every open file, in turn order, and of the plan."""
         opened = [
             {"path": each.path, "offset": each.offset, "records": each.records, "bytes": each.file_bytes}
             for each in self._open
@@ -212,7 +215,7 @@ class _Lots:
         return {"open": opened, "turn": self._turn, **self._plan.position()}
 
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Open the files of ``position`` where they stood."""
+        """Open the files of ``position`` at their offsets."""
         try:
             opened = [dict(each) for each in position["open"]]
             turn = int(position["turn"])
@@ -231,25 +234,25 @@ class _Lots:
         for reader in self._open:
             reader.close()
 
-    def next_lot(self) -> _native.Records | None:
-        """Return the next lot, or None at the end."""
+    def next_chunk(self) -> _native.Records | None:
+        """Return the next chunk, or None at the end."""
         while len(self._open) < self._interleave and (file := self._plan.take()) is not None:
             self._open.append(self._open_file(file))
         while self._open:
             reader = self._open[self._turn]
-            lot = self._read(reader)
-            if lot is not None:
+            chunk = self._read(reader)
+            if chunk is not None:
                 self._turn = (self._turn + 1) % len(self._open)
-                return lot
+                return chunk
             self._replace(reader)
         return None
 
     def _replace(self, reader: RecordReader) -> None:
-        """The next file takes the turn of one that has ended."""
+        """Open the next file in place of one that has ended."""
         reader.close()
         self._empty_files = 0 if reader.records else self._empty_files + 1
         self._plan.ended(self._empty_files)
-        self._plan.done(reader.path)  # before the next is taken, for which others may be waited for
+        self._plan.done(reader.path)  # before take(), which may wait for other workers
         file = self._plan.take()
         if file is not None:
             self._open[self._turn] = self._open_file(file)
@@ -261,13 +264,13 @@ class _Lots:
         is_first = reader.offset == 0
         look = functools.partial(detect, reader.path)
         try:
-            lot = reader.read()
+            chunk = reader.read()
         except RecordCorrupt as error:
             raise with_remedy(error, self._how.framing, reader.codec, look) from error
-        if is_first and lot is not None:
+        if is_first and chunk is not None:
             how = self._how
-            check_first_records(lot, reader.first_sort_id, how.record, how.framing, reader.codec, look)
-        return lot
+            check_first_records(chunk, reader.first_sort_id, how.record, how.framing, reader.codec, look)
+        return chunk
 
     def _open_file(self, path: str, offset: int = 0, record: int = 0) -> RecordReader:
         how = self._how
@@ -285,8 +288,10 @@ class _Lots:
         try:
             reader = self._open_file(path, int(saved["offset"]), int(saved["records"]))
         except OSError as error:
-            raise DataError(f"{path}, which was being read, cannot be opened any more: {error}") from error
+            raise DataError(f"file {path!r} of the position cannot be opened: {error}") from error
         if reader.file_bytes != saved["bytes"]:
             reader.close()
-            raise DataError(f"{path} had {saved['bytes']} bytes and has {reader.file_bytes} now; it must not change")
+            raise DataError(
+                f"{path} has {reader.file_bytes} bytes, expected {saved['bytes']} as in the position; restore the file"
+            )
         return reader

@@ -1,7 +1,7 @@
-"""Data frames as a source: pandas, polars, Arrow tables, or a dict of arrays.
+"""``FrameSource``: reads data frames of pandas or polars, Arrow tables, or a dict of arrays.
 
-Neither pandas nor polars is imported: a frame is taken through the Arrow interfaces that it offers. How columns become
-features is said in ``arrow_columns``.
+Neither pandas nor polars is imported: frames are read through their Arrow interfaces. ``arrow_columns`` maps columns to
+features.
 """
 
 from __future__ import annotations
@@ -10,34 +10,35 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, MonolithError
 from monolith.data.sources.arrow_columns import Columns, LineField, TableColumns, load_pyarrow, native_columns
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 
 __all__ = ["FrameSource"]
 
-# Rows that are handed to the engine together. Small chunks of a frame are joined up to this many rows, no further.
+# Batches that are converted together. Small Arrow chunks of a frame are joined up to this many batches.
 _PIECE_BATCHES = 16
 
 
-class FrameSource:
-    """The rows of a data frame, as ExampleBatches of ``batch_rows`` rows.
+class FrameSource(Source):
+    """Reads the rows of a data frame as ExampleBatches of ``batch_rows`` rows.
 
     Args:
         frame: A pandas or polars frame, a pyarrow Table or RecordBatch, any object with ``__arrow_c_stream__`` or
-            ``to_arrow()``, or a dict of NumPy arrays (one or two axes) and lists. The index of a pandas frame is left
-            out, and its NaN are missing values.
-        columns: The columns to read, with their types or without; all of them when not given.
-        line_fields: All fields of LineId, when the user has extended it.
-        shard: This reader's number and how many there are; each reads one stretch of the rows.
+            ``to_arrow()``, or a dict of NumPy arrays (one or two axes) and lists. The index of a pandas frame is
+            ignored, and its NaN are missing values.
+        columns: The columns to read, with or without types; default: all columns.
+        line_fields: All fields of LineId, if the user has extended it.
+        shard: ``(index, count)``: this reader reads one contiguous range of the rows.
         batch_rows: Rows per record.
-        name: What to call the frame in errors.
+        name: Name of the frame in errors.
 
     Raises:
-        ConfigError: The object is no frame, or another argument is wrong.
-        SchemaMismatch: A column is missing, or holds what a feature cannot.
+        ConfigError: The object is not a data frame, or another argument is invalid.
+        SchemaMismatch: A column is missing, or has a type that no feature can have.
 
     >>> source = FrameSource({"user": np.array([3, 4]), "__LABEL__": [0.0, 1.0]}, columns=["user", "__LABEL__"])
     >>> len(source.read()), source.position()
@@ -54,8 +55,8 @@ class FrameSource:
         batch_rows: int = 2048,
         name: str = "frame",
     ) -> None:
-        self._batch_rows = checked_batch_rows(batch_rows)
-        index, count = checked_shard(shard)
+        self._batch_rows = check_batch_rows(batch_rows)
+        index, count = check_shard(shard)
         chosen = TableColumns(columns, line_fields)
         table = _as_table(frame)
         self._choices = chosen.choose(table.schema, name)
@@ -69,15 +70,16 @@ class FrameSource:
         self._piece_end = 0
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return "example_batch"
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
+    @override
     def read(self) -> _native.Records | None:
         """Return the next rows as one record, or None at the end."""
         if self._row >= self._end:
@@ -90,35 +92,39 @@ class FrameSource:
         self._row = end
         return records
 
+    @override
     def position(self) -> Position:
         """Return the number of the next row."""
         return {"row": self._row, "rows": self._table.num_rows}
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Go on at a row.
+        """Resume at a row.
 
         Raises:
-            DataError: The frame does not have as many rows as it had.
+            DataError: The frame has another number of rows.
         """
         row, rows = int(position["row"]), int(position["rows"])
         if rows != self._table.num_rows:
             raise DataError(
-                f"{self._name} has {self._table.num_rows} rows, and had {rows} when row {row} was noted; resume with "
-                "the same frame"
+                f"{self._name} has {self._table.num_rows} rows, expected {rows} as in the position; resume with the "
+                "same frame"
             )
         if not self._first <= row <= self._end:
             raise DataError(
-                f"{self._name}: row {row} is not among the rows {self._first} to {self._end} of this reader; resume "
-                "with the same shard"
+                f"{self._name}: the position is row {row}, expected {self._first} to {self._end}; resume with the "
+                "same shard"
             )
         self._row = row
         self._piece, self._piece_end = [], 0
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: a frame does not forget."""
+        pass  # a frame stays
 
+    @override
     def close(self) -> None:
-        """Let go of the frame; the source is at its end."""
+        """End the source."""
         self._end = self._row
         self._piece = []
 
@@ -129,18 +135,18 @@ class FrameSource:
         self._piece_row, self._piece_end = self._row, self._row + batch.num_rows
 
 
-def checked_batch_rows(batch_rows: int) -> int:
-    """Return the rows per record, or raise ``ConfigError``."""
+def check_batch_rows(batch_rows: int) -> int:
+    """Return ``batch_rows`` if it is valid, or raise ``ConfigError``."""
     if not 1 <= batch_rows <= 1 << 20:
-        raise ConfigError(f"batch_rows must be between 1 and {1 << 20}, got {batch_rows}")
+        raise ConfigError(f"batch_rows is {batch_rows}, expected 1 to {1 << 20}")
     return batch_rows
 
 
-def checked_shard(shard: tuple[int, int]) -> tuple[int, int]:
-    """Return a reader's number and how many there are, or raise ``ConfigError``."""
+def check_shard(shard: tuple[int, int]) -> tuple[int, int]:
+    """Return ``(index, count)`` if it is valid, or raise ``ConfigError``."""
     index, count = shard
     if not 0 <= index < count:
-        raise ConfigError(f"shard must be (index, count) with 0 <= index < count, got {shard}")
+        raise ConfigError(f"shard is {shard}, expected (index, count) with 0 <= index < count")
     return index, count
 
 
@@ -161,14 +167,14 @@ def _to_table(pa: Any, frame: Any) -> Any:
         return pa.Table.from_batches([frame])
     if isinstance(frame, Mapping):
         return _table_of_arrays(pa, frame)
-    if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas: the plain stream would bring the index along
+    if hasattr(frame, "iloc") and hasattr(frame, "columns"):  # pandas: the Arrow stream would contain the index
         return pa.Table.from_pandas(frame, preserve_index=False)
     if hasattr(frame, "__arrow_c_stream__"):
         return pa.table(frame)
     if hasattr(frame, "to_arrow"):
         return _to_table(pa, frame.to_arrow())
     raise ConfigError(
-        f"a {type(frame).__name__} is no data frame; pass a pandas, polars or pyarrow table, or a dict of arrays"
+        f"frame is a {type(frame).__name__}, expected a pandas, polars or pyarrow table, or a dict of arrays"
     )
 
 
@@ -177,7 +183,7 @@ def _table_of_arrays(pa: Any, arrays: Mapping[str, Any]) -> Any:
     lengths = {name: len(column) for name, column in columns.items()}
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise ConfigError(f"the columns of a dict must be equally long, got {shown}")
+        raise ConfigError(f"the columns of the dict have different lengths ({shown}), expected equal ones")
     return pa.table(columns)
 
 
@@ -185,7 +191,7 @@ def _array(pa: Any, values: Any) -> Any:
     if not isinstance(values, np.ndarray) or values.ndim < 2:
         return pa.array(values)
     if values.ndim > 2:
-        raise ConfigError(f"an array of a dict has one or two axes, got the shape {values.shape}")
+        raise ConfigError(f"an array of the dict has the shape {values.shape}, expected one or two axes")
     rows, width = values.shape
     flat = pa.array(np.ascontiguousarray(values).reshape(-1))
     if width == 0:

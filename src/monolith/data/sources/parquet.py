@@ -1,7 +1,6 @@
-"""Parquet files as a source: row groups streamed one after the other, with bounded memory and exact resume.
+"""``ParquetSource``: streams the row groups of Parquet files, with bounded memory and exact resume.
 
-Files are given as a list in order; patterns are expanded by the caller. How columns become features is said in
-``arrow_columns``, the only module that imports pyarrow.
+The caller expands patterns. ``arrow_columns`` maps columns to features; only that module imports pyarrow.
 """
 
 from __future__ import annotations
@@ -9,6 +8,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, BinaryIO
+
+from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt
@@ -20,33 +21,33 @@ from monolith.data.sources.arrow_columns import (
     load_pyarrow,
     native_columns,
 )
-from monolith.data.sources.base import Position, RecordKind
-from monolith.data.sources.frame import checked_batch_rows, checked_shard
+from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.frame import check_batch_rows, check_shard
 
 __all__ = ["OpenFile", "ParquetSource"]
 
-# Pages are read through a buffer of this size per column, so a row group is never in memory as a whole.
+# Pages are read through a buffer of this size per column, so memory never holds a whole row group.
 _COLUMN_BUFFER_BYTES = 1 << 20
 
 OpenFile = Callable[[str], BinaryIO]
 
 
-class ParquetSource:
-    """The rows of Parquet files, as ExampleBatches of ``batch_rows`` rows.
+class ParquetSource(Source):
+    """Reads the rows of Parquet files as ExampleBatches of ``batch_rows`` rows.
 
-    A position is a file, a row group of it and a row of that group. A record never spans two row groups.
+    A position is a file, a row group and a row of that group. A record never spans two row groups.
 
     Args:
-        paths: The files, in the order in which they are read.
-        columns: The columns to read, with their types or without; all of them when not given.
-        line_fields: All fields of LineId, when the user has extended it.
-        shard: This reader's number and how many there are. When there are at least as many files as readers, each
-            takes every n-th file, else every n-th row group of each file.
+        paths: The files, in reading order.
+        columns: The columns to read, with or without types; default: all columns.
+        line_fields: All fields of LineId, if the user has extended it.
+        shard: ``(index, count)``. With at least ``count`` files, this reader reads every ``count``-th file; else every
+            ``count``-th row group of each file.
         batch_rows: Rows per record.
-        open_file: How a file is opened, for files that are not local.
+        open_file: Opens a file that is not local.
 
     Raises:
-        ConfigError: An argument is wrong.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(
@@ -60,15 +61,15 @@ class ParquetSource:
         open_file: OpenFile | None = None,
     ) -> None:
         if isinstance(paths, str | bytes | os.PathLike):
-            raise ConfigError(f"paths must be a list of files, got {paths!r}")
+            raise ConfigError(f"paths is {paths!r}, expected a list of files")
         if not paths:
-            raise ConfigError("paths is empty; there is no Parquet file to read")
-        load_pyarrow("pyarrow.parquet")  # a missing package is told before the first read
+            raise ConfigError("paths is empty, expected at least one Parquet file")
+        load_pyarrow("pyarrow.parquet")  # a missing package is an error before the first read
         self._paths = [os.fspath(path) for path in paths]
         self._columns = TableColumns(columns, line_fields)
-        self._shard, self._shards = checked_shard(shard)
+        self._shard, self._shards = check_shard(shard)
         self._by_file = len(self._paths) >= self._shards
-        self._batch_rows = checked_batch_rows(batch_rows)
+        self._batch_rows = check_batch_rows(batch_rows)
         self._open_file = open_file or _open_local
         self._file_index = self._next_file(0)
         self._row_group = 0
@@ -78,25 +79,26 @@ class ParquetSource:
         self._is_closed = False
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return "example_batch"
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
+    @override
     def read(self) -> _native.Records | None:
         """Return the next rows as one record, or None at the end.
 
         Raises:
             DataError: A file cannot be opened.
-            RecordCorrupt: A file is no Parquet file, or is damaged.
-            SchemaMismatch: A column is missing, or holds what it must not.
+            RecordCorrupt: A file is not a Parquet file, or is corrupt.
+            SchemaMismatch: A column is missing, or has a wrong type.
         """
         while not self._is_closed and self._file_index < len(self._paths):
-            file = self._opened()
+            file = self._open()
             if self._row_group >= file.row_groups:
                 self._leave_file()
                 continue
@@ -116,8 +118,9 @@ class ParquetSource:
             return records
         return None
 
+    @override
     def position(self) -> Position:
-        """Return the file, the row group and the row of that group which come next."""
+        """Return the next file, row group, and row of that group."""
         at_end = self._file_index >= len(self._paths)
         return {
             "file_index": self._file_index,
@@ -127,11 +130,12 @@ class ParquetSource:
             "rows": self._file.rows if self._file is not None else None,
         }
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Go on at a row of a file.
+        """Resume at a row of a file.
 
         Raises:
-            DataError: The files are others than they were, or the file has another number of rows.
+            DataError: The list has other files, or the file has another number of rows.
         """
         self._drop_file()
         self._file_index = int(position["file_index"])
@@ -140,27 +144,29 @@ class ParquetSource:
         expected = self._paths[self._file_index] if 0 <= self._file_index < len(self._paths) else ""
         if self._file_index < 0 or expected != position["file"]:
             raise DataError(
-                f"file {self._file_index} of the list was {position['file']!r} and is {expected!r} now; resume with "
-                "the same files in the same order"
+                f"file {self._file_index} of the list is {expected!r}, expected {position['file']!r} as in the "
+                "position; resume with the same files in the same order"
             )
         if expected and (self._row_group or self._row):
-            self._check_place(self._opened(), position["rows"])
+            self._check_position(self._open(), position["rows"])
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: files stay."""
+        pass  # files stay
 
+    @override
     def close(self) -> None:
         """Close the open file; the source is at its end."""
         self._is_closed = True
         self._drop_file()
 
-    def _check_place(self, file: _ParquetFile, rows: int | None) -> None:
+    def _check_position(self, file: _ParquetFile, rows: int | None) -> None:
         if rows is not None and rows != file.rows:
-            raise DataError(f"{file.path} has {file.rows} rows, and had {rows} when its place was noted")
+            raise DataError(f"{file.path} has {file.rows} rows, expected {rows} as in the position; restore the file")
         if self._row_group > file.row_groups or self._row > file.rows_of(self._row_group):
-            raise DataError(f"{file.path} has no row {self._row} in row group {self._row_group}; it was rewritten")
+            raise DataError(f"{file.path} has no row {self._row} in row group {self._row_group}; restore the file")
 
-    def _opened(self) -> _ParquetFile:
+    def _open(self) -> _ParquetFile:
         if self._file is None:
             self._file = _ParquetFile(self._paths[self._file_index], self._open_file, self._columns)
         return self._file
@@ -169,7 +175,7 @@ class ParquetSource:
         return self._by_file or row_group % self._shards == self._shard
 
     def _next_file(self, index: int) -> int:
-        """The first file of this reader at or after ``index``."""
+        """Return the index of this reader's first file at or after ``index``."""
         if not self._by_file:
             return index
         return min(index + (self._shard - index) % self._shards, len(self._paths))
@@ -209,7 +215,7 @@ class _ParquetFile:
             self.choices: tuple[Choice, ...] = columns.choose(schema, path)
         except (self._arrow.ArrowException, OSError) as exc:
             self._handle.close()
-            raise RecordCorrupt(f"{path}: not a Parquet file, or damaged ({exc})") from exc
+            raise RecordCorrupt(f"{path}: not a Parquet file, or corrupt ({exc})") from exc
         except BaseException:
             self._handle.close()
             raise
@@ -225,7 +231,7 @@ class _ParquetFile:
         return sum(self._group_rows[:row_group])
 
     def batches(self, row_group: int, skip: int, batch_rows: int) -> Iterator[Any]:
-        """Yield the rows of a row group from row ``skip`` on, some at a time."""
+        """Yield the rows of a row group from row ``skip`` on, in batches."""
         names = [choice.name for choice in self.choices]
         row = 0
         try:
@@ -238,7 +244,7 @@ class _ParquetFile:
             raise RecordCorrupt(f"{self.path}: row group {row_group}, after row {row}: {exc}") from exc
         if row != self.rows_of(row_group):
             raise RecordCorrupt(
-                f"{self.path}: row group {row_group} has {row} rows, its header says {self.rows_of(row_group)}"
+                f"{self.path}: row group {row_group} has {row} rows, its header has {self.rows_of(row_group)}"
             )
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""From what a user writes to a list of files: globs, comma lists, ``@filelist``, date and number templates, shards.
+"""``expand``: turns patterns into a list of files: globs, comma lists, ``@filelist``, templates of dates and numbers.
 
-The order is promised: patterns in the order given, files sorted by name within each pattern, each file once, where it
-first appears. Files are not opened, except file lists.
+The order is stable: patterns in the given order, files sorted by name within each pattern, each file once, where it
+first appears. Only file lists are opened.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ def expand(
 ) -> list[str]:
     """Return the files that ``patterns`` name.
 
-    Text is split at commas (not inside braces); the items of a list are not. Each part is one of
+    Text is split at commas outside braces; the items of a list are not split. Each part is one of
 
-    * a path or a URL, as it stands;
-    * a glob, with ``**`` for any depth of folders (hidden files match no wildcard, folders are left out);
+    * a path or a URL;
+    * a glob, with ``**`` for any depth of folders (wildcards match neither hidden files nor folders);
     * ``@list.txt``: a file with one path, glob or template per line, ``#`` for comments; relative paths are relative
       to the working folder;
     * any of these with ``{DATE(20201120,20201210)}`` or ``{INT(0,5)}``, both ends included. Dates and numbers without
-      a file are skipped, as long as one has some.
+      a file are skipped, if at least one has a file.
 
-    A ``Path`` object is one file, whatever characters it has.
+    A ``Path`` object is one file, with any characters.
 
     Args:
         patterns: Text, a path, or a list of them.
-        missing: Whether a pattern without any file is an error or is skipped. No file at all is an error always.
+        missing: "error" or "skip" for a pattern without a file. No file in all patterns is always an error.
 
     Raises:
-        ConfigError: A pattern matches nothing, and is named; a file list is wrong, with its line.
+        ConfigError: A pattern matches no file, or a line of a file list is invalid; the text names it.
     """
     found: dict[str, str] = {}
     parts = list(_parts(patterns))
@@ -58,8 +58,8 @@ def expand(
         for file in files:
             found.setdefault(_identity(file), file)
     if not found:
-        what = ", ".join(repr(os.fspath(part)) for part in parts[:5]) or "an empty pattern"
-        raise ConfigError(f"no file matches {what}{' and more' if len(parts) > 5 else ''}; check the paths")
+        names = ", ".join(repr(os.fspath(part)) for part in parts[:5]) or "an empty pattern"
+        raise ConfigError(f"no file matches {names}{' and more' if len(parts) > 5 else ''}; check the paths")
     return list(found.values())
 
 
@@ -70,11 +70,11 @@ def take_shard(files: Sequence[str], shard: tuple[int, int]) -> list[str]:
     ['b', 'd']
 
     Raises:
-        ConfigError: There is no such shard, or it would be empty: a worker without data is a mistake.
+        ConfigError: The shard is invalid, or it has no file.
     """
     index, count = shard
     if not 0 <= index < count:
-        raise ConfigError(f"shard is ({index}, {count}); give (index, count) with 0 <= index < count")
+        raise ConfigError(f"shard is ({index}, {count}), expected (index, count) with 0 <= index < count")
     if index >= len(files):
         raise ConfigError(f"shard {index} of {count} gets none of {len(files)} files; use fewer shards, or more files")
     return list(files[index::count])
@@ -98,11 +98,11 @@ def date_patterns(
     ['logs/20220901/23/*.pb']
 
     Raises:
-        ConfigError: A time is none, or ``start`` is not before ``end``.
+        ConfigError: A time is invalid, or ``start`` is not before ``end``.
     """
     first, last = _moment(start, hourly), _moment(end, hourly)
     if first >= last:
-        raise ConfigError(f"start {start} is not before end {end}, which is excluded; there is no folder between them")
+        raise ConfigError(f"start is {start} and end is {end}, expected start before end; end is excluded")
     base = path.rstrip("/")
     moments = _moments(first, last, _HOUR if hourly else _DAY)
     form = "%Y%m%d/%H" if hourly else "%Y%m%d/"
@@ -118,7 +118,7 @@ def expand_template(pattern: str) -> list[str]:
     ['20220228/part-08', '20220228/part-09', '20220228/part-10', '20220301/part-08']
 
     Raises:
-        ConfigError: A date is none, the first is after the last, or there are more than 100,000 names.
+        ConfigError: A date is invalid, the first is after the last, or there are more than 100,000 names.
     """
     fixed = _TEMPLATE.split(pattern)[::4]
     ranges = [_template_range(match) for match in _TEMPLATE.finditer(pattern)]
@@ -151,14 +151,14 @@ def _template_range(match: re.Match[str]) -> list[str]:
         width = len(first) if first.startswith("0") else 0
         names = [f"{value:0{width}d}" for value in range(int(first), int(last) + 1)]
     if not names:
-        raise ConfigError(f"{match[0]} is empty; the first comes before the last")
+        raise ConfigError(f"{match[0]} is empty, expected the first value before the last")
     return names
 
 
 def _moments(first: datetime.datetime, last: datetime.datetime, step: datetime.timedelta) -> list[datetime.datetime]:
     count = max(0, -((first - last) // step))
     if count > _MOST_NAMES:
-        raise ConfigError(f"there are {count} steps from {first} to {last}; more than {_MOST_NAMES} is a mistake")
+        raise ConfigError(f"there are {count} steps from {first} to {last}, expected at most {_MOST_NAMES}")
     return [first + index * step for index in range(count)]
 
 
@@ -166,18 +166,18 @@ def _moment(value: str | int | datetime.date, is_hourly: bool) -> datetime.datet
     if isinstance(value, datetime.datetime):
         moment = value.replace(tzinfo=None)
         if moment != moment.replace(minute=0, second=0, microsecond=0, hour=moment.hour if is_hourly else 0):
-            raise ConfigError(f"{value} is no whole {'hour' if is_hourly else 'day'}")
+            raise ConfigError(f"the time is {value}, expected a whole {'hour' if is_hourly else 'day'}")
         return moment
     if isinstance(value, datetime.date):
         return datetime.datetime(value.year, value.month, value.day)
     digits = str(value)
     form = {8: "%Y%m%d", 10: "%Y%m%d%H"}.get(len(digits))
     if form is None or not digits.isdecimal() or (len(digits) == 10 and not is_hourly):
-        raise ConfigError(f"{value!r} is no {'time' if is_hourly else 'day'}; write {_forms(is_hourly)}")
+        raise ConfigError(f"the {'time' if is_hourly else 'day'} is {value!r}, expected {_forms(is_hourly)}")
     try:
         return datetime.datetime.strptime(digits, form)
     except ValueError:
-        raise ConfigError(f"{value!r} is no date of the calendar; write {_forms(is_hourly)}") from None
+        raise ConfigError(f"the date is {value!r}, expected a day of the calendar as {_forms(is_hourly)}") from None
 
 
 def _forms(is_hourly: bool) -> str:
@@ -205,7 +205,7 @@ def _expand_part(part: str | os.PathLike[str]) -> list[str]:
 
 
 def _match(name: str) -> list[str]:
-    if _exists(name):  # also a name with brackets in it
+    if _exists(name):  # even if the name contains brackets
         return [name]
     if storage.has_wildcard(name):
         return storage.find_files(name)

@@ -1,6 +1,6 @@
-"""A stream inside one process: a thread puts records, a dataset reads them. For tests, and for embedding training.
+"""``QueueSource``: a stream inside one process. A thread puts records, a dataset reads them.
 
-Knows no format and no network. Nothing is kept once it was read.
+For tests, and for training inside another program. A record is dropped once it is read.
 """
 
 from __future__ import annotations
@@ -9,28 +9,30 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 
 __all__ = ["QueueSource"]
 
-LOT_RECORDS = 4096
+CHUNK_RECORDS = 4096
 
 
-class QueueSource:
+class QueueSource(Source):
     """A bounded queue of records.
 
-    ``put`` and ``end`` may be called from any number of threads, ``read`` from one. Records are numbered as they are
-    put, from ``first`` on; a position is such a number. A queue cannot give a record again: after ``resume`` the
-    producer puts the stream again from ``first`` on, and what comes before the place is dropped. So a producer that
-    goes on in the middle makes its queue with ``first`` set to the number of the record that it puts first.
+    Any number of threads may call ``put`` and ``end``, one may call ``read``. Records are numbered in the order of
+    ``put``, from ``first`` on; a position is such a number. A queue cannot return a record again. After ``resume`` the
+    producer puts the stream again from ``first`` on, and the queue drops the records before the position. A producer
+    that starts in the middle sets ``first`` to the number of its first record.
 
     Args:
-        record: Which message the records are.
-        maxsize: Records that wait at most; ``put`` blocks while there are as many.
-        first: The number of the first record that will be put.
-        name: What to call the queue in errors.
+        record: The message type of the records.
+        maxsize: Most records in the queue; ``put`` blocks while it is full.
+        first: The number of the first record of ``put``.
+        name: Name of the queue in errors.
 
     >>> queue = QueueSource("example", maxsize=8)
     >>> queue.put([b"a", b"b"])
@@ -41,9 +43,9 @@ class QueueSource:
 
     def __init__(self, record: RecordKind, maxsize: int = 65536, *, first: int = 0, name: str = "queue") -> None:
         if maxsize < 1:
-            raise ConfigError(f"maxsize must be at least 1, got {maxsize}")
+            raise ConfigError(f"maxsize is {maxsize}, expected at least 1")
         if first < 0:
-            raise ConfigError(f"first must not be negative, got {first}")
+            raise ConfigError(f"first is {first}, expected at least 0")
         self._record = record
         self._maxsize = maxsize
         self._name = name
@@ -55,77 +57,82 @@ class QueueSource:
         self._is_closed = False
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return self._record
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
     def put(self, records: Sequence[bytes] | _native.Records) -> None:
         """Append records; wait while the queue is full.
 
         Raises:
-            ConfigError: The queue has ended or was closed: nobody would ever read them.
+            ConfigError: The queue has ended or is closed, so the records would never be read.
         """
         for index in range(len(records)):
             with self._changed:
                 self._changed.wait_for(lambda: len(self._waiting) < self._maxsize or self._is_over)
                 if self._is_over:
                     state = "closed" if self._is_closed else "ended"
-                    raise ConfigError(f"{self._name} is {state}; put records before end() and close()")
+                    raise ConfigError(f"{self._name} is {state}, expected open; put records before end() and close()")
                 self._waiting.append(bytes(records[index]))
                 self._drop_unwanted()
                 self._changed.notify_all()
 
     def end(self) -> None:
-        """Say that nothing more comes: ``read`` gives what waits, then None."""
+        """Mark the end of the stream: ``read`` returns the remaining records, then None."""
         with self._changed:
             self._has_ended = True
             self._changed.notify_all()
 
+    @override
     def read(self) -> _native.Records | None:
-        """Return what waits, at most a few thousand records; wait for the first one. None at the end."""
+        """Return the records in the queue, at most a few thousand; wait for the first one. None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._is_over)
             if self._is_closed or not self._waiting:
                 return None
-            count = min(len(self._waiting), LOT_RECORDS)
+            count = min(len(self._waiting), CHUNK_RECORDS)
             payloads = [self._waiting.popleft() for _ in range(count)]
             first = self._next
             self._next += count
             self._changed.notify_all()
         return _native.Records(payloads, self._name, range(first, first + count))
 
+    @override
     def position(self) -> Position:
-        """Return the number of the record that comes next."""
+        """Return the number of the next record."""
         with self._changed:
             return {"records": max(self._next, self._wanted)}
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Drop what comes before a place.
+        """Drop the records before a position.
 
         Raises:
-            DataError: That place is gone: the queue is past it.
+            DataError: The queue is past the position.
         """
         wanted = int(position["records"])
         with self._changed:
             if wanted < self._next:
                 raise DataError(
-                    f"{self._name} is at record {self._next} and cannot go back to record {wanted}; a queue keeps "
-                    f"nothing: let the producer start again there, with a queue made with first={wanted}"
+                    f"{self._name} is at record {self._next} and cannot go back to record {wanted}; restart the "
+                    f"producer there, with a queue of first={wanted}"
                 )
             self._wanted = wanted
             self._drop_unwanted()
             self._changed.notify_all()
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: the queue keeps nothing."""
+        pass  # a queue keeps no record
 
+    @override
     def close(self) -> None:
-        """Drop what waits; readers see the end, and writers an error."""
+        """Drop the remaining records; ``read`` then returns None, and ``put`` raises."""
         with self._changed:
             self._is_closed = True
             self._waiting.clear()

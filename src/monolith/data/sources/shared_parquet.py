@@ -1,42 +1,44 @@
-"""Parquet files that workers take from one list, as a source: who is slow takes fewer, and who resumes goes on.
+"""``SharedParquetSource``: reads the Parquet files that this worker claims from a shared work list.
 
-Puts together which file comes next and the source of one file; how that is read, ``parquet`` knows.
+It combines a ``SharedPlan``, which claims the files, and a ``ParquetSource`` per file.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources._file_plan import SharedPlan
 from monolith.data.sources.arrow_columns import load_pyarrow
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.parquet import ParquetSource
 from monolith.data.sources.work_list import WorkList
 
 __all__ = ["SharedParquetSource"]
 
 
-class SharedParquetSource:
-    """The rows of the Parquet files that this worker gets.
+class SharedParquetSource(Source):
+    """Reads the rows of the Parquet files that this worker claims.
 
-    A position is a place in the file that is being read, and how many were read to their end.
+    A position contains the position in the open file, and the number of files read to their end.
 
     Args:
-        work_list: The files, shared with other workers. One is *done* when all its rows were handed out and ``read``
-            was called again.
-        worker: The name of this worker there.
-        open_source: Gives the source of one file.
+        work_list: The files, shared with other workers. A file is *done* when ``read`` has returned all its rows and is
+            called again.
+        worker: The name of this worker in the list.
+        open_source: Returns the source of one file.
 
     Raises:
-        ConfigError: An argument is wrong.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(self, work_list: WorkList, worker: str | None, open_source: Callable[[str], ParquetSource]) -> None:
         if not worker:
-            raise ConfigError("with a work_list, give the name of this worker, which no other has")
-        load_pyarrow("pyarrow.parquet")  # a missing package is told before the first read
+            raise ConfigError("worker is not set with a work_list; give each worker its own name")
+        load_pyarrow("pyarrow.parquet")  # a missing package is an error before the first read
         self._plan = SharedPlan(work_list, worker)
         self._open_source = open_source
         self._path = ""
@@ -45,15 +47,16 @@ class SharedParquetSource:
         self._has_ended = False
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return "example_batch"
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
+    @override
     def read(self) -> _native.Records | None:
         """Return the next rows as one record, or None at the end; see ``ParquetSource.read``."""
         if not self._has_started and not self._has_ended:
@@ -62,7 +65,7 @@ class SharedParquetSource:
         while not self._has_ended:
             if self._opened is None and not self._take_file():
                 break
-            assert self._opened is not None  # taken
+            assert self._opened is not None  # _take_file sets it
             records = self._opened.read()
             if self._is_closed():
                 break
@@ -73,39 +76,42 @@ class SharedParquetSource:
         return None
 
     def _is_closed(self) -> bool:
-        """Whether ``close`` was called meanwhile, from another thread."""
+        """Return True if another thread has called ``close`` meanwhile."""
         return self._has_ended
 
+    @override
     def position(self) -> Position:
-        """Return the place after the rows that ``read`` gave last."""
         opened = None if self._opened is None else {"path": self._path, "place": dict(self._opened.position())}
         return {"open": opened, **self._plan.position()}
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Go to a place that ``position`` gave, before the first ``read``.
+        """Go to a position, before the first ``read``.
 
         Raises:
-            DataError: The file is not what it was.
-            ConfigError: Rows were read already.
+            DataError: The open file has changed.
+            ConfigError: The source has read rows already.
         """
         if self._has_started or self._has_ended:
-            raise ConfigError("resume comes before the first read; make a new source")
+            raise ConfigError("resume() is called after read(), expected before the first read; make a new source")
         try:
             opened = position["open"]
             path = "" if opened is None else str(opened["path"])
-            is_ours = self._plan.resume(position, [path] if path else [])
+            may_read = self._plan.resume(position, [path] if path else [])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{position!r} is not the position of shared Parquet files ({error!r})") from error
-        if path and is_ours[0]:
+        if path and may_read[0]:
             self._path, self._opened = path, self._open_source(path)
             self._opened.resume(opened["place"])
         self._has_started = True
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: files stay."""
+        pass  # files stay
 
+    @override
     def close(self) -> None:
-        """Let go of the file. May be called twice, and ends a ``read`` that waits in another thread."""
+        """Close the file, and end a ``read`` that waits in another thread. May be called twice."""
         self._has_ended = True
         self._plan.close()
         if self._opened is not None:
@@ -119,7 +125,7 @@ class SharedParquetSource:
         return True
 
     def _leave_file(self) -> None:
-        assert self._opened is not None  # it was read
+        assert self._opened is not None  # read() has read it to its end
         self._opened.close()
         self._opened = None
         self._plan.ended(0)

@@ -1,6 +1,6 @@
-"""Records from a binary stream that can be read once: standard input, a pipe, a socket's file.
+"""``StdinSource``: reads records from a binary stream that can be read once: standard input, a pipe, a socket's file.
 
-The stream comes as an argument. Records are given as soon as they are complete.
+Records are returned as soon as they are complete.
 """
 
 from __future__ import annotations
@@ -12,38 +12,40 @@ import select
 from collections.abc import Callable, Sequence
 from typing import BinaryIO, cast
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt
 from monolith.data.records import codecs
 from monolith.data.records.codecs import Codec, Compression
 from monolith.data.records.detect import KINDS, Detection, detect_bytes
 from monolith.data.records.framing import Framing
-from monolith.data.records.reader import LOT_BYTES, LOT_RECORDS
+from monolith.data.records.reader import CHUNK_BYTES, CHUNK_RECORDS
 from monolith.data.sources._explain import check_first_records, with_remedy
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 
 __all__ = ["StdinSource"]
 
 _PIECE_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 18  # kept to explain what went wrong: a stream cannot be read again
+_HEAD_BYTES = 1 << 18  # kept for error messages: a stream cannot be read again
 
 
-class StdinSource:
-    """The records of one stream, as they come.
+class StdinSource(Source):
+    """Reads the records of one stream as they arrive; a compressed stream in pieces of about 1 MiB.
 
-    (A compressed stream gives about 1 MiB at a time.) A record that the end of the stream cuts off is an error, and so
-    are flags that do not fit: the first records are looked at, and the error says which flags would fit. To resume,
-    give the same stream from its beginning; what was read before is skipped.
+    A record that the end of the stream cuts off is an error. So are framing flags that do not fit the first records;
+    the error names the flags that fit. To resume, pass the same stream from its beginning; the source skips to the
+    position.
 
     Args:
-        stream: Any binary stream, for example ``sys.stdin.buffer``. It is not closed.
-        record: Which message the records are.
-        framing: What stands before each record; ``Framing()`` when not given.
-        compression: How the stream is compressed; "auto" looks at its first bytes.
-        name: What to call it in errors.
+        stream: Any binary stream, for example ``sys.stdin.buffer``. The source does not close it.
+        record: The message type of the records.
+        framing: Header before each record; default: ``Framing()``.
+        compression: Compression of the stream; "auto" detects it from the first bytes.
+        name: Name of the stream in errors.
 
     Raises:
-        ConfigError: An argument is wrong.
+        ConfigError: An argument is invalid.
     """
 
     def __init__(
@@ -56,7 +58,7 @@ class StdinSource:
         name: str = "stdin",
     ) -> None:
         if record not in KINDS:
-            raise ConfigError(f"record is {record!r}; give one of {', '.join(KINDS)}")
+            raise ConfigError(f"record is {record!r}, expected one of {', '.join(KINDS)}")
         self._record = record
         self._framing = Framing() if framing is None else framing
         self._compression = codecs.check_compression(compression)
@@ -70,76 +72,81 @@ class StdinSource:
         self._skip = 0
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """Which message the records are."""
         return self._record
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """Whether a position is always followed by the same records: yes."""
         return True
 
+    @override
     def read(self) -> _native.Records | None:
-        """Return the records that are complete, waiting for one at least; None at the end, or when closed.
+        """Return the complete records, waiting for at least one; None at the end, or when closed.
 
         Raises:
-            RecordCorrupt: The stream is damaged or cut off, or the framing is wrong; the text says which would fit.
+            RecordCorrupt: The stream is corrupt or cut off, or the framing is wrong; the text names one that fits.
             SchemaMismatch: The records are other messages than ``record``.
         """
         if self._damage is not None:
             raise self._damage
         is_first = self._frames.offset == 0
         try:
-            lot = self._next_lot()
+            chunk = self._next_chunk()
         except RecordCorrupt as error:
-            if self._stream.is_interrupted:  # to a codec that looks like a stream cut short
+            if self._stream.is_interrupted:  # a codec reports an interrupted stream as cut off
                 return None
             self._damage = with_remedy(error, self._framing, self._codec, self._look)
             raise self._damage from error
-        if lot is None:
+        if chunk is None:
             return None
         if is_first:
             sort_id = self._frames.first_sort_id
-            check_first_records(lot, sort_id, self._record, self._framing, self._codec, self._look)
-        return lot
+            check_first_records(chunk, sort_id, self._record, self._framing, self._codec, self._look)
+        return chunk
 
+    @override
     def position(self) -> Position:
-        """Return how far the stream was read."""
+        """Return the offset in the decompressed stream, and the number of records before it."""
         return {"offset": self._frames.offset, "records": self._frames.records}
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
-        """Skip what was read before; the stream must be the same, from its beginning.
+        """Skip to a position; the stream must be the same, from its beginning.
 
         Raises:
-            ConfigError: Records were read already.
-            DataError: The position is none, or (from ``read``) the stream ends before it.
+            ConfigError: The source has read records already.
+            DataError: The position is invalid, or (from ``read``) the stream ends before it.
         """
         if self._pieces is not None:
-            raise ConfigError("resume comes before the first read; make a new source")
+            raise ConfigError("resume() is called after read(), expected before the first read; make a new source")
         try:
             self._skip, records = int(position["offset"]), int(position["records"])
         except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{position!r} is not the position of a stream ({error!r})") from error
         self._frames = _native.FrameReader(self._framing.bits, self._name, self._skip, records)
 
+    @override
     def committed(self, position: Position) -> None:
-        """Do nothing: nobody keeps the stream."""
+        pass  # a stream keeps no position
 
+    @override
     def close(self) -> None:
-        """End a ``read`` that waits in another thread, and every one after. May be called twice."""
+        """End a ``read`` that waits in another thread, and every later one. May be called twice."""
         self._stream.interrupt()
 
-    def _next_lot(self) -> _native.Records | None:
+    def _next_chunk(self) -> _native.Records | None:
         pieces = self._start()
         while not self._stream.is_interrupted:
-            lot = self._frames.take(LOT_RECORDS, LOT_BYTES, True)
-            if lot is not None or self._is_finished:
-                return lot
+            chunk = self._frames.take(CHUNK_RECORDS, CHUNK_BYTES, True)
+            if chunk is not None or self._is_finished:
+                return chunk
             self._feed(pieces())
         return None
 
     def _start(self) -> Callable[[], bytes | None]:
-        """Find the codec, from the first bytes that come."""
+        """Detect the codec from the first bytes; return the function that reads the next piece."""
         if self._pieces is None:
             if self._compression == "auto":
                 head = self._stream.peek()
@@ -169,7 +176,7 @@ class StdinSource:
         self._is_finished = True
         if self._skip:
             raise DataError(
-                f"{self._name} ends {self._skip} bytes before the place to go on at; give the same stream again"
+                f"{self._name} ends {self._skip} bytes before the position to resume at; pass the same stream again"
             )
         self._frames.finish()
 
@@ -178,7 +185,7 @@ class StdinSource:
 
 
 class _Interruptible:
-    """A stream whose first bytes are kept, and whose reads another thread can end."""
+    """Wraps a stream: keeps its first bytes, and lets another thread end a read."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -190,13 +197,13 @@ class _Interruptible:
         self._descriptor = _descriptor(stream)
 
     def read(self, size: int) -> bytes:
-        """At most ``size`` bytes, as soon as there are some; none at the end or when interrupted."""
+        """Return at most ``size`` bytes, as soon as there are some; empty at the end or when interrupted."""
         if self._waiting:
             piece, self._waiting = self._waiting[:size], self._waiting[size:]
             return piece
         if self.is_interrupted or not self._wait():
             return b""
-        # A buffered stream gives what one read of the system brought, and keeps nothing back of less than `size`.
+        # ``read1`` returns the bytes of one system call, without waiting for ``size`` of them.
         piece = self._stream.read1(size) if isinstance(self._stream, io.BufferedIOBase) else self._stream.read(size)
         kept = piece[: _HEAD_BYTES - len(self.head)]
         self.head += kept
@@ -204,7 +211,7 @@ class _Interruptible:
         return piece
 
     def peek(self) -> bytes:
-        """The first bytes, enough to know a codec by, without taking them."""
+        """Return the first bytes, enough to detect a codec, without consuming them."""
         while len(self._waiting) < 16 and (piece := self._read_more()):
             self._waiting += piece
         return self._waiting
@@ -226,7 +233,7 @@ class _Interruptible:
         return piece
 
     def _wait(self) -> bool:
-        """Whether the stream has something, or has ended; False when interrupted."""
+        """Wait until the stream has bytes or has ended; return False when interrupted."""
         if self._descriptor is None:
             return True
         poll = select.poll()

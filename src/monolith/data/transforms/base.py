@@ -1,7 +1,7 @@
 """What a transform is: settings that check themselves, and ``build``, which makes the native operation.
 
-A dataset calls ``build`` once, with the names and numbers that its parser uses, and runs the operation on every lot of
-rows. Nothing here reads data.
+A dataset calls ``build`` once, with the names and numbers that its parser uses, and runs the operation on every chunk
+of rows. Nothing here reads data.
 """
 
 from __future__ import annotations

@@ -133,8 +133,8 @@ class InBatchNegatives(Transform):
     is ``weight``. The rows that were there keep their weights. When eight draws in a row hit the own item, the row gets
     no more negatives.
 
-    It comes after ``batch``, so that what is drawn does not depend on how the input was cut into lots. Batches grow by
-    the negatives.
+    It comes after ``batch``, so that what is drawn does not depend on how the input was cut into chunks. Batches grow
+    by the negatives.
     """
 
     num: int

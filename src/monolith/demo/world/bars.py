@@ -1,7 +1,6 @@
-"""Generated prices: bars of several tickers that are moved by hidden factors.
+"""Generated prices: bars of several tickers, driven by hidden factors.
 
-The expected return of every next bar is known, so it is known what a prediction can be worth. These are not prices of
-anything.
+The expected return of every next bar is known, and so is the best possible prediction. The prices are fictitious.
 """
 
 from __future__ import annotations
@@ -15,9 +14,9 @@ from monolith.core.errors import ConfigError
 
 __all__ = ["Bars", "bars"]
 
-_MEMORY = 0.95  # how much of a factor survives a bar
+_MEMORY = 0.95  # share of a factor that survives a bar
 _VOLATILITY = 0.002  # of a bar's log return
-_SIGNAL = 0.5  # how far the factors move the mean, in units of the noise
+_SIGNAL = 0.5  # effect of the factors on the mean, in units of the noise
 
 Floats = npt.NDArray[np.float64]
 
@@ -27,7 +26,7 @@ class Bars:
     """One row per ticker, one column per bar; all arrays (tickers, n)."""
 
     time_s: npt.NDArray[np.int64]
-    """(n,): when the bars end."""
+    """(n,): end of each bar."""
     open: Floats
     high: Floats
     low: Floats
@@ -40,8 +39,8 @@ class Bars:
 def bars(n: int, *, tickers: int = 16, seed: int = 0, start_s: int = 1_700_000_000, seconds_per_bar: int = 300) -> Bars:
     """Return ``n`` bars of each ticker.
 
-    log return of the next bar = volatility · (½ · (β market + own) / √(β² + 1) + noise): both factors forget slowly,
-    so that recent returns tell of coming ones, and trade is busier when they are strong.
+    log return of the next bar = volatility · (½ · (β market + own) / √(β² + 1) + noise): both factors decay slowly,
+    so recent returns predict coming ones, and volume is larger when the factors are strong.
 
     Raises:
         ConfigError: ``n`` or ``tickers`` is below 1.
@@ -75,7 +74,7 @@ def bars(n: int, *, tickers: int = 16, seed: int = 0, start_s: int = 1_700_000_0
 
 
 def _slow_walk(rng: np.random.Generator, count: int, n: int) -> Floats:
-    """``count`` factors of variance 1 that forget (1 − memory) of themselves with every bar."""
+    """Return ``count`` factors of variance 1 that decay by (1 − memory) with every bar."""
     shocks = rng.standard_normal((count, n))
     shocks[:, 1:] *= np.sqrt(1 - _MEMORY**2)
     for t in range(1, n):

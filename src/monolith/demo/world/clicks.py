@@ -1,6 +1,6 @@
 """``Clicks``: impressions as columns, with the true chance of every label.
 
-Knows the names and slots of the features; how the rows came about is the business of ``world``.
+This module defines names and slots of the features; ``world`` generates the rows.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ class Clicks:
     click_probability: npt.NDArray[np.float64]
     """The true chance of ``click``."""
     like_probability: npt.NDArray[np.float64]
-    """The true chance of ``like``, before it is known whether there was a click."""
+    """The true chance of ``like``, before the click is observed."""
 
     def __len__(self) -> int:
         return len(self.user_id)
 
     @cached_property
     def best_auc(self) -> float:
-        """The AUC of the true probabilities of clicks; what a model has above it is luck."""
+        """AUC of the true click probabilities. A model exceeds it only by luck."""
         return self.auc(self.click_probability)
 
     def auc(self, scores: npt.ArrayLike, label: Label = "click") -> float:
@@ -77,7 +77,7 @@ class Clicks:
 
     @staticmethod
     def schema(labels: Literal[1, 2] = 1) -> data.Schema:
-        """Return what reads the rows back: the click as the label, or with two labels the like as well."""
+        """Return the schema of the rows: the click is the label, and the like is the second of two labels."""
         return data.Schema(
             sparse=[data.SparseFeature(name, slot) for name, slot in _SPARSE_SLOTS.items()], dense=_DENSE, labels=labels
         )
@@ -87,7 +87,7 @@ class Clicks:
         return data.frame(self.table(), schema=self.schema(labels), seed=seed)
 
     def table(self) -> Any:
-        """Return a ``pyarrow.Table`` whose columns are the features, and what a reader knows by its reserved name."""
+        """Return a ``pyarrow.Table`` whose columns are the features and the reserved names of readers."""
         pa = load_pyarrow()
         return pa.table(
             self.feature_columns()

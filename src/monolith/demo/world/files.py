@@ -1,7 +1,4 @@
-"""Impressions of the world as files: records of every kind that holds fids, and Parquet.
-
-Knows ``Clicks`` and the writers; what a row means it does not ask.
-"""
+"""Writes impressions of the world as files: records of every kind that holds fids, and Parquet."""
 
 from __future__ import annotations
 
@@ -32,18 +29,18 @@ _TO_ROWS: Mapping[str, Callable[[ExampleBatch], list[Any]]] = {
 def write_records(
     clicks: Clicks, writer: RecordWriter, record: ClickRecord = "example_batch", *, batch_rows: int = 256
 ) -> int:
-    """Append impressions to a record file; ids are v2 fids. Return how many records were written.
+    """Append impressions to a record file, with v2 fids as ids; return the number of records.
 
-    Batches are made by the engine, a million rows in seconds; the other kinds row by row in Python.
+    The engine makes batches, a million rows in seconds; Python writes the other kinds row by row.
 
     Args:
         clicks: The rows. Labels are click and like.
-        writer: Open; stays open.
-        record: Which message to write.
+        writer: An open writer, which stays open.
+        record: Message to write.
         batch_rows: Rows of a record, for batches.
 
     Raises:
-        ConfigError: No such record.
+        ConfigError: The record is unknown.
     """
     if record not in ("example_batch", "example", "instance"):
         raise ConfigError(f"record is {record!r}; give 'example_batch', 'example' or 'instance'")
@@ -55,7 +52,7 @@ def write_records(
 
 
 def example_batch(clicks: Clicks) -> bytes:
-    """Return impressions as one serialized ``ExampleBatch``, which is what a stream holds and a server is asked."""
+    """Return impressions as one serialized ``ExampleBatch``, the message of streams and of requests."""
     records = FrameSource(_with_fids(clicks), _column_types(clicks), batch_rows=len(clicks), name="clicks").read()
     assert records is not None
     return bytes(records[0])
@@ -84,7 +81,7 @@ def write_parquet(clicks: Clicks, path: str | os.PathLike[str]) -> None:
 
 
 def _with_fids(clicks: Clicks) -> Any:
-    """The table of the clicks with ids in the place of plain numbers."""
+    """Return the table of the clicks with ids instead of plain numbers."""
     pa = load_pyarrow()
     table = clicks.table()
     for feature in clicks.schema().sparse_features:

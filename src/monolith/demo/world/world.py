@@ -1,7 +1,7 @@
-"""A seeded world of users and items that shows impressions and knows how likely each click was.
+"""``World``: a seeded world of users and items that generates impressions with known click probabilities.
 
-Because the true probability of every row is known, so is the best AUC that any model can reach on it, and what a
-calibrated model would predict. Nothing here knows how rows are stored: see ``clicks`` and ``files``.
+The true probability of every row is known. So are the best AUC that any model can reach, and the predictions of a
+calibrated model.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """Users with tastes, items with appeal, and what comes of showing the one to the other.
+    """Users with tastes, items with appeal, and the clicks on the items that users see.
 
     The chance of a click on item i by user u at time t is the sigmoid of
 
@@ -46,22 +46,22 @@ class World:
     """
 
     users: int = 5_000
-    """How many users; their ids are 1 to this."""
+    """Number of users; their ids are 1 to this."""
     items: int = 1_000
-    """How many items; their ids are 1 to this."""
+    """Number of items; their ids are 1 to this."""
     categories: int = 20
-    """How many categories the items fall into."""
+    """Number of categories of items."""
     history_length: int = 10
-    """Clicks that a row remembers at most."""
+    """Longest history of a row."""
     zipf: float = 1.0
-    """How unequal the popularity of items is: the item of rank r is shown in proportion to 1 / (r + 10)^zipf. The
+    """Inequality of items: the item of rank r appears in proportion to 1 / (r + 10)^zipf. The
     activity of users follows the same law with half the exponent."""
     drift: float = 0.02
-    """How fast tastes and appeal turn into others, in radians a day; 0 = never. A quarter turn changes them wholly."""
+    """Speed of change of tastes and appeal, in radians a day; 0 = constant. A quarter turn replaces them."""
     events_per_s: float = 20.0
-    """Impressions a second."""
+    """Impressions per second."""
     seed: int = 0
-    """Decides everything."""
+    """Seed of all draws."""
 
     def __post_init__(self) -> None:
         for name in ("users", "items", "categories", "history_length"):
@@ -76,14 +76,14 @@ class World:
     def clicks(self, n: int, start_s: int = START_S) -> Clicks:
         """Return ``n`` impressions from ``start_s`` on, in the order of time.
 
-        A user's history begins with what was clicked before ``start_s`` and grows with the clicks among these rows;
-        two calls do not know of each other's clicks.
+        A user's history begins with the clicks before ``start_s`` and grows with the clicks among these rows. Two calls
+        do not share clicks.
 
         Raises:
             ConfigError: ``n`` is below 1, or ``start_s`` is before the world's first second.
         """
         if n < 1:
-            raise ConfigError(f"clicks are {n}; ask for at least 1")
+            raise ConfigError(f"n is {n}, expected at least 1; ask for more clicks")
         if start_s < START_S:
             raise ConfigError(f"start_s is {start_s}; the world begins at {START_S}")
         rng = np.random.default_rng([self.seed, 1, start_s])
@@ -110,7 +110,7 @@ class World:
             like_probability=click_chance * like_chance,
         )
 
-    # --- who there is -------------------------------------------------------------------------------------------------
+    # --- users and items ----------------------------------------------------------------------------------------------
 
     @cached_property
     def _users(self) -> _Users:
@@ -154,7 +154,7 @@ class World:
         clicked = rng.random(len(users)) < chance
         return users[clicked], items[clicked]
 
-    # --- what happens -------------------------------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------------------------
 
     def _drawn_users(self, rng: np.random.Generator, n: int) -> Ints:
         return self._users.activity.searchsorted(rng.random(n), side="right")
@@ -199,7 +199,7 @@ class _Users:
     bias: Floats
     thrift: Floats
     activity: Floats
-    """Summed up shares of the impressions."""
+    """Cumulated shares of the impressions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -211,11 +211,11 @@ class _Items:
     quality: Floats
     price: Floats
     popularity: Floats
-    """Summed up shares of the impressions."""
+    """Cumulated shares of the impressions."""
 
 
 def _zipf_cdf(rng: np.random.Generator, count: int, exponent: float) -> Floats:
-    """Summed up shares; who has which rank is drawn. The last one is 1, so that every draw below 1 finds somebody."""
+    """Return cumulated shares with drawn ranks. The last is 1, so that every draw below 1 has a result."""
     shares = rng.permutation((np.arange(count) + 10.0) ** -exponent)
     summed = np.cumsum(shares)
     summed /= summed[-1]

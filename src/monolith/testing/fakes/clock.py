@@ -1,7 +1,4 @@
-"""A clock that moves only when told to.
-
-Knows nothing of the machine's time: tests that use it are instantaneous and repeatable.
-"""
+"""``FakeClock``: a clock that only a test moves, so that tests with it are instantaneous and repeatable."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ __all__ = ["FakeClock"]
 
 
 class FakeClock:
-    """A ``Clock`` whose ``sleep_s`` returns at once, having moved the time. Safe to share between threads.
+    """A ``Clock`` whose ``sleep_s`` moves the time and returns immediately. Safe to share between threads.
 
     >>> clock = FakeClock(now_s=100.0)
     >>> clock.sleep_s(2.5)
@@ -45,7 +42,7 @@ class FakeClock:
         self.slept_s.append(seconds)
 
     def advance_s(self, seconds: float) -> None:
-        """Let ``seconds`` pass without anyone sleeping."""
+        """Move the time by ``seconds`` without a sleep."""
         checked_duration_s(seconds)
         with self._lock:
             self._now_s += seconds

@@ -1,6 +1,6 @@
-"""A small double of a Consul agent: the HTTP endpoints that discovery uses, with the real one's checks and answers.
+"""``ConsulServer``: a fake Consul agent with the HTTP endpoints that discovery uses, and the real agent's checks.
 
-One agent and one node. Services are listed while their TTL check passes; the time is an argument. It speaks both
+One agent and one node. Services are listed while their TTL check passes; the time is an argument. It implements both
 dialects of ``monolith.discovery.consul_agent``.
 """
 
@@ -38,11 +38,11 @@ class ConsulServer:
     Attributes:
         requests: Method and path of every request so far.
         is_blacklisting: Registrations are accepted and never listed.
-        is_stubborn: Withdrawals are accepted and not done.
-        token: What requests must carry, or None.
+        is_stubborn: Withdrawals are accepted and not executed.
+        token: Token that requests must carry, or None.
 
     Args:
-        clock: By which checks run out.
+        clock: Clock by which checks expire.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
@@ -62,7 +62,7 @@ class ConsulServer:
 
     @property
     def port(self) -> int:
-        """Where it listens, on 127.0.0.1."""
+        """Port at 127.0.0.1."""
         return int(self._server.server_address[1])
 
     @property
@@ -71,7 +71,7 @@ class ConsulServer:
         return f"127.0.0.1:{self.port}"
 
     def forget(self) -> None:
-        """Lose all services, as an agent without state does that is started anew."""
+        """Forget all services, like an agent without state after a restart."""
         with self._lock:
             self._instances.clear()
 
@@ -81,7 +81,7 @@ class ConsulServer:
             self._failures = count
 
     def close(self) -> None:
-        """Stop to listen; a second call does nothing."""
+        """Stop the server. A second call does nothing."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()
@@ -166,7 +166,7 @@ class ConsulServer:
         instance = self._instances.get(service_id)
         if instance is None:
             return 404, f"unknown service ID: {service_id}"
-        return 200, json.dumps(_described(instance))
+        return 200, json.dumps(_describe(instance))
 
     def _pass(self, service_id: str, _: dict[str, list[str]], __: bytes) -> tuple[int, str]:
         instance = self._instances.get(service_id)
@@ -178,18 +178,18 @@ class ConsulServer:
     def _health(self, name: str, query: dict[str, list[str]], _: bytes) -> tuple[int, str]:
         node = {"Node": "double", "Address": "127.0.0.1"}
         return 200, json.dumps(
-            [{"Node": node, "Service": _described(one)} for one in self._listed(name, "passing" in query)]
+            [{"Node": node, "Service": _describe(one)} for one in self._list(name, "passing" in query)]
         )
 
     def _lookup(self, _: str, query: dict[str, list[str]], __: bytes) -> tuple[int, str]:
         return 200, json.dumps(
             [
                 {"Host": "127.0.0.1", "Port": one.port, "Tags": dict(tag.split(":", 1) for tag in one.tags)}
-                for one in self._listed(query["name"][0], True)
+                for one in self._list(query["name"][0], True)
             ]
         )
 
-    def _listed(self, name: str, is_passing: bool) -> list[_Instance]:
+    def _list(self, name: str, is_passing: bool) -> list[_Instance]:
         if self.is_blacklisting:
             return []
         now_s = self._clock.monotonic_s()
@@ -200,7 +200,7 @@ class ConsulServer:
         ]
 
 
-def _described(instance: _Instance) -> dict[str, Any]:
+def _describe(instance: _Instance) -> dict[str, Any]:
     return {
         "ID": instance.id,
         "Service": instance.name,
@@ -228,6 +228,6 @@ def _handler(server: ConsulServer) -> type[BaseHTTPRequestHandler]:
         do_PUT = _serve
 
         def log_message(self, *arguments: object) -> None:
-            """Say nothing: tests look at ``requests``."""
+            """Log nothing: tests read ``requests``."""
 
     return Handler

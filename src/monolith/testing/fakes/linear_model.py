@@ -1,4 +1,4 @@
-"""A model that is quickly written and quickly loaded, for tests and demonstrations of the server.
+"""``LinearModel``: a served model that is written and loaded quickly, for tests and examples of the server.
 
 Its score is ``bias + age_weight * age + the sum of the weights of all ids``; a version is a folder with one JSON file.
 """
@@ -55,7 +55,7 @@ _SIGNATURES = {
 
 
 class LinearModel:
-    """See the module. ``before_score`` is called before every score: a test can wait in it, or raise."""
+    """A linear model. Tests may wait or raise in ``before_score``, which runs before every score."""
 
     def __init__(self, folder: Path) -> None:
         try:
@@ -68,13 +68,13 @@ class LinearModel:
         self.folder = folder
         self.is_closed = False
         self.calls: list[int] = []
-        """How many records each call of ``predict`` has had."""
+        """Number of records of each call of ``predict``."""
         self.before_score: Callable[[], None] | None = None
         self._local = threading.local()
 
     @property
     def signatures(self) -> Mapping[str, _Signature]:
-        """Four of them: with all outputs, with one input and one output, and for ids."""
+        """Signatures with all outputs, with one input and one output, and for ids."""
         return _SIGNATURES
 
     def predict(
@@ -106,12 +106,12 @@ class LinearModel:
         """Return the scores of rows given by feature: ids for ``user`` and ``item``, a number for ``age``."""
         for name in features:
             if name not in ("user", "item", "age"):
-                raise InvalidRequest(f"{name!r} is no feature; there are user, item and age")
+                raise InvalidRequest(f"feature is {name!r}, expected user, item or age")
         rows = len(next(iter(features.values())))
         try:
             records = [example(**{name: values[row] for name, values in features.items()}) for row in range(rows)]
         except (TypeError, ValueError) as error:
-            raise InvalidRequest(f"a feature has a value that is none of its own ({error})") from error
+            raise InvalidRequest(f"a feature has an invalid value ({error})") from error
         return self.predict(records, "example", signature, outputs)
 
     def call(self, signature: str, inputs: Mapping[str, Any]) -> dict[str, NDArray[Any]]:
@@ -131,7 +131,7 @@ class LinearModel:
         return {"ids_result": np.array(len(ids), np.int64)}
 
     def warm_up(self) -> int:
-        """Score as many records as the file says."""
+        """Score the number of records that the file holds."""
         for _ in range(self._warm_up_requests):
             self.predict([example(user=1)], "example")
         return self._warm_up_requests

@@ -1,4 +1,4 @@
-"""Both ends of publishing without a model or a server: tables that are published, and tables that follow."""
+"""Both ends of publishing without a model or a server: tables that a test publishes, and tables that follow them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ __all__ = ["FollowedTables", "PublishedTables"]
 
 
 class PublishedTables:
-    """Tables and weights for a test to change, which are published when it says so.
+    """Tables and weights that a test changes and publishes.
 
     Args:
-        root: Where to.
+        root: Folder of the published log.
         specs: The tables.
-        weights: What the weights are at first.
-        clock: Says when something was published.
+        weights: Initial weights.
+        clock: Clock of publishing times.
     """
 
     def __init__(
@@ -38,17 +38,17 @@ class PublishedTables:
         self.publisher = Publisher(root, self.rows, lambda: {n: w.copy() for n, w in self.weights.items()}, clock=clock)
 
     def publish_now(self) -> Cut:
-        """Publish what is there; return the cut."""
+        """Publish the current state; return the cut."""
         self.publisher.publish()
         assert self.publisher.newest is not None
         return self.publisher.newest
 
 
 class FollowedTables:
-    """What a follower moves: serving tables and weights, which change together.
+    """Target of a follower: serving tables and weights, which change together.
 
     Args:
-        tables: For serving.
+        tables: Serving tables.
     """
 
     has_weights = True
@@ -67,7 +67,7 @@ class FollowedTables:
         cut: Cut | None = None,
         touched: Callable[[], Any] | None = None,
     ) -> None:
-        """Go to another cut; see ``monolith.sync.follower.Target``."""
+        """Move to another cut; see ``monolith.sync.follower.Target``."""
         self.tables = tables or self.tables
         if update is not None:
             update(self.tables)

@@ -1,4 +1,4 @@
-"""Certificates for tests of TLS: an authority of one's own, made by ``openssl``. They last two days."""
+"""Certificates for tests of TLS, issued by a test authority with ``openssl``. They are valid for two days."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ _DAYS = ("-days", "2")
 
 
 def why_no_certificates() -> str | None:
-    """Return why none can be made here, or None when they can."""
+    """Return why this machine cannot make certificates; None if it can."""
     return None if shutil.which("openssl") else "openssl is not installed; it makes the certificates"
 
 
 class Certificate(NamedTuple):
-    """What one end of a connection shows; the fields are those of ``Security``."""
+    """Files of one end of a connection; the fields are those of ``Security``."""
 
     cert_file: Path
     key_file: Path
 
 
 class Authority:
-    """Signs certificates; its files, and theirs, are in one folder.
+    """Signs certificates. One folder holds all files.
 
     Args:
-        folder: An empty one.
+        folder: An empty folder.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._openssl("req", "-x509", *_KEY, *_DAYS, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=authority")
         self.ca_file = folder / "ca.pem"
-        """The certificate that its own are checked with."""
+        """The authority's certificate, which verifies those that it signs."""
 
     def sign(self, name: str, *places: str) -> Certificate:
-        """Return a certificate of its own for these places: ``IP:127.0.0.1``, ``DNS:localhost``."""
+        """Return a new certificate for these places: ``IP:127.0.0.1``, ``DNS:localhost``."""
         (self._folder / f"{name}.ext").write_text(f"subjectAltName={','.join(places)}\n")
         self._openssl("req", "-new", *_KEY, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         self._openssl(

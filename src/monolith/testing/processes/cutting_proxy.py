@@ -1,6 +1,6 @@
-"""A TCP proxy that breaks on purpose: what passes through it can be cut off, held up either way, and let go on.
+"""``CuttingProxy``: a TCP proxy that cuts, delays and resumes connections on request.
 
-Bytes are bytes here: it stands in front of a gRPC port as well as in front of a data plane.
+The proxy passes raw bytes, so it works for gRPC ports and for data planes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _CHUNK = 1 << 16
 
 
 class CuttingProxy:
-    """Forwards connections to ``target`` while it is whole; also a context manager.
+    """Forwards connections to ``target`` unless a fault is set; also a context manager.
 
     Args:
-        target: ``host:port`` of the server; it need not be there yet.
+        target: ``host:port`` of the server; it may start later.
         host: Interface to listen on. Another one of the loopback, such as 127.0.0.2, allows the server's own port.
         port: Port to listen on; 0 = any.
     """
@@ -43,33 +43,33 @@ class CuttingProxy:
         self._acceptor = threading.Thread(target=self._accept, name=f"proxy {self.address}", daemon=True)
         self._acceptor.start()
 
-    # --- what goes wrong ---
+    # --- faults ---
 
     def cut(self) -> None:
-        """Break all connections, as a cable would: both ends see a reset. New ones are refused until ``resume``."""
+        """Reset all connections at both ends, and refuse new ones until ``resume``."""
         with self._changed:
             self._is_cut = True
             self._drop_all()
 
     def hang(self, *, requests: bool = True, answers: bool = True) -> None:
-        """Hold everything up without a word, in one direction or both, until ``resume``; connections stay."""
+        """Delay all bytes, in one direction or both, until ``resume``. Connections stay open."""
         with self._changed:
             self._flows = {"requests": not requests, "answers": not answers}
 
     def drop(self) -> None:
-        """Break the connections there are; with what is held up in them. New ones pass."""
+        """Break the current connections and drop their delayed bytes. New connections pass."""
         with self._changed:
             self._drop_all()
 
     def resume(self) -> None:
-        """Be whole again: what was held up arrives, and new connections are taken."""
+        """Repair the proxy: delayed bytes arrive, and new connections are accepted."""
         with self._changed:
             self._is_cut = False
             self._flows = {"requests": True, "answers": True}
             self._changed.notify_all()
 
     def close(self) -> None:
-        """End everything; a second call does nothing."""
+        """Close all sockets. A second call does nothing."""
         with self._changed:
             self._is_closed = True
             self._drop_all()
@@ -94,7 +94,7 @@ class CuttingProxy:
     ) -> None:
         self.close()
 
-    # --- how bytes pass ---
+    # --- forwarding ---
 
     def _accept(self) -> None:
         while True:
@@ -141,15 +141,15 @@ class CuttingProxy:
             with self._changed:
                 self._drop(pair)
         finally:
-            self._ended(pair)
+            self._close_pair(pair)
 
     def _may_pass(self, pair: _Pair, direction: str) -> bool:
         with self._changed:
             self._changed.wait_for(lambda: self._flows[direction] or not pair.is_open)
             return pair.is_open
 
-    def _ended(self, pair: _Pair) -> None:
-        """Both directions are through: nobody needs the sockets any more."""
+    def _close_pair(self, pair: _Pair) -> None:
+        """Close the sockets: both directions have ended."""
         with self._changed:
             pair.ended += 1
             if pair.ended == 2:
@@ -172,7 +172,7 @@ class CuttingProxy:
 
 
 class _Pair:
-    """One connection: its two sockets."""
+    """The two sockets of a connection."""
 
     def __init__(self, client: socket.socket, server: socket.socket) -> None:
         self.client = client
@@ -182,7 +182,7 @@ class _Pair:
 
 
 def _reset(each: socket.socket) -> None:
-    """Close without goodbye; threads that wait in it wake up."""
+    """Reset the connection, which wakes threads that wait for it."""
     with contextlib.suppress(OSError):
         each.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     with contextlib.suppress(OSError):

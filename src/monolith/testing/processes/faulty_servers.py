@@ -1,7 +1,7 @@
-"""Real parameter servers behind proxies, hurt on purpose, while clients write a ``History``; it hears of kills too.
+"""``FaultyServers``: real parameter servers behind proxies, with injected faults, while clients write a ``History``.
 
-The servers say that they are at 127.0.0.2, where the proxies have the ports that the servers have at 127.0.0.1: so both
-transports pass through a proxy, each through its own.
+The servers advertise 127.0.0.2, where the proxies listen on the ports that the servers have at 127.0.0.1. So both
+transports pass through a proxy, each through a separate one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from monolith.testing.processes.cutting_proxy import CuttingProxy
 from monolith.testing.processes.ps_processes import PsProcess
 from monolith.testing.suites.history import History, Kill, numbers_table
 
-__all__ = ["HARMS", "Harm", "FaultyServers", "tcp_addresses"]
+__all__ = ["FAULTS", "Fault", "FaultyServers", "tcp_addresses"]
 
-Harm: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
-HARMS: tuple[Harm, ...] = ("kill", "hold", "cut", "hang", "lose answers")
-"""Killed at once; stopped for a while; connections broken, held up, or broken with the answers still in them."""
+Fault: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
+FAULTS: tuple[Fault, ...] = ("kill", "hold", "cut", "hang", "lose answers")
+"""kill: SIGKILL. hold: paused for a while. Others: connections broken, delayed, or broken with pending answers."""
 
 PROXY_HOST = "127.0.0.2"
 _RETRIES = RetryPolicy(attempts=100_000, initial_backoff_s=0.02, max_backoff_s=0.2, deadline_s=120.0)
@@ -39,13 +39,13 @@ class FaultyServers:
     """``history.shards`` servers. Also a context manager.
 
     Args:
-        history: Is told of kills.
-        folder: Where their rows are saved.
-        timeout_s: For one attempt of a call of their clients.
-        log_interval_s: Seconds between segments of their delta logs; None = they have none, and a kill takes away what
-            was learnt since the last ``save``.
-        log_slack_s: How much later than that a segment may be on the disk.
-        clock: Says when.
+        history: Records the kills.
+        folder: Folder of their saved rows.
+        timeout_s: Timeout of one attempt of a client's call.
+        log_interval_s: Seconds between segments of their delta logs; None = no log, and a kill loses the updates since
+            the last ``save``.
+        log_slack_s: Largest delay of a segment on the disk beyond that interval.
+        clock: Clock of the recorded times.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class FaultyServers:
         self._stack.close()
 
     def open_store(self, transport: TransportName) -> RemoteStore:
-        """Return a store over all of them; it goes on when one was killed."""
+        """Return a store over all servers, which survives the kill of a server."""
         return RemoteStore(
             [process.address for process in self.processes],
             [numbers_table(self._history.clients)],
@@ -106,17 +106,17 @@ class FaultyServers:
         )
 
     def save(self) -> None:
-        """Make durable what is acknowledged by now."""
+        """Make all acknowledged updates durable."""
         durable_until = self._clock.monotonic_s()
         with self.open_store("grpc") as store:
             store.snapshot(self._snapshot(self._saved + 1))
         self._saved += 1
         self._durable_until = durable_until
 
-    def hurt(self, harm: Harm, index: int, wait: Callable[[], object]) -> None:
-        """Do something bad to one server, ``wait`` meanwhile, and let it recover."""
+    def inject(self, fault: Fault, index: int, wait: Callable[[], object]) -> None:
+        """Inject a fault into one server, call ``wait``, and repair the server."""
         process, proxies = self.processes[index], self._proxies[index]
-        if harm == "kill":
+        if fault == "kill":
             self._kill(process, wait)
             return
         begin: dict[str, Callable[[], None]] = {
@@ -125,30 +125,32 @@ class FaultyServers:
             "hang": lambda: _each(proxies, CuttingProxy.hang),
             "lose answers": lambda: _each(proxies, lambda proxy: proxy.hang(requests=False)),
         }
-        begin[harm]()
+        begin[fault]()
         try:
             wait()
-            if harm == "lose answers":
+            if fault == "lose answers":
                 _each(proxies, CuttingProxy.drop)
         finally:
             process.release()
             _each(proxies, CuttingProxy.resume)
 
-    def hurt_at_random(self, chance: random.Random, seconds: float, harms: Sequence[Harm] = HARMS) -> tuple[Harm, int]:
-        """Hurt one of them in one way, for up to ``seconds``; return what was done to which."""
-        harm, index = chance.choice(list(harms)), chance.randrange(len(self.processes))
-        if harm == "kill" and chance.random() < 0.7:
+    def inject_at_random(
+        self, chance: random.Random, seconds: float, faults: Sequence[Fault] = FAULTS
+    ) -> tuple[Fault, int]:
+        """Inject one fault into one server, for up to ``seconds``; return the fault and the server."""
+        fault, index = chance.choice(list(faults)), chance.randrange(len(self.processes))
+        if fault == "kill" and chance.random() < 0.7:
             self.save()
         pause = threading.Event()
-        self.hurt(harm, index, lambda: pause.wait(seconds * chance.random()))
-        return harm, index
+        self.inject(fault, index, lambda: pause.wait(seconds * chance.random()))
+        return fault, index
 
     def connections(self, transport: TransportName) -> int:
-        """Return how many connections of a transport pass through the proxies now."""
+        """Return the number of a transport's connections through the proxies."""
         return sum(pair[transport == "data_plane"].connections for pair in self._proxies)
 
     def logs(self) -> str:
-        """Return where all servers stand, and what they said; ends them."""
+        """Abort all servers; return their stacks and logs."""
         for process in self.processes:
             process.abort()
         return "\n".join(f"--- server {process.index}\n{process.log}" for process in self.processes)
@@ -167,9 +169,9 @@ class FaultyServers:
 
 
 def tcp_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
-    """Like ``data_plane_addresses``, for a test to put in its place: not the Unix sockets, which no proxy can cut."""
+    """Return TCP addresses: replaces ``data_plane_addresses``, whose Unix sockets bypass the proxies."""
     tcp = [tuple(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
-    return data_plane_addresses([replace(one, data_plane=told) for one, told in zip(greetings, tcp, strict=True)])
+    return data_plane_addresses([replace(one, data_plane=places) for one, places in zip(greetings, tcp, strict=True)])
 
 
 def _log_options(folder: Path, index: int, interval_s: float | None) -> list[object]:

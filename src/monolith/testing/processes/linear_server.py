@@ -21,9 +21,9 @@ class LinearServer:
     """Serves the model ``m``, whose versions are in ``folder / "m"``.
 
     Args:
-        folder: Where models are.
-        models: Other models than that one.
-        settings: Of ``ServingConfig``. Unless they say otherwise, folders are looked at when ``poll`` is called.
+        folder: Folder of the models.
+        models: Further models.
+        settings: Fields of ``ServingConfig``. By default the server scans folders only when ``poll`` is called.
     """
 
     def __init__(self, folder: Path, models: Sequence[ModelConfig] | None = None, **settings: Any) -> None:

@@ -1,4 +1,4 @@
-"""A job of several processes for tests: started as ``monolith launch local`` does, listened to, and hurt on purpose."""
+"""``LocalCluster``: a job of several processes for tests, started like ``monolith launch local``, with faults."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["LocalCluster"]
 
 
 class LocalCluster:
-    """Servers and workers as processes of their own; what they say is kept.
+    """Servers and workers as processes, with their logs.
 
     Args:
         arguments: ``train`` and its options.
         num_ps: Servers.
-        num_workers: Workers, the chief among them.
-        folder: Where they run.
-        max_restarts: How often each that dies is started again.
+        num_workers: Workers, including the chief.
+        folder: Working folder of the processes.
+        max_restarts: Restarts of each process that dies.
         options: Options of the program before ``train``.
-        timeout_s: How long anything that is waited for may take.
-        limit_s: How long all of it may take. Then every process is aborted, and says where it stood.
+        timeout_s: Timeout of each wait.
+        limit_s: Deadline of the job. Then every process is aborted and prints its stacks.
     """
 
     def __init__(
@@ -80,18 +80,18 @@ class LocalCluster:
         self._job.stop()
         self._waiter.shutdown()
         if self._is_late and error is None:
-            raise ClusterError(self._told(f"the job was not over in {self._limit_s:g} s"))
+            raise ClusterError(self._with_logs(f"the job was not over in {self._limit_s:g} s"))
 
     def lines(self, name: str) -> list[str]:
-        """Return what a process has said so far: ``ps 0``, ``chief``, ``worker 1``."""
+        """Return the log of a process so far: ``ps 0``, ``chief``, ``worker 1``."""
         with self._said:
             return [line for who, line in self._lines if who == name]
 
     def wait_for(self, name: str, text: str, times: int = 1) -> str:
-        """Wait until a process has said a text so many times; return the line.
+        """Wait until a process has logged a text so many times; return the line.
 
         Raises:
-            ClusterError: It has not in time; the text is all that was said.
+            ClusterError: The timeout passed; the text holds the logs.
         """
 
         def heard() -> list[str]:
@@ -100,14 +100,14 @@ class LocalCluster:
         with self._said:
             self._said.wait_for(lambda: len(heard()) >= times or self._is_late, self._timeout_s)
             if len(heard()) < times:
-                raise ClusterError(self._told(f"{name} has not said {text!r} in {self._timeout_s:g} s"))
+                raise ClusterError(self._with_logs(f"{name} has not logged {text!r} in {self._timeout_s:g} s"))
             return heard()[times - 1]
 
     def wait(self) -> Ended | None:
         """Wait for the end of the job; see ``LocalJob.wait``.
 
         Raises:
-            ClusterError: It does not come; the text is all that was said, with the stacks of every process.
+            ClusterError: The timeout passed; the text holds the logs and the stacks of every process.
         """
         assert self._end is not None
         try:
@@ -115,38 +115,38 @@ class LocalCluster:
         except FutureTimeout:
             self._abort()
             self._job.stop()
-            raise ClusterError(self._told(f"the job is not over in {self._timeout_s:g} s")) from None
+            raise ClusterError(self._with_logs(f"the job is not over in {self._timeout_s:g} s")) from None
 
     def kill(self, name: str) -> None:
-        """End a process as a power failure would."""
+        """Kill a process (SIGKILL)."""
         self._job.signal(name, signal.SIGKILL)
 
     def end(self, name: str) -> None:
-        """Ask a process to end well; the chief ends the job."""
+        """Stop a process (SIGTERM); the chief ends the job."""
         self._job.signal(name, signal.SIGTERM)
 
     def hold(self, name: str) -> None:
-        """Make a process stand still, until ``release``."""
+        """Pause a process until ``release``."""
         self._job.signal(name, signal.SIGSTOP)
 
     def release(self, name: str) -> None:
-        """Let a process go on."""
+        """Resume a process."""
         self._job.signal(name, signal.SIGCONT)
 
     def starts(self, name: str) -> int:
-        """Return how often a process was started."""
+        """Return the number of starts of a process."""
         return self._job.starts(name)
 
     def is_running(self, name: str) -> bool:
-        """Return whether a process is there."""
+        """Return whether a process runs."""
         return self._job.pid(name) is not None
 
     def pid(self, name: str) -> int | None:
-        """Return the number of a process; None where it does not run."""
+        """Return the id of a process; None if it does not run."""
         return self._job.pid(name)
 
     def _abort(self) -> None:
-        """End all processes where they stand; each says where that was."""
+        """Abort all processes; each prints its stacks."""
         with self._said:
             self._is_late = True
             self._said.notify_all()
@@ -154,7 +154,7 @@ class LocalCluster:
             self._job.signal(name, signal.SIGCONT)
             self._job.signal(name, signal.SIGABRT)
 
-    def _told(self, text: str) -> str:
+    def _with_logs(self, text: str) -> str:
         with self._said:
             return "\n".join([f"{text}:", *(f"{who} | {line}" for who, line in self._lines)])
 

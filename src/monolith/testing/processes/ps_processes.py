@@ -1,4 +1,4 @@
-"""``monolith ps`` as real processes for tests: started, killed, held, and started again where they were."""
+"""``PsProcess``: ``monolith ps`` as a real process for tests, to be killed, paused and restarted on its ports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LAST_LINES = 200
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nobody listens on now."""
+    """Return a port without a listener."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return int(probe.getsockname()[1])
@@ -33,10 +33,10 @@ class PsProcess:
     """One server, which keeps its ports over restarts. Also a context manager.
 
     Args:
-        index: Which shard it holds.
+        index: Its shard.
         num_ps: Servers of the job.
         options: Further options of ``monolith ps``.
-        advertised_host: What it tells its clients instead of 127.0.0.1: where a proxy listens on the same ports.
+        advertised_host: Host for clients instead of 127.0.0.1, where a proxy listens on the same ports.
     """
 
     def __init__(
@@ -61,19 +61,19 @@ class PsProcess:
 
     @property
     def pid(self) -> int | None:
-        """Number of the process; None where it does not run."""
+        """Process id; None if it does not run."""
         return None if self._popen is None or self._popen.poll() is not None else self._popen.pid
 
     @property
     def log(self) -> str:
-        """The end of what it said, over all starts."""
+        """End of its log, over all starts."""
         return "\n".join(self._log)
 
     def start(self, *more: object) -> None:
         """Start it, with further options, and return when it serves.
 
         Raises:
-            ClusterError: It ends instead; the text is what it said.
+            ClusterError: It ends instead; the text holds its log.
         """
         options = [str(each) for each in [*self._options, *more]]
         self._popen = subprocess.Popen(
@@ -82,7 +82,7 @@ class PsProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # says where it stands when it is aborted
+            env={**os.environ, "PYTHONFAULTHANDLER": "1"},  # prints its stacks when it is aborted
         )
         self._reader = threading.Thread(target=self._read, args=(self._popen,), daemon=True)
         self._reader.start()
@@ -94,27 +94,27 @@ class PsProcess:
         assert json.loads(line)["address"] == self.address
 
     def kill(self) -> None:
-        """End it as a power failure would, and return when it is gone."""
+        """Kill it (SIGKILL) and wait for its end."""
         self._signal(signal.SIGKILL)
         self._end()
 
     def abort(self) -> None:
-        """End it where it stands; the log has the stacks of its threads."""
+        """Abort it; the log holds the stacks of its threads."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGABRT)
 
     def stop(self) -> int:
-        """Ask it to end, and return its status."""
+        """Stop it (SIGTERM) and return its status."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGTERM)
         return self._end()
 
     def hold(self) -> None:
-        """Make it stand still, until ``release``."""
+        """Pause it until ``release``."""
         self._signal(signal.SIGSTOP)
 
     def release(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._signal(signal.SIGCONT)
 
     def __enter__(self) -> Self:

@@ -15,8 +15,8 @@ class PsServers:
     """``count`` servers of one job, started when the ``with`` block begins and stopped when it ends.
 
     Args:
-        count: How many.
-        config: What they are told beside their index. With a ``delta_log``, each has a folder of its own in it.
+        count: Number of servers.
+        config: Settings except the index. With a ``delta_log``, each server has a separate folder in it.
     """
 
     def __init__(self, count: int = 1, config: ServerConfig | None = None) -> None:
@@ -31,7 +31,7 @@ class PsServers:
         return [server.address for server in self.servers]
 
     def restart(self, index: int, config: ServerConfig | None = None) -> None:
-        """Stop a server and start another one on its port, empty unless ``config`` says what to recover from."""
+        """Stop a server and start a new one on its port, empty unless ``config`` names a state to recover."""
         old = self.servers[index]
         port = int(old.address.rpartition(":")[2])
         old.stop(0.0)

@@ -1,6 +1,6 @@
-"""A real ZooKeeper on this machine, for tests: Debian's package, started by hand on a free port of the loopback.
+"""A real ZooKeeper on this machine, for tests: Debian's package, started on a free loopback port.
 
-It is a process like any other: it can be stopped, killed, and started again with what it knew or with nothing.
+A test can stop and kill the process, and restart it with or without its data.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def why_no_zookeeper() -> str | None:
-    """Return why no server can be started here, or None when one can."""
+    """Return why this machine cannot start a server; None if it can."""
     if shutil.which("java") is None:
         return "java is not installed; as root: apt-get install zookeeper"
     missing = [name for name in _JARS if not (_JAVA_FOLDER / name).exists()]
@@ -40,11 +40,11 @@ def _free_port() -> int:
 
 
 class ZooKeeperServer:
-    """One server with a folder of its own; also a context manager.
+    """One server with a separate folder; also a context manager.
 
     Args:
         tick_ms: The server's unit of time. Sessions last at least two of them.
-        clock: How the start is waited for.
+        clock: Clock of the wait for the start.
     """
 
     def __init__(self, *, tick_ms: int = 500, clock: Clock | None = None) -> None:
@@ -60,7 +60,7 @@ class ZooKeeperServer:
         return f"127.0.0.1:{self._port}"
 
     def start(self, timeout_s: float = 60.0) -> None:
-        """Start, and return when the server answers.
+        """Start the server and wait until it answers.
 
         Raises:
             ConnectionFailed: It does not; the text holds the end of its log.
@@ -89,23 +89,23 @@ class ZooKeeperServer:
             self._clock.sleep_s(0.05)
 
     def stop(self) -> None:
-        """Ask the server to end, and wait until it has; it keeps its data."""
+        """Stop the server and wait for its end; its data stays."""
         if self._process is not None:
             self._process.terminate()
             self._end()
 
     def kill(self) -> None:
-        """End the server at once; it keeps its data."""
+        """Kill the server; its data stays."""
         if self._process is not None:
             self._process.kill()
             self._end()
 
     def forget(self) -> None:
-        """Remove the data of a server that does not run: it starts again with no node and no session."""
+        """Remove the data of a stopped server, so that it restarts without nodes and sessions."""
         shutil.rmtree(self._folder / "data")
 
     def close(self) -> None:
-        """End the server and remove all that it wrote; a second call does nothing."""
+        """Stop the server and remove its files. A second call does nothing."""
         self.kill()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,4 +1,4 @@
-"""Admission by exact counts: what the engine's filters estimate."""
+"""Admission by exact counts, which the engine's filters estimate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["ReferenceFilter"]
 
 
 class ReferenceFilter:
-    """Counts sightings of absent ids; forgets none, so it never errs."""
+    """Counts the sightings of absent ids exactly."""
 
     def __init__(self, admission: AdmissionFilter, seed: int) -> None:
         self._admission = admission
@@ -19,7 +19,7 @@ class ReferenceFilter:
         self._random = random.Random(seed)
 
     def admit(self, fid: int, count: int, threshold: int) -> bool:
-        """Count ``count`` more sightings and say whether the id may enter: with ``threshold`` sightings before."""
+        """Count ``count`` more sightings; return whether the id had ``threshold`` sightings before."""
         if threshold == 0:
             return True
         if isinstance(self._admission, ProbabilisticFilter):

@@ -1,7 +1,7 @@
-"""Layouts and their step plans, one id at a time: what ``_native.Layouts`` must compute.
+"""Layouts and their step plans, one id at a time: the reference of ``_native.Layouts``.
 
-It has the same methods as the native classes and works in double precision, so it says what the right answer is but
-not which order of additions reaches it.
+The classes have the methods of the native ones and compute in double precision. Their results are exact and fix no
+order of additions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The update rules as a few lines of NumPy each, in float32, one row at a time.
 
-The engine has the same rules for many rows at once; tests hold the two together. Written to be read, not to be fast.
+The engine has the same rules for many rows; tests compare the two. The code favours clarity over speed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def take_step(
     _STEPS[base.kind](base, w, g, state, f32(rate), step)
 
 
-def _decayed(base: Any, w: Vector, g: Vector) -> Vector:
+def _decay(base: Any, w: Vector, g: Vector) -> Vector:
     return g + f32(base.weight_decay_factor) * w
 
 
@@ -78,7 +78,7 @@ def _sgd(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> N
 
 
 def _adagrad(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
-    g = _decayed(base, w, g)
+    g = _decay(base, w, g)
     state["norm"] += g * g
     w -= _adagrad_move(g, state["norm"], lr)
 
@@ -103,7 +103,7 @@ def _dynamic_wd_adagrad(base: Any, w: Vector, g: Vector, state: State, lr: f32, 
 
 def _adadelta(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
     keep, epsilon = f32(base.averaging_ratio), f32(base.epsilon)
-    g = _decayed(base, w, g)
+    g = _decay(base, w, g)
     state["accum"][:] = keep * state["accum"] + (f32(1) - keep) * g * g
     delta = np.sqrt(state["accum_update"] + epsilon) / np.sqrt(state["accum"] + epsilon) * g
     w -= lr * delta
@@ -113,7 +113,7 @@ def _adadelta(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int)
 def _adam(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
     one, beta1, beta2 = f32(1), f32(base.beta1), f32(base.beta2)
     rate = lr * np.sqrt(one - state["beta2_power"]) / (one - state["beta1_power"])
-    g = _decayed(base, w, g)
+    g = _decay(base, w, g)
     state["m"] += (g - state["m"]) * (one - beta1)
     state["v"] += (g * g - state["v"]) * (one - beta2)
     squares = state["v"]
@@ -130,7 +130,7 @@ def _momentum(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int)
     keep = f32(base.momentum)
     ahead = keep if base.use_nesterov else f32(0)
     before = state["n"].copy()
-    state["n"][:] = keep * before - lr * _decayed(base, w, g)
+    state["n"][:] = keep * before - lr * _decay(base, w, g)
     w[:] = w - ahead * before + (f32(1) + ahead) * state["n"]
 
 
@@ -178,7 +178,7 @@ def _group_ftrl(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: in
 
 
 def _group_adagrad(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
-    g = _decayed(base, w, g)
+    g = _decay(base, w, g)
     state["grad_square_sum"] += np.fmax.reduce(g * g, initial=f32(0))
     divisor = f32(base.beta) + np.sqrt(state["grad_square_sum"][0])
     if divisor == 0:

@@ -1,7 +1,7 @@
-"""The plain model of parsing and batch assembly: protobuf objects, Python loops and the written rules, nothing else.
+"""The reference of parsing and batch assembly: protobuf objects, Python loops and the written rules.
 
-The native parser must agree with it on every message. It is slow, and shares no code with what it checks but the
-message classes and the arithmetic of ids.
+The native parser must agree with it on every message. It is slow, and shares only the message classes and
+the arithmetic of ids with the native parser.
 """
 
 from __future__ import annotations

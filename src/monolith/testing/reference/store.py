@@ -1,4 +1,4 @@
-"""An ``EmbeddingStore`` over reference tables: the fake for everything that trains against a store."""
+"""``ReferenceStore``: an ``EmbeddingStore`` over reference tables, the fake for code that trains on a store."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ReferenceStore:
         """Take one optimizer step per id."""
         if ids.keys() != grads.keys():
             raise ConfigError(f"ids name the tables {sorted(ids)}, grads {sorted(grads)}; give both the same")
-        for name in sorted(ids):  # all or nothing: every table is asked before the first is changed
+        for name in sorted(ids):  # all or nothing: check every table before the first update
             self._table(name).check_rows(ids[name], grads[name])
         for name in sorted(ids):
             self._table(name).apply_gradients(
@@ -59,7 +59,7 @@ class ReferenceStore:
             )
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
-        """Remember everything under ``path``."""
+        """Keep a copy of all rows under ``path``."""
         states = {name: table.snapshot_state() for name, table in self.tables.items()}
         self._snapshots[fspath(path)] = states
         return Manifest(
@@ -69,7 +69,7 @@ class ReferenceStore:
         )
 
     def restore(self, path: str | PathLike[str]) -> None:
-        """Replace everything by what ``snapshot`` remembered under ``path``."""
+        """Replace all rows by those that ``snapshot`` kept under ``path``."""
         if fspath(path) not in self._snapshots:
             raise CheckpointMissing(f"there is no snapshot at {fspath(path)!r}; call snapshot first")
         for name, state in self._snapshots[fspath(path)].items():

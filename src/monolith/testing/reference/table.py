@@ -1,9 +1,9 @@
-"""A table as a dict: the public fake of ``monolith.embedding.Table``, and what tests compare it with.
+"""``ReferenceTable``: a table as a dict, the public fake of ``monolith.embedding.Table`` and its reference in tests.
 
 Same methods, same results (float32 arithmetic in the same order), no engine. One row at a time in Python, so it suits
-tests with thousands of ids, not millions. Where it is simpler than the engine, and says so: the sliding filter counts
-exactly and forgets nothing, stochastic rounding is left out, and there are no files: ``snapshot_state`` and
-``restore_state`` take the place of ``save`` and ``restore``.
+tests with thousands of ids, not millions. It is simpler than the engine in three ways. The sliding
+filter counts exactly and forgets nothing; there is no stochastic rounding; ``snapshot_state`` and ``restore_state``
+replace ``save`` and ``restore``, without files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Row:
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """Everything a snapshot of a table keeps."""
+    """State of a table in a snapshot."""
 
     rows: dict[int, _Row]
     max_time_s: int
@@ -85,7 +85,7 @@ class ReferenceTable:
         bounds = accumulate((piece.dim for piece in spec.slices), initial=0)
         self._columns = [slice(begin, end) for begin, end in pairwise(bounds)]
 
-    # --- figures ---
+    # --- sizes and times ---
 
     @property
     def dim(self) -> int:
@@ -144,15 +144,15 @@ class ReferenceTable:
 
     def assign(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
         """Set the values of each id; of equal ids the last wins. Optimizer state stays as it is."""
-        for row, values in self._admitted(ids, rows, time_s):
+        for row, values in self._admit(ids, rows, time_s):
             row.values[:] = values
 
     def assign_add(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
         """Add to the values of each id; equal ids add up."""
-        for row, values in self._admitted(ids, rows, time_s):
+        for row, values in self._admit(ids, rows, time_s):
             row.values += values
 
-    @np.errstate(all="ignore")  # overflow gives Inf and NaN without a word, as in the engine
+    @np.errstate(all="ignore")  # overflow gives Inf and NaN without a warning, as in the engine
     def apply_gradients(
         self,
         ids: ArrayLike,
@@ -175,7 +175,7 @@ class ReferenceTable:
         if self.spec.nan_gradients == "error" and not np.isfinite(grads).all():
             raise ConfigError(f"table {self.spec.name!r}: a gradient is NaN or Inf; nothing was applied")
         self._scales = [scale_at(p, step, s) for p, s in zip(self.spec.slices, self._scales, strict=True)]
-        self._see_time(time_s)
+        self._advance_clock(time_s)
         for fid, grad, then, count in self._steps_of(ids, grads, latest, sightings, dedup):
             was_present = fid in self._rows
             row = self._row_for(fid, count)
@@ -223,7 +223,7 @@ class ReferenceTable:
     def evict(self, now_s: int | None = None) -> int:
         """Remove rows that have expired at ``now_s`` (None: the newest time seen); return how many."""
         now_s = self._max_time_s if now_s is None else now_s
-        expired = [fid for fid, row in self._rows.items() if self._expired(fid, row, now_s)]
+        expired = [fid for fid, row in self._rows.items() if self._is_expired(fid, row, now_s)]
         self.stats.rows_evicted += len(expired)
         return self.delete(expired)
 
@@ -237,7 +237,7 @@ class ReferenceTable:
 
     def snapshot_state(self) -> TableState:
         """Return a copy of the state without the rows that have expired."""
-        rows = {fid: row for fid, row in self._rows.items() if not self._expired(fid, row, self._max_time_s)}
+        rows = {fid: row for fid, row in self._rows.items() if not self._is_expired(fid, row, self._max_time_s)}
         return copy.deepcopy(TableState(rows, self._max_time_s, self._scales, self._filter))
 
     def restore_state(self, state: TableState, *, clear: bool = True) -> None:
@@ -246,7 +246,7 @@ class ReferenceTable:
         if clear:
             self.clear()
         self._rows.update(state.rows)
-        self._see_time(state.max_time_s)
+        self._force_clock(state.max_time_s)
         self._scales = state.scales
         self._filter = state.admission
 
@@ -271,7 +271,7 @@ class ReferenceTable:
         return _Row(initial_values(self.spec, fid), states, time_s)
 
     def _row_for(self, fid: int, count: int) -> _Row | None:
-        """Return the row of an id, made now if it is absent and may enter; else None."""
+        """Return the row of an id, created if the filter admits it; else None."""
         if fid not in self._rows:
             threshold = self.spec.threshold_of(_slot_v2(fid))
             if not self._filter.admit(fid, count, threshold):
@@ -287,12 +287,12 @@ class ReferenceTable:
             stored_grad = gradient_of_stored(piece, values, grad[columns], self._scales[k])
             take_step(piece.optimizer, values, stored_grad, row.states[k], rate=rates[k], step=step, latest=then)
 
-    def _admitted(self, ids: ArrayLike, rows: ArrayLike, time_s: int) -> Iterator[tuple[_Row, Rows]]:
-        """Yield the row and the new values of each occurrence that may enter, with the bookkeeping done."""
+    def _admit(self, ids: ArrayLike, rows: ArrayLike, time_s: int) -> Iterator[tuple[_Row, Rows]]:
+        """Yield the row and the new values of each admitted occurrence, and update the counters."""
         ids = _checked_ids(ids)
         rows = self._checked_rows(ids, rows)
         _check_time(time_s)
-        self._see_time(time_s)
+        self._force_clock(time_s)
         counts = Counter(ids.tolist())
         admitted: dict[int, _Row | None] = {}
         for fid, values in zip(ids.tolist(), rows, strict=True):
@@ -318,7 +318,7 @@ class ReferenceTable:
                 steps[key] = (fid, grads[position].copy(), then, int(counts[position]))
         return list(steps.values())
 
-    def _expired(self, fid: int, row: _Row, now_s: int) -> bool:
+    def _is_expired(self, fid: int, row: _Row, now_s: int) -> bool:
         return now_s - row.time_s >= self.spec.expire_days_of(_slot_v2(fid)) * _DAY_S
 
     def _remove(self, fid: int) -> bool:
@@ -335,8 +335,12 @@ class ReferenceTable:
             self.stats.touched_dropped += len(self._touched)
             self._touched.clear()
 
-    def _see_time(self, time_s: int) -> None:
+    def _force_clock(self, time_s: int) -> None:
         self._max_time_s = max(self._max_time_s, time_s)
+
+    def _advance_clock(self, time_s: int) -> None:
+        """Move the clock by at most a day; the first time of an empty clock sets it."""
+        self._force_clock(min(time_s, self._max_time_s + _DAY_S) if self._max_time_s else time_s)
 
     # --- arguments ---
 

@@ -71,7 +71,7 @@ def _uniform(minval: f32, maxval: f32, seed: int, fid: int, dim: int) -> Vector:
 
 
 def read_values(piece: SliceSpec, stored: Vector, scale: float) -> Vector:
-    """Return what a training lookup shows of the stored values of one slice."""
+    """Return the values of one slice that a training lookup returns."""
     compressor: Any = piece.compressor
     if compressor.kind == "fixed_r8":
         step = f32(compressor.r) / f32(128)
@@ -83,7 +83,7 @@ def read_values(piece: SliceSpec, stored: Vector, scale: float) -> Vector:
 
 
 def gradient_of_stored(piece: SliceSpec, stored: Vector, grad: Vector, scale: float) -> Vector:
-    """Return the gradient of the stored values, from the gradient of what a lookup showed."""
+    """Return the gradient of the stored values, from the gradient of the looked-up values."""
     compressor: Any = piece.compressor
     if compressor.kind != "one_bit":
         return grad.copy()

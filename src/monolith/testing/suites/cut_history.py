@@ -1,7 +1,7 @@
-"""What servers answered while a trainer published, and whether it is possible: every answer is of one published cut.
+"""Checks the answers of servers while a trainer publishes: every answer must be the state of one published cut.
 
-A state is what the model says of the same few requests; that of a cut was noted by the trainer when it took the cut. No
-process is known here, and no transport; the clock is one for all.
+A state is the model's output for the same few requests; the trainer records it with each cut. All times come from one
+clock.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ State: TypeAlias = tuple[float, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedCut:
-    """A cut as its trainer knows it; number 0 is what was exported."""
+    """A cut as its trainer recorded it; number 0 is the export."""
 
     number: int
     run: str
-    """The training it is of, from a start or a return to a checkpoint to the next: a new one may begin further back."""
+    """Training of the cut. A start or a rollback begins a new training, which may begin further back."""
     state: State
     taken_s: float
-    """Before it was published."""
+    """Time before its publishing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a server said."""
+    """An answer of a server."""
 
     server: int
-    """Which process: one that was started again is another."""
+    """Instance of the server: a restart makes a new one."""
     state: State
     sent_s: float
     received_s: float
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """The cut that a server said it shows."""
+    """The cut that a server reported."""
 
     server: int
     number: int
@@ -50,22 +50,29 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that cannot have happened."""
+    """A contradiction in a history."""
 
     kind: Literal["missing", "undeclared", "mixed", "unknown", "early", "stale", "backwards"]
-    """Of the cuts: a number that nobody has noted, a training that went back without beginning anew. Of an answer: of
-    several cuts at once, of none, given before its cut was taken, older than what the server had said to show, older
-    than an answer before."""
+    """One of:
+
+    - missing: no trainer recorded a cut of this number.
+    - undeclared: a cut is behind an earlier cut of the same training.
+    - mixed: an answer has parts of several cuts.
+    - unknown: an answer has a state of no cut.
+    - early: a server answered with a cut before it was taken.
+    - stale: an answer is older than the cut that the server reported before.
+    - backwards: an answer is older than an earlier answer.
+    """
     text: str
 
 
 def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Sequence[Applied]) -> list[Violation]:
-    """Return all that is wrong with a history; of every server, the answers are in the order in which it was asked.
+    """Return all contradictions in a history. The answers of a server are in the order of its requests.
 
     Args:
-        cuts: All that were published, and 0.
-        answers: Of any number of servers, each asked by one caller at a time.
-        applied: Of the same servers.
+        cuts: All published cuts, and cut 0.
+        answers: Answers of any number of servers; each server has one caller at a time.
+        applied: Reports of the same servers.
     """
     by_number = {cut.number: cut for cut in cuts}
     found = [*_wrong_cuts(by_number)]
@@ -78,7 +85,7 @@ def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Seq
 def _wrong_cuts(cuts: Mapping[int, NotedCut]) -> Iterator[Violation]:
     for number in range(max(cuts) + 1):
         if number not in cuts:
-            yield Violation("missing", f"nobody has noted cut {number}")
+            yield Violation("missing", f"no trainer recorded cut {number}")
     newest: dict[str, NotedCut] = {}
     for number in sorted(cuts):
         cut = cuts[number]
@@ -94,12 +101,12 @@ def _wrong_answers(
     numbers: dict[State, list[int]] = {}
     for number in sorted(cuts):
         numbers.setdefault(cuts[number].state, []).append(number)
-    shown = 0  # the earliest cut that the last answer can be of: any later one would allow less
-    said = 0
-    untold = deque(sorted(applied, key=lambda one: one.received_s))
+    shown = 0  # the earliest possible cut of the last answer, which excludes the least
+    reported = 0
+    unreported = deque(sorted(applied, key=lambda one: one.received_s))
     for answer in answers:
-        while untold and untold[0].received_s <= answer.sent_s:
-            said = max(said, untold.popleft().number)
+        while unreported and unreported[0].received_s <= answer.sent_s:
+            reported = max(reported, unreported.popleft().number)
         same = numbers.get(answer.state)
         if same is None:
             yield _of_no_cut(cuts, answer)
@@ -108,12 +115,12 @@ def _wrong_answers(
         if not taken:
             yield Violation("early", f"{answer} is of cut {same[0]}, which was taken at {cuts[same[0]].taken_s}")
             continue
-        if taken[-1] < said:
-            yield Violation("stale", f"{answer} is of cut {taken[-1]}, and the server had cut {said} before")
+        if taken[-1] < reported:
+            yield Violation("stale", f"{answer} is of cut {taken[-1]}, and the server had cut {reported} before")
         elif taken[-1] < shown:
             yield Violation("backwards", f"{answer} is of cut {taken[-1]}, after one of cut {shown} or later")
         else:
-            shown = next(number for number in taken if number >= max(said, shown))
+            shown = next(number for number in taken if number >= max(reported, shown))
 
 
 def _of_no_cut(cuts: Mapping[int, NotedCut], answer: Answer) -> Violation:

@@ -1,4 +1,4 @@
-"""What every discovery that can be written to must do, as a class of tests: one suite for all backends and doubles.
+"""``DiscoverySuite``: the behaviour of every writable discovery, as one class of tests for all backends and fakes.
 
 To test a backend, derive a class ``Test...`` from ``DiscoverySuite`` and give it a fixture ``peers`` that makes
 discoveries of one job, each as another process would have it, not yet connected. Needs pytest.
@@ -21,50 +21,50 @@ from monolith.testing.eventually import eventually
 __all__ = ["PATIENCE_S", "DiscoverySuite", "Peers", "service", "watching"]
 
 PATIENCE_S = 60.0
-"""How long a test waits for what must come; nothing is measured by it."""
+"""Timeout of waits in tests; no measurement depends on it."""
 
 Peers: TypeAlias = Callable[[], Discovery]
 
 
 def service(index: int, port: int = 2222, *, service_type: str = "ps", host: str = "127.0.0.1") -> ServiceInfo:
-    """A service in some place; its port is 100 apart from that of other indexes."""
+    """Return a service; ports of two indexes differ by 100."""
     return ServiceInfo(service_type=service_type, index=index, host=host, port=port + 100 * index)
 
 
 def places(services: list[ServiceInfo]) -> list[tuple[int | None, str]]:
-    """What a query told: indexes and addresses, in order."""
+    """Return indexes and addresses of services, in order."""
     return [(one.index, one.address) for one in services]
 
 
 @contextlib.contextmanager
 def watching(discovery: Discovery, service_type: str = "ps") -> Iterator[Callable[[], Event]]:
-    """Watch for as long as the block runs; the result waits for the next event."""
+    """Watch during the block; the yielded function waits for the next event."""
     events: queue.Queue[Event] = queue.Queue()
     with discovery.watch(service_type, events.put):
         yield lambda: events.get(timeout=PATIENCE_S)
 
 
-def told(event: Event) -> tuple[str, int | None, str]:
-    """An event in short: kind, index, address."""
+def summarize(event: Event) -> tuple[str, int | None, str]:
+    """Return kind, index and address of an event."""
     return type(event).__name__, event.service.index, event.service.address
 
 
 class DiscoverySuite:
-    """The suite. ``replaces`` says whether a newcomer takes a place without asking."""
+    """The suite. ``replaces``: whether a new registration replaces an earlier one of the same index."""
 
     replaces: ClassVar[bool] = True
 
     def test_it_is_a_discovery(self, peers: Peers) -> None:
         assert isinstance(peers(), Discovery)
 
-    def test_what_one_registers_the_other_finds(self, peers: Peers) -> None:
+    def test_a_service_that_one_process_registers_is_found_by_another(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             one.register(service(0))
             assert places(one.query("ps")) == places(other.query("ps")) == [(0, "127.0.0.1:2222")]
             assert [found.id for found in other.query("ps")] == ["ps-0"]
             assert other.query("worker") == []
 
-    def test_services_come_by_index_whatever_the_order_of_arrival(self, peers: Peers) -> None:
+    def test_services_come_by_index_in_any_order_of_arrival(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             for index in (10, 2, 0, 1):
                 one.register(service(index))
@@ -120,7 +120,7 @@ class DiscoverySuite:
                     new.register(service(0, 4444))
                 assert places(new.query("ps")) == [(0, "127.0.0.1:2222")]
 
-    def test_who_was_replaced_neither_removes_nor_ousts_its_successor(self, peers: Peers) -> None:
+    def test_a_replaced_service_neither_removes_nor_ousts_its_successor(self, peers: Peers) -> None:
         moved = ServiceInfo(service_type="ps", index=0, host="127.0.0.2", port=9, metadata={"allow_update": "true"})
         with DiscoveryGuard(peers()) as old, DiscoveryGuard(peers()) as new:
             old.register(service(0))
@@ -130,28 +130,28 @@ class DiscoverySuite:
             old.deregister("ps-0")
             assert places(new.query("ps")) == [(0, "127.0.0.2:9")]
 
-    def test_a_watch_tells_what_is_there_and_what_changes(self, peers: Peers) -> None:
+    def test_a_watch_reports_present_services_and_changes(self, peers: Peers) -> None:
         moved = ServiceInfo(service_type="ps", index=1, host="127.0.0.2", port=9, metadata={"allow_update": "true"})
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
             one.register(service(0))
             with watching(other) as next_event:
-                assert told(next_event()) == ("Added", 0, "127.0.0.1:2222")
+                assert summarize(next_event()) == ("Added", 0, "127.0.0.1:2222")
                 one.register(service(1))
-                assert told(next_event()) == ("Added", 1, "127.0.0.1:2322")
+                assert summarize(next_event()) == ("Added", 1, "127.0.0.1:2322")
                 one.register(moved)
                 event = next_event()
                 if isinstance(event, Removed):  # a store that was looked at between removal and replacement
-                    assert told(next_event()) == ("Added", 1, "127.0.0.2:9")
+                    assert summarize(next_event()) == ("Added", 1, "127.0.0.2:9")
                 else:
-                    assert told(event) == ("Updated", 1, "127.0.0.2:9")
+                    assert summarize(event) == ("Updated", 1, "127.0.0.2:9")
                 one.deregister("ps-0")
-                assert told(next_event()) == ("Removed", 0, "127.0.0.1:2222")
+                assert summarize(next_event()) == ("Removed", 0, "127.0.0.1:2222")
 
     def test_a_watch_begun_before_the_first_service_misses_none(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other, watching(other, "worker") as next_event:
             one.register(service(0))
             one.register(service(0, 3333, service_type="worker"))
-            assert told(next_event()) == ("Added", 0, "127.0.0.1:3333")
+            assert summarize(next_event()) == ("Added", 0, "127.0.0.1:3333")
 
     def test_a_closed_watch_is_silent_and_closes_twice(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one, DiscoveryGuard(peers()) as other:
@@ -176,7 +176,7 @@ class DiscoverySuite:
             assert isinstance(events.get(timeout=PATIENCE_S), Added)
             one.deregister("ps-0")
             assert isinstance(events.get(timeout=PATIENCE_S), Removed)
-        assert "a watch's callback failed" in caplog.text
+        assert "watch callback failed" in caplog.text
 
     def test_a_callback_may_query_and_close(self, peers: Peers) -> None:
         found: queue.Queue[int] = queue.Queue()
@@ -226,13 +226,13 @@ class DiscoverySuite:
             with pytest.raises(ClusterError, match="is closed"):
                 call()
 
-    def test_one_that_was_never_connected_says_so_and_can_be_closed(self, peers: Peers) -> None:
+    def test_a_discovery_that_never_connected_raises_and_can_be_closed(self, peers: Peers) -> None:
         idle = peers()
         with pytest.raises(ClusterError, match="is not connected"):
             idle.query("ps")
         idle.close()
 
-    def test_many_may_register_at_once(self, peers: Peers) -> None:
+    def test_many_services_may_register_concurrently(self, peers: Peers) -> None:
         members = 4
         with contextlib.ExitStack() as stack:
             guards = [stack.enter_context(DiscoveryGuard(peers())) for _ in range(members)]

@@ -1,4 +1,4 @@
-"""What a process takes of its machine over time, and whether that grows: memory, threads, sockets, files."""
+"""Measures the resources of a process over time and detects growth: memory, threads, sockets, files."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _LEAST_SAMPLES = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What a process holds at one moment."""
+    """Resources of a process at one moment."""
 
     rss_bytes: int
     threads: int
     sockets: int
     files: int
-    """Open descriptors that are no sockets."""
+    """Open descriptors except sockets."""
 
     def as_dict(self) -> dict[str, int]:
-        """Return the figures by name."""
+        """Return the amounts by name."""
         return asdict(self)
 
 
 def usage_of(pid: int) -> Usage | None:
-    """Return what a process holds now; None where it is gone."""
+    """Return the current resources of a process; None if it has ended."""
     try:
         with open(f"/proc/{pid}/status") as status:
             found = dict(line.split(":", 1) for line in status)
@@ -44,7 +44,7 @@ def usage_of(pid: int) -> Usage | None:
     except (FileNotFoundError, ProcessLookupError):
         return None
     if "VmRSS" not in found:
-        return None  # it has ended and nobody has asked for its status
+        return None  # a zombie: it has ended and its parent has not reaped it
     sockets = sum(link.startswith("socket:") for link in links)
     return Usage(
         rss_bytes=int(found["VmRSS"].split()[0]) << 10,
@@ -55,10 +55,10 @@ def usage_of(pid: int) -> Usage | None:
 
 
 def growth(samples: Sequence[Usage]) -> list[str]:
-    """Return what grows, in words; nothing where all is steady, or there are too few samples to tell.
+    """Describe the growing resources; empty if all are steady, or there are too few samples.
 
-    The middle of the last third is compared with that of the first: a peak is not growth, and neither is a step that
-    was taken before the warm-up ended, which the caller leaves out.
+    The median of the last third is compared with that of the first, so a peak does not count as growth. The caller
+    leaves out samples of the warm-up.
     """
     if len(samples) < _LEAST_SAMPLES:
         return []

@@ -1,9 +1,9 @@
-"""What many clients did to a store, and whether it is possible: nothing acknowledged is lost, nothing applied twice.
+"""Checks the calls of many clients to a store: no acknowledged push is lost, and no push is applied twice.
 
-Every client adds whole numbers in a column of its own (``numbers_table``: SGD with rate 1, rows that begin at 0), one
-call after the other, so a cell of a row is the sum of exactly those of one client's pushes that took effect. What may
-be missing after a server was killed, and what may be read while calls are under way, follows from the times of the
-calls. No transport is known here, and no process; the clock is one for all.
+Every client adds whole numbers in a separate column (``numbers_table``: SGD with rate 1, rows that begin at 0), one
+call after the other. So a cell of a row is the sum of one client's pushes that took effect. The times of the calls
+determine which pushes a killed server may lose, and which sums a concurrent lookup may read. All times come from one
+clock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_SUBSETS = 12
 
 
 def numbers_table(clients: int) -> TableSpec:
-    """Return the table that such a history is about: called ``numbers``, one column per client."""
+    """Return the table of such a history: ``numbers``, with one column per client."""
     return TableSpec("numbers", [SliceSpec(clients, optimizer=Sgd(1.0))])
 
 
@@ -42,12 +42,12 @@ class Push:
     """Key to a number above 0."""
     start: float
     end: float | None
-    """When it was acknowledged; None = never: nobody knows whether, or when, it took effect."""
+    """When it was acknowledged; None = never, so it may have taken effect at any later time, or not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookup:
-    """Somebody reads keys."""
+    """A client reads keys."""
 
     cells: Cells
     start: float
@@ -56,31 +56,38 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kill:
-    """A server loses what it had in memory, and comes back with what it had kept."""
+    """A server loses its memory and restarts with its durable state."""
 
     shard: int
     start: float
-    """Before it was killed."""
+    """Time before the kill."""
     end: float
-    """After it was dead, and before it was started again."""
+    """Time between its end and its restart."""
     durable_until: float
-    """What was acknowledged before this is kept, whatever happens: the start less the interval of its log, or the
-    moment at which its last snapshot was asked for."""
+    """Updates acknowledged before this time are durable: the kill less the interval of the log, or the request of the
+    last snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """Something that cannot have happened."""
+    """A contradiction in a history."""
 
     kind: Literal["lost", "doubled", "impossible", "stale", "early", "backwards"]
-    """Acknowledged and not there, there more often than pushed, a sum of no possible pushes; and of a lookup: older
-    than what was acknowledged before, newer than what was asked for, older than what was read before."""
+    """One of:
+
+    - lost: an acknowledged push is missing in the final rows.
+    - doubled: the final rows hold more than all pushes.
+    - impossible: the final sum matches no set of pushes.
+    - stale: a lookup is older than a push that was acknowledged before it.
+    - early: a lookup is newer than every push that was requested before it.
+    - backwards: a lookup is older than an earlier lookup.
+    """
     text: str
 
 
 @dataclass(slots=True)
 class History:
-    """All that happened. Lists may be appended to from several threads; ``violations`` comes afterwards."""
+    """All calls and kills. Several threads may append to the lists; call ``violations`` afterwards."""
 
     clients: int
     shards: int
@@ -89,7 +96,7 @@ class History:
     kills: list[Kill] = field(default_factory=list)
 
     def violations(self, final: Cells) -> list[Violation]:
-        """Return what is wrong, given what the store holds when all calls are over; nothing when all is well.
+        """Return the violations, given the rows of the store after all calls; empty if all is well.
 
         Args:
             final: Every key that was pushed, with its row.
@@ -106,7 +113,7 @@ class History:
 
 
 class _Stream:
-    """What one client did at one server: one call after the other, so a kill takes away a run without gaps."""
+    """Calls of one client to one server, in sequence, so a kill loses a run of calls without gaps."""
 
     def __init__(
         self, client: int, shard: int, shards: int, calls: Sequence[Push], kills: Sequence[Kill], final: Cells
@@ -126,7 +133,7 @@ class _Stream:
             if amounts.any():
                 (self._doubtful if call.end is None else self._acknowledged).append(_Step(call, amounts))
         self._value = np.array([final[key][client] for key in self._keys], np.int64)
-        # Steps that kills took away, as the last state tells, to those that may have: it does not tell which.
+        # Steps that kills lost according to the last state, to the candidates: the state does not identify them.
         self._lost: dict[int, list[Kill]] = {}
 
     # --- the last state ---
@@ -146,7 +153,7 @@ class _Stream:
                 self._lost[number] = [kill for kill in self._kills if _may_take(kill, step)]
 
     def _runs(self, kill: Kill) -> list[_Run]:
-        """Return what a kill may have taken away: everything since some moment that is not durable."""
+        """Return the pushes that a kill may have lost: all since some moment that are not durable."""
         last = sum(step.call.start < kill.end for step in self._acknowledged) - 1
         runs = [_NOTHING]
         while last >= 0:
@@ -159,7 +166,7 @@ class _Stream:
                 runs.append(_Run(first, last, amounts))
             if self._acknowledged[last].end < kill.start:
                 break
-            last -= 1  # it was under way: perhaps it took effect after the kill, and those before it are lost
+            last -= 1  # pending during the kill: it may have taken effect afterwards, with earlier steps lost
         return runs
 
     def _unexplained(self, missing: _Vector) -> Iterator[Violation]:
@@ -168,16 +175,16 @@ class _Stream:
             + self._doubtful,
             len(self._keys),
         )
-        told = False
+        is_explained = False
         for key, lacks, value, may_lack in zip(self._keys, missing, self._value, most, strict=True):
             where = f"key {key}, client {self._client}: the sum is {value}"
             if lacks < 0:
                 yield Violation("doubled", f"{where}, which is {-lacks} more than was ever pushed")
-                told = True
+                is_explained = True
             elif lacks > may_lack:
                 yield Violation("lost", f"{where}, of which {lacks} are missing and at most {may_lack} may be")
-                told = True
-        if not told:
+                is_explained = True
+        if not is_explained:
             sums = dict(zip(self._keys, self._value.tolist(), strict=True))
             yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
 
@@ -217,7 +224,7 @@ class _Stream:
     def _backwards(
         self, lookup: Lookup, key: int, value: int, seen: Sequence[tuple[float, float, int]]
     ) -> Iterator[Violation]:
-        """Numbers only grow, unless the server was killed in between."""
+        """Find lookups below an earlier lookup, without a kill between them."""
         for start, end, earlier in seen:
             between = any(kill.start < lookup.end and kill.end > start for kill in self._kills)
             if end < lookup.start and earlier > value and not between:
@@ -241,7 +248,7 @@ class _Step:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Steps from ``first`` to ``last`` of those that were acknowledged, and what they add; -1 where none is meant."""
+    """Acknowledged steps from ``first`` to ``last``, and their sum; -1 for no step."""
 
     first: int
     last: int
@@ -260,7 +267,7 @@ def _total(steps: Sequence[_Step], keys: int) -> _Vector:
 
 
 def _explain(missing: _Vector, groups: Sequence[Sequence[_Run]]) -> list[_Run] | None:
-    """Choose one of each group so that together they are what is missing; None when no choice is."""
+    """Choose one element of each group so that they add up to the missing sum; None if no choice does."""
     most: list[_Vector] = [np.zeros_like(missing)]
     for group in reversed(groups):
         largest = np.zeros_like(missing)
@@ -276,7 +283,7 @@ def _explain(missing: _Vector, groups: Sequence[Sequence[_Run]]) -> list[_Run] |
             return []
         for run in groups[number]:
             if run.first >= 0 and run.first <= since:
-                continue  # what is gone cannot be lost again
+                continue  # a lost push cannot be lost again
             rest = choose(number + 1, left - run.amounts, max(since, run.last))
             if rest is not None:
                 return [run, *rest]

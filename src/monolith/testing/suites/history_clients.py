@@ -1,4 +1,4 @@
-"""Clients that fill a ``History``: each in a thread, with a store of its own, until they are told to stop."""
+"""``HistoryClients``: clients that fill a ``History``, each in a thread and with a separate store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NumbersStore(EmbeddingStore, Protocol):
     """A store that its client closes."""
 
     def close(self) -> None:
-        """Let it go."""
+        """Close the store."""
 
 
 def read_numbers(store: EmbeddingStore, keys: Sequence[int]) -> Cells:
@@ -37,15 +37,15 @@ def read_numbers(store: EmbeddingStore, keys: Sequence[int]) -> Cells:
 
 
 class HistoryClients:
-    """Push and look up at random while the ``with`` block runs; what they did is in the history.
+    """Push and look up at random while the ``with`` block runs, and record every call in the history.
 
     Args:
-        history: Is told of every call.
+        history: Records every call.
         open_store: Returns a store with the history's table, for one client alone.
-        keys: What they push to.
-        seed: Of what they do; when they do it, the machine decides.
-        pause_s: How long each waits between two calls.
-        clock: Says when.
+        keys: Keys that they push to.
+        seed: Seed of the calls; their timing depends on the machine.
+        pause_s: Pause of each client between two calls.
+        clock: Clock of the recorded times.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class HistoryClients:
         self._progress = threading.Condition()
         self._done = 0
         self.failures: list[str] = []
-        """What calls that were given up had to say, and whatever ended a client."""
+        """Errors of abandoned calls, and errors that ended a client."""
         self._threads = [
             threading.Thread(target=self._run, args=(client, seed * 1009 + client), name=f"client {client}")
             for client in range(history.clients)
@@ -86,7 +86,7 @@ class HistoryClients:
             thread.join()
 
     def wait_for(self, calls: int, timeout_s: float) -> bool:
-        """Wait until so many further calls have succeeded; return whether they have in time."""
+        """Wait until so many further calls succeed; return False after the timeout."""
         with self._progress:
             wanted = self._done + calls
             return self._progress.wait_for(lambda: self._done >= wanted, timeout_s)

@@ -61,6 +61,8 @@ class CheckpointConfig:
     """Write checkpoints while training goes on; False stops it until they are safe."""
     feature_eviction_on_save: bool = False
     """Remove expired rows from the tables with each save."""
+    force_expiry: bool = False
+    """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
 
     def __post_init__(self) -> None:
         check_number(self, "save_checkpoints_secs", "dense_only_save_checkpoints_secs", "tide_save_secs", above=0)
@@ -71,7 +73,7 @@ class CheckpointConfig:
         check_number(self, "keep_checkpoint_every_n_hours", above=0)
         check_path(self, "restore_dir")
         check_text(self, "restore_ckpt")
-        check_bool(self, "clear_nn", "continue_training", "background_save", "feature_eviction_on_save")
+        check_bool(self, "clear_nn", "continue_training", "background_save", "feature_eviction_on_save", "force_expiry")
         check_mapping(self, "reload_alias_map", text_values=True)
         if self.clear_nn and self.reload_alias_map:
             raise ConfigError(

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from monolith.core.errors import ConfigError
+from monolith.data.records.framing import Framing
+from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.training.config._checks import (
     check_bool,
     check_choice,
     check_mapping,
     check_names,
+    check_number,
     check_text,
     check_whole,
+    label,
     refuse_both,
 )
 from monolith.training.config.run import RunConfig
@@ -59,6 +64,8 @@ class DataConfig:
     """Message in the files; auto looks at the first one."""
     compression: CompressionName = "auto"
     """Compression of the files; auto goes by their names."""
+    record_framing: str = "auto"
+    """Framing of records: tfrecord, bare, none, or flags such as sort_id,kafka_dump; auto goes by record and flags."""
     sort_id: bool = True
     """Whether records have a sort id in front; ignored where the framing is detected."""
     kafka_dump: bool = False
@@ -85,9 +92,21 @@ class DataConfig:
     """Topics to read."""
     kafka_group_id: str | None = None
     """Consumer group."""
+    kafka_start: str = "committed"
+    """Where to start without a saved position: committed, earliest, latest, or a unix time in seconds."""
+    kafka_idle_end_s: float | None = None
+    """End the data when no message came for this many seconds; None = never."""
+    kafka_poll_records: int | None = None
+    """Messages fetched together at most; None = 64 for example_batch, else 1024."""
+    kafka_config: str | None = None
+    """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
 
     def __post_init__(self) -> None:
-        check_text(self, "data", "eval_data", "kafka_servers", "kafka_group_id")
+        check_text(self, "data", "eval_data", "kafka_servers", "kafka_group_id", "kafka_config")
+        check_framing(self)
+        check_kafka_start(self)
+        check_number(self, "kafka_idle_end_s", at_least=0)
+        check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
         check_choice(self, "record", get_args(RecordName))
         check_choice(self, "compression", get_args(CompressionName))
         check_bool(self, "sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header", "resume_data")
@@ -96,6 +115,29 @@ class DataConfig:
         check_whole(self, "epochs", "shuffle_buffer")
         check_names(self, "label_features")
         check_names(self, "kafka_topics")
+
+
+def check_framing(config: DataConfig) -> None:
+    """Refuse a ``record_framing`` that is invalid, or that contradicts the framing flags."""
+    if config.record_framing == "auto":
+        return
+    check_text(config, "record_framing")
+    Framing.parse(config.record_framing)
+    for flag in ("kafka_dump", "kafka_dump_prefix", "lagrangex_header"):
+        if getattr(config, flag):
+            raise ConfigError(
+                f"{label(config, flag)} and record_framing is {config.record_framing!r}, expected one of the two; "
+                f"leave {flag} out, or record_framing"
+            )
+
+
+def check_kafka_start(config: DataConfig) -> None:
+    """Refuse a ``kafka_start`` that is neither one of the words nor a time."""
+    check_text(config, "kafka_start")
+    try:
+        parse_start(config.kafka_start)
+    except ConfigError as error:
+        raise ConfigError(f"kafka_{error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)

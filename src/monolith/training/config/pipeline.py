@@ -21,7 +21,9 @@ class PipelineConfig:
     """Push a step's row gradients during the next step: rows are one step older."""
     enable_variable_postpush: bool = False
     """Apply a step's dense gradients during the next step: weights are one step older."""
+    max_event_ahead_s: int | None = 86_400
+    """Seconds by which an event time may be ahead of the clock; later ones are clamped. None = any number."""
 
     def __post_init__(self) -> None:
-        check_whole(self, "batch_prefetch_capacity", "embedding_prefetch_capacity")
+        check_whole(self, "batch_prefetch_capacity", "embedding_prefetch_capacity", "max_event_ahead_s")
         check_bool(self, "enable_embedding_postpush", "enable_variable_postpush")

@@ -69,6 +69,7 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
     return replace(
         server_config(from_cluster(config, config), security, config.model_dir),
         metrics_port=config.ps_metrics_port,
+        force_expiry=config.force_expiry,
         memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
     )
 

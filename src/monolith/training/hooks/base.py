@@ -121,6 +121,11 @@ class Run(Protocol):
         ...
 
     @property
+    def clamped_event_times(self) -> int:
+        """Records of this run whose event time was too far ahead of the clock."""
+        ...
+
+    @property
     def stop_reason(self) -> str | None:
         """Why the run ends before its data and its steps do; None while it does not."""
         ...

@@ -10,11 +10,13 @@ from monolith.core.errors import ClusterError, ConfigError
 from monolith.telemetry.names import (
     CHECKPOINT_AGE_SECONDS,
     TABLE_BYTES,
+    TABLE_CLOCK_SECONDS,
     TABLE_EVICTED_ROWS_TOTAL,
     TABLE_NONFINITE_GRADIENTS_TOTAL,
     TABLE_NOT_ADMITTED_IDS_TOTAL,
     TABLE_ROWS,
     TRAIN_EVENT_TIME_SECONDS,
+    TRAIN_EVENT_TIMES_CLAMPED_TOTAL,
     TRAIN_HEAD,
     TRAIN_IDS_TOTAL,
     TRAIN_LOSS,
@@ -76,6 +78,7 @@ class PrometheusHook(Hook):
         self._server: MetricsPage | None = None
         self._counted: dict[tuple[str, str], int] = {}
         self._newest_event_s = 0
+        self._clamped = 0
         self._saved_at_s = 0.0
 
     @property
@@ -88,6 +91,7 @@ class PrometheusHook(Hook):
         clock = run.clock
         self._saved_at_s = clock.monotonic_s()
         self._counted = {}
+        self._clamped = 0
         self.registry.compute(CHECKPOINT_AGE_SECONDS, lambda: clock.monotonic_s() - self._saved_at_s)
         self.registry.export(TRAIN_STEP, run.step)
         self._look(run)
@@ -106,6 +110,8 @@ class PrometheusHook(Hook):
         self._newest_event_s = max(self._newest_event_s, int(on_host(result.batch.event_time_s).max(initial=0)))
         if self._newest_event_s:
             export(TRAIN_EVENT_TIME_SECONDS, self._newest_event_s)
+        clamped, self._clamped = self._clamped, run.clamped_event_times
+        export(TRAIN_EVENT_TIMES_CLAMPED_TOTAL, self._clamped - clamped)
         if result.step % self._every_steps == 0:
             self._look(run)
 
@@ -129,6 +135,7 @@ class PrometheusHook(Hook):
         for table, size in table_sizes(run.store).items():
             self.registry.export(TABLE_ROWS, size.rows, (table,))
             self.registry.export(TABLE_BYTES, size.bytes, (table,))
+            self.registry.export(TABLE_CLOCK_SECONDS, size.clock_s, (table,))
             self._count(table, size)
 
     def _count(self, table: str, size: TableSize) -> None:

@@ -15,6 +15,8 @@ class TableSize:
 
     rows: int
     bytes: int
+    clock_s: int
+    """The table's event clock."""
     evicted_rows: int
     not_admitted_ids: int
     nonfinite_gradients: int
@@ -32,6 +34,7 @@ def table_sizes(store: EmbeddingStore) -> dict[str, TableSize]:
         sizes[name] = TableSize(
             rows=len(table),
             bytes=table.memory_bytes,
+            clock_s=table.max_time_s,
             evicted_rows=stats.rows_evicted,
             not_admitted_ids=stats.ids_filtered,
             nonfinite_gradients=stats.nan_rows_skipped,

@@ -76,7 +76,7 @@ class PeerEstimator(Estimator):
             model,
             _of_rank(config, peers),
             hooks=hooks,
-            store=lambda specs: PeerStore(peers, specs),
+            store=lambda specs: PeerStore(peers, specs, force_expiry=config.force_expiry),
             clock=clock,
             extra=extra,
         )

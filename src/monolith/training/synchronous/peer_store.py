@@ -39,11 +39,12 @@ class PeerStore:
     Args:
         peers: The ranks.
         specs: The tables, the same at all of them.
+        force_expiry: As ``MultiTable``.
     """
 
-    def __init__(self, peers: Peers, specs: Iterable[TableSpec]) -> None:
+    def __init__(self, peers: Peers, specs: Iterable[TableSpec], *, force_expiry: bool = False) -> None:
         self.peers = peers
-        self.tables = MultiTable(specs)
+        self.tables = MultiTable(specs, force_expiry=force_expiry)
         """The rows of this rank."""
         self._specs = dict(self.tables.specs)
         self._dims = [spec.dim for spec in self._specs.values()]

@@ -65,7 +65,7 @@ def assert_same_rows(ours: Table, theirs: Table) -> None:
 
 
 @pytest.mark.parametrize("shards", [None, 3])
-def test_a_table_survives_the_round_trip_and_goes_on_alike(tmp_path: Path, shards: int | None) -> None:
+def test_a_table_survives_the_round_trip_and_trains_alike(tmp_path: Path, shards: int | None) -> None:
     table = trained(spec_of())
     assert table_to_entry_dump(table, tmp_path / "t", shards=shards) == 500
     back = entry_dump_to_table(tmp_path / "t", table.spec)
@@ -173,7 +173,7 @@ def test_a_cut_file_is_refused(tmp_path: Path) -> None:
     table_to_entry_dump(trained(spec_of(), rows=5), tmp_path / "t")
     path = tmp_path / "t-00000-of-00001"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(RecordCorrupt, match=r"t-00000-of-00001: record at byte \d+: the stream ends inside a record"):
+    with pytest.raises(RecordCorrupt, match=r"t-00000-of-00001: record at byte \d+"):
         entry_dump_to_table(tmp_path / "t", spec_of())
 
 
@@ -219,7 +219,7 @@ def test_restoring_into_tables_keeps_the_rows_they_have(tmp_path: Path) -> None:
 
 
 def test_one_name_twice_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="twice"):
+    with pytest.raises(ConfigError, match="names of specs"):
         multi_entry_dump_to_tables(tmp_path / "m", [spec_of("a"), spec_of("a")])
 
 

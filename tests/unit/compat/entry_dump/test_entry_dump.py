@@ -267,7 +267,7 @@ def test_a_multi_table_checkpoint_survives_the_round_trip(tmp_path: Path, shards
             assert_same(read[name][each.id], each)
 
 
-def test_compressed_blocks_stay_within_what_tensorflow_reads(tmp_path: Path) -> None:
+def test_compressed_blocks_stay_within_the_limit_of_tensorflow(tmp_path: Path) -> None:
     noise = np.random.default_rng(1).integers(0, 2**32, 400_000, dtype=np.uint32).view(np.float32)
     write_multi_entry_dump(tmp_path / "m", {"t": [Entry(1, noise, (), 0)]})
     data = find_shards(tmp_path / "m")[0].read_bytes()

@@ -95,7 +95,7 @@ def test_shapes_that_do_not_fit_are_refused(tmp_path: Path, item_id: object, bia
         file.append_entry_dump(item_id, bias, embedding)  # type: ignore[arg-type]
 
 
-def test_what_is_neither_text_nor_integer_is_refused(tmp_path: Path) -> None:
+def test_content_that_is_neither_text_nor_integer_is_refused(tmp_path: Path) -> None:
     with WritableFile(tmp_path / "items") as file:
         with pytest.raises(ConfigError, match="got int"):
             file.append(7)  # type: ignore[arg-type]

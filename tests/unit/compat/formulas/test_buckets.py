@@ -29,7 +29,7 @@ def test_values_without_a_bucket_are_named(value: float) -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_not_a_number_has_no_bucket(value: float) -> None:
+def test_a_value_that_is_not_a_number_has_no_bucket(value: float) -> None:
     for rule in (ratio_bucket, log2_bucket):
         with pytest.raises(SchemaMismatch, match=f"^{value} has no bucket"):
             rule(value)

@@ -62,13 +62,13 @@ def test_a_save_that_fails_is_answered_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["stop", "action: DANCE", "action: STOP now"])
-def test_other_words_are_answered_with_what_there_is(tmp_path: Path, text: str) -> None:
+def test_unknown_actions_are_answered_with_the_known_ones(tmp_path: Path, text: str) -> None:
     ask(tmp_path, text)
     run = FakeRun(tmp_path, [ActionFileHook()])
     run.train(2)
     assert run.step == 2
     assert not answer(tmp_path)["ok"]
-    assert f"action is {text!r}, expected TRIGGER_SAVE" in answer(tmp_path)["message"]
+    assert f"action is {text!r}, expected 'action: TRIGGER_SAVE'" in answer(tmp_path)["message"]
 
 
 def test_the_folder_is_looked_at_every_minute_and_an_empty_file_is_waited_for(tmp_path: Path) -> None:

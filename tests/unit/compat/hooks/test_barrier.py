@@ -41,7 +41,7 @@ class Workers:
             thread.join()
 
 
-def test_a_worker_finishes_one_step_stands_still_and_goes_on_after_removal(tmp_path: Path) -> None:
+def test_a_worker_finishes_its_step_pauses_and_resumes_after_removal(tmp_path: Path) -> None:
     barrier = Barrier(1)
     actions: list[str] = []
     run = FakeRun(tmp_path, [BarrierHook(barrier, 0, [actions.append])])
@@ -94,7 +94,7 @@ def test_a_placement_right_after_a_removal_lets_each_worker_take_a_step_between(
         barrier.remove()
 
 
-def test_a_placement_that_is_removed_while_callbacks_run_holds_nobody(tmp_path: Path) -> None:
+def test_a_placement_that_is_removed_while_callbacks_run_pauses_no_worker(tmp_path: Path) -> None:
     barrier = Barrier(1)
     run = FakeRun(tmp_path, [BarrierHook(barrier, 0, [lambda action: barrier.remove()])])
     barrier.place()
@@ -113,7 +113,7 @@ def test_a_held_worker_still_saves(tmp_path: Path) -> None:
         barrier.remove()
 
 
-def test_what_another_paused_the_barrier_does_not_resume(tmp_path: Path) -> None:
+def test_a_run_that_another_hook_paused_is_not_resumed_by_the_barrier(tmp_path: Path) -> None:
     barrier = Barrier(1)
 
     class PausedByAnother(Hook):
@@ -147,5 +147,5 @@ def test_a_worker_that_ended_is_not_blocked(tmp_path: Path) -> None:
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ConfigError, match="workers is 0"):
         Barrier(0)
-    with pytest.raises(ConfigError, match="index 2 at a barrier of 2"):
+    with pytest.raises(ConfigError, match="index is 2"):
         BarrierHook(Barrier(2), 2)

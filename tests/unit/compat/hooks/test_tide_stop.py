@@ -24,4 +24,4 @@ def test_a_run_ends_when_its_hours_are_over(tmp_path: Path) -> None:
     run.train(1000)
     assert looks == [1010, 1070, 1130]
     assert run.step == 13
-    assert run.stop_reasons == ["the daily window of this run is over"]
+    assert run.stop_reasons == ["the run is outside its window of the day"]

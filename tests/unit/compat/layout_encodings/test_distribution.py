@@ -1,4 +1,4 @@
-"""Distribution functions: laws that hold for all input, and what is refused."""
+"""Distribution functions: laws that hold for all input, and refused arguments."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_splitting_and_its_gradient_undo_each_other(ids: list[int], n: int) -> N
 
 
 @given(st.lists(FIDS, min_size=1, max_size=3), st.integers(1, 4), st.data())
-def test_every_id_finds_its_row_where_the_order_says(lists: list[list[int]], n: int, data: st.DataObject) -> None:
+def test_every_id_finds_its_row_at_the_place_of_the_order(lists: list[list[int]], n: int, data: st.DataObject) -> None:
     dims = data.draw(st.lists(st.integers(1, 3), min_size=len(lists), max_size=len(lists)))
     arrays = [np.array(ids, np.int64) for ids in lists]
     order = d.fused_reorder_by_indices(arrays, n, dims)

@@ -1,4 +1,4 @@
-"""Layout configurations: what follows from them, what they look like to the kernel, and what is refused."""
+"""Layout configurations: derived fields, the form for the kernel, and refused configurations."""
 
 from __future__ import annotations
 

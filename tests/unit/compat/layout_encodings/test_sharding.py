@@ -201,16 +201,16 @@ def test_features_of_several_dims_share_a_table_in_the_later_versions() -> None:
 def test_embeddings_and_gradients_that_do_not_fit_are_refused() -> None:
     fids = sharding_sparse_fids(BATCH, CONFIGS, 1)
     embeddings = embeddings_of(fids)
-    with pytest.raises(DimensionMismatch, match=r"the embeddings have \[0, 10\] floats; the ids need \[0, 15\]"):
+    with pytest.raises(DimensionMismatch, match=r"\[0, 10\] floats.*\[0, 15\]"):
         embedding_to_layout([embeddings[0], embeddings[1][:2]], fids, CONFIGS)
-    with pytest.raises(DimensionMismatch, match="there are 2 gradients; layout 'listed' has none left"):
+    with pytest.raises(DimensionMismatch, match=r"2 gradients.*'listed'"):
         embedding_to_layout_grad([None, None], embeddings, fids, CONFIGS)
-    with pytest.raises(DimensionMismatch, match="there are 7 gradients, 1 more than"):
+    with pytest.raises(DimensionMismatch, match="7 gradients"):
         embedding_to_layout_grad([None] * 7, embeddings, fids, CONFIGS)
 
 
 def test_only_requests_of_version_5_can_be_joined() -> None:
-    with pytest.raises(ConfigError, match="cannot be joined; use version 5"):
+    with pytest.raises(ConfigError, match="version 5"):
         concat_requests([sharding_sparse_fids(BATCH, CONFIGS, 1, version=3)])
     with pytest.raises(ConfigError, match="there are no requests"):
         concat_requests([])

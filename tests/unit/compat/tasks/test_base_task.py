@@ -36,7 +36,7 @@ def test_params_of_two_tasks_share_nothing() -> None:
     assert NativeTask.params().metrics.extra_fields_keys == []
 
 
-def test_a_task_says_that_its_functions_are_to_be_written() -> None:
+def test_a_task_without_its_functions_raises() -> None:
     task = BaseTask.params().instantiate()
     for call in (lambda: task.create_input_fn("train"), task.create_model_fn):
         with pytest.raises(NotImplementedError, match="Abstract method"):

@@ -35,12 +35,12 @@ def test_both_dates_are_included(folder: str, start: str | None, end: str | None
         (["in/20200501/part"], "20200502", "20200501", "start_date 20200502 is after end_date 20200501"),
     ],
 )
-def test_what_is_no_date_is_named(files: list[str], start: str | None, end: str | None, message: str) -> None:
+def test_an_invalid_date_is_named(files: list[str], start: str | None, end: str | None, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         files_between(files, "in", start, end)
 
 
-def test_a_host_has_finished_the_files_that_fit_into_what_it_read() -> None:
+def test_a_host_has_finished_the_files_that_fit_into_its_rows() -> None:
     # Each host read 4 · 5 · 8 = 160 examples; host 0 has files of 100, 60, 10 and host 1 of 100, 70, 10.
     assert finished_files([100, 100, 60, 70, 10, 10], 2, steps=5, batch_per_replica=4) == [2, 1]
 

@@ -11,7 +11,7 @@ from monolith.core.errors import ConfigError
 
 
 @given(st.integers(1, 500), st.integers(1, 9))
-def test_every_id_has_a_pair_of_its_own_within_the_two_vocabularies(size: int, rate: int) -> None:
+def test_every_id_has_a_unique_pair_within_the_two_vocabularies(size: int, rate: int) -> None:
     split = QuotientRemainder(size, rate)
     remainders, quotients = split.split(np.arange(size))
     assert len(set(zip(remainders.tolist(), quotients.tolist(), strict=True))) == size

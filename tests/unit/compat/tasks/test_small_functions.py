@@ -14,7 +14,7 @@ def test_a_slot_without_a_bias_is_one_row() -> None:
 
 
 def test_a_bias_comes_first_and_has_width_one() -> None:
-    with pytest.raises(ConfigError, match=r"widths \[2, 1\]; a bias is the first"):
+    with pytest.raises(ConfigError, match=r"widths \[2, 1\]"):
         merge_widths([2, 1], has_bias=True)
 
 
@@ -25,7 +25,7 @@ def test_merged_rows_come_apart_with_their_gradients() -> None:
     (right * 2).sum().backward()
     assert rows.grad is not None
     assert rows.grad[0].tolist() == [0, 0, 2, 2, 2]
-    with pytest.raises(ConfigError, match=r"rows have width 5, the slices \[2, 2\] need 4"):
+    with pytest.raises(ConfigError, match=r"width 5.*\[2, 2\]"):
         split_merged(rows, [2, 2])
 
 

@@ -48,7 +48,7 @@ def test_an_error_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_does_not_fit_a_line_is_told(tmp_path: Path) -> None:
+def test_a_value_that_does_not_fit_a_line_is_refused(tmp_path: Path) -> None:
     rows = batch([5])
     texts = Texts(np.frombuffer(b"a\tb", np.uint8), np.array([0, 3]))
     rows = Batch(**{name: getattr(rows, name) for name in rows.__slots__} | {"extras": {"city": texts}})
@@ -63,6 +63,6 @@ def test_what_does_not_fit_a_line_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("delimiter", ["", "\n", "1", ",", "-"])
-def test_a_delimiter_must_be_told_from_numbers(tmp_path: Path, delimiter: str) -> None:
+def test_a_delimiter_must_differ_from_numbers(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(ConfigError, match="delimiter must be"):
         PredictionText(tmp_path, delimiter=delimiter)

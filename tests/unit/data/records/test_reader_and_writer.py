@@ -13,7 +13,7 @@ from monolith.core import storage
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt
 from monolith.data.records.codecs import CODECS, Codec
 from monolith.data.records.framing import Framing
-from monolith.data.records.reader import LOT_BYTES, LOT_RECORDS, RecordReader, read_records
+from monolith.data.records.reader import CHUNK_BYTES, CHUNK_RECORDS, RecordReader, read_records
 from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
 from monolith.data.records.writer import RecordWriter
 
@@ -52,16 +52,16 @@ def test_reading_can_begin_after_any_record(codec: Codec, tmp_path: Path) -> Non
 
 
 def test_lots_end_at_4096_records_or_1_mib(tmp_path: Path) -> None:
-    write(tmp_path / "many", [b"x"] * (LOT_RECORDS + 10))
+    write(tmp_path / "many", [b"x"] * (CHUNK_RECORDS + 10))
     with RecordReader(tmp_path / "many") as reader:
         lots = [reader.read(), reader.read(), reader.read()]
-    assert [lot and len(lot) for lot in lots] == [LOT_RECORDS, 10, None]
-    write(tmp_path / "large", [bytes(LOT_BYTES // 2), bytes(LOT_BYTES // 2), b"x", bytes(3 * LOT_BYTES), b"y"])
+    assert [lot and len(lot) for lot in lots] == [CHUNK_RECORDS, 10, None]
+    write(tmp_path / "large", [bytes(CHUNK_BYTES // 2), bytes(CHUNK_BYTES // 2), b"x", bytes(3 * CHUNK_BYTES), b"y"])
     with RecordReader(tmp_path / "large") as reader:
         sizes = []
         while (lot := reader.read()) is not None:
             sizes.append([len(lot[index]) for index in range(len(lot))])
-    assert sizes == [[LOT_BYTES // 2] * 2, [1], [3 * LOT_BYTES], [1]]
+    assert sizes == [[CHUNK_BYTES // 2] * 2, [1], [3 * CHUNK_BYTES], [1]]
 
 
 def test_errors_name_the_stream_and_the_record(tmp_path: Path) -> None:

@@ -321,12 +321,12 @@ def test_readers_share_the_rows() -> None:
     rows = [values_of(read_all(FrameSource(table, shard=(i, 3), batch_rows=2))["n"]) for i in range(3)]
     assert [row for each in rows for row in each] == [[n] for n in range(10)]
     other = FrameSource(table, shard=(0, 3))
-    with pytest.raises(DataError, match=r"row 9 is not among the rows 0 to 3"):
+    with pytest.raises(DataError, match=r"row 9, expected 0 to 3"):
         other.resume({"row": 9, "rows": 10})
 
 
 def test_another_frame_is_refused_on_resume() -> None:
-    with pytest.raises(DataError, match="has 2 rows, and had 3"):
+    with pytest.raises(DataError, match="has 2 rows, expected 3"):
         FrameSource({"n": [1, 2]}).resume({"row": 1, "rows": 3})
 
 
@@ -416,8 +416,8 @@ def test_a_missing_or_doubled_column_names_those_there_are() -> None:
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"frame": 5}, "a int is no data frame"),
-        ({"frame": {"a": [1], "b": [1, 2]}}, "must be equally long, got a: 1, b: 2"),
+        ({"frame": 5}, "frame is a int"),
+        ({"frame": {"a": [1], "b": [1, 2]}}, "a: 1, b: 2"),
         ({"frame": {"a": [1, "x"]}}, "cannot be read as a table"),
         ({"frame": {"a": np.zeros((1, 1, 1))}}, "one or two axes"),
         ({"columns": {"a": "integer"}}, "type 'integer'; it must be one of fid_v1"),
@@ -425,8 +425,8 @@ def test_a_missing_or_doubled_column_names_those_there_are() -> None:
         ({"columns": ["a", "a"]}, "named twice: 'a'"),
         ({"columns": []}, "columns is empty"),
         ({"columns": "a"}, "got the text 'a'"),
-        ({"batch_rows": 0}, "batch_rows must be between"),
-        ({"shard": (2, 2)}, "shard must be"),
+        ({"batch_rows": 0}, "batch_rows is 0"),
+        ({"shard": (2, 2)}, "shard is"),
         ({"line_fields": [("x", 9, "map", False, 0.0)]}, "kind 'map'"),
     ],
 )

@@ -256,7 +256,7 @@ def test_other_files_are_refused_on_resume(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="same files in the same order"):
         opened([a]).resume({**place, "file_index": 4})
     pq.write_table(table(8), a)
-    with pytest.raises(DataError, match=r"a\.parquet has 8 rows, and had 9"):
+    with pytest.raises(DataError, match=r"a\.parquet has 8 rows, expected 9"):
         opened([a, b]).resume(place)
     a.unlink()
     with pytest.raises(DataError, match="cannot be opened"):
@@ -267,7 +267,7 @@ def test_other_files_are_refused_on_resume(tmp_path: Path) -> None:
     ("arguments", "text"),
     [
         ({"paths": []}, "paths is empty"),
-        ({"paths": "a.parquet"}, "must be a list of files"),
+        ({"paths": "a.parquet"}, "expected a list of files"),
         ({"batch_rows": 0}, "batch_rows"),
         ({"shard": (0, 0)}, "shard"),
     ],

@@ -91,7 +91,7 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
 
 
 def test_what_makes_no_sense_is_refused(paths: list[str]) -> None:
-    with pytest.raises(ConfigError, match="give the name of this worker"):
+    with pytest.raises(ConfigError, match="worker is not set"):
         SharedParquetSource(MemoryWorkList(paths), "", by_seven)
     source = SharedParquetSource(MemoryWorkList(paths), "a", by_seven)
     with pytest.raises(DataError, match="is not the position of shared Parquet files"):

@@ -91,11 +91,11 @@ def test_closing_ends_a_read_that_waits_in_another_thread() -> None:
         assert source.read() is None
 
 
-def test_the_place_to_go_on_at_must_be_there() -> None:
+def test_a_position_past_the_end_is_refused() -> None:
     framed = Framing().frame(INSTANCE)
     source = StdinSource(io.BytesIO(framed), record="instance")
     source.resume({"offset": len(framed) + 5, "records": 2})
-    with pytest.raises(DataError, match="stdin ends 5 bytes before the place to go on at"):
+    with pytest.raises(DataError, match="stdin ends 5 bytes before the position"):
         source.read()
     other = StdinSource(io.BytesIO(framed), record="instance")
     with pytest.raises(DataError, match="not the position of a stream"):

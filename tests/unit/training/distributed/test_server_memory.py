@@ -61,7 +61,7 @@ def test_a_job_goes_on_while_there_is_room() -> None:
 def test_a_server_that_is_nearly_full_ends_the_job_with_a_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
     run, _ = watch("stop")
     assert run.stop_reason is not None
-    assert "server 0: the tables take" in run.stop_reason
+    assert "server 0: tables use" in run.stop_reason
     assert "give them more memory, or more of them" in caplog.text
 
 

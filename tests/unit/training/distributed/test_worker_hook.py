@@ -28,6 +28,7 @@ class FakeRun:
         self.step = step
         self.stop_reason: str | None = None
         self.is_paused = False
+        self.clamped_event_times = 0
 
     def pause(self) -> bool:
         was, self.is_paused = self.is_paused, True

@@ -1,4 +1,4 @@
-// assembler.h: rows -> one batch of arrays: ragged ids, dense values, labels with their mask, and what LineId says.
+// assembler.h: rows -> one batch of arrays: ragged ids, dense values, labels with their mask, and fields of LineId.
 #pragma once
 
 #include <cstdint>
@@ -92,7 +92,7 @@ class Assembler {
  public:
   explicit Assembler(AssemblerConfig config);
 
-  // Throws SchemaMismatch that names the feature, the row and what it holds.
+  // Throws SchemaMismatch that names the feature, the row and its content.
   [[nodiscard]] std::shared_ptr<BatchData> assemble(const Rows& rows);
   [[nodiscard]] const AssemblerConfig& config() const noexcept { return config_; }
 

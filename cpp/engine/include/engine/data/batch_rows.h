@@ -1,4 +1,4 @@
-// batch_rows.h: how many rows a serialized ExampleBatch says it has; only its outermost fields are walked over.
+// batch_rows.h: the number of rows that a serialized ExampleBatch claims; only its outermost fields are read.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace engine::data {
 
-// Nothing where the bytes are no message. A size below 0 counts as 0: who reads the rows refuses it.
+// Nothing where the bytes are not a message. A size below 0 counts as 0: the parser refuses it.
 std::optional<std::uint32_t> batch_rows(std::span<const std::byte> record);
 
 }  // namespace engine::data

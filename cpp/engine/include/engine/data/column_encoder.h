@@ -13,7 +13,7 @@
 
 namespace engine::data {
 
-// What the values of a column become: the arm of Feature with that field number.
+// The arm of Feature, by its field number, that the values of a column become.
 enum class ColumnKind : std::uint8_t { kFidV1 = 1, kFidV2 = 2, kFloat = 3, kDouble = 4, kInt64 = 5, kBytes = 6 };
 
 // How the values lie in memory. kBool is one bit each, lowest first; a text is a range of characters between two
@@ -50,7 +50,7 @@ struct ColumnLayout {
   std::uint64_t first_value = 0;  // of the values
   std::uint64_t value_count = 0;
   Bytes values;            // of texts: the characters
-  Bytes text_offsets;      // value_count + 1 of them, 4 or 8 bytes each as the type says
+  Bytes text_offsets;      // value_count + 1 of them, 4 or 8 bytes each, by the type
   Bytes value_valid;       // a bitmap; empty = no value is null
   Bytes list_offsets;      // rows + 1 of them; empty = one value per row
   bool wide_list = false;  // list offsets have 8 bytes, not 4

@@ -19,7 +19,7 @@ inline constexpr std::uint64_t kMaxSortIdBytes = std::uint64_t{1} << 20;
 // A size that no record may have.
 inline constexpr std::uint64_t kReservedSize = 0xfefefefe;
 
-// What stands before each payload. With flags, in this order, every word 8 bytes little-endian:
+// Header before each payload. With flags, in this order, every word 8 bytes little-endian:
 //   lagrangex_header (then the other three mean nothing):  [lgx]                            [size] payload
 //   otherwise:                             [prefix] [sort id length, sort id] [skipped word] [size] payload
 struct Framing {
@@ -42,7 +42,7 @@ struct Framing {
   [[nodiscard]] static Framing of(std::uint32_t bits);
 };
 
-// What one frame says besides its payload.
+// Fields of one frame besides its payload.
 struct FrameHeader {
   std::size_t bytes = 0;           // before the payload
   std::uint64_t payload_size = 0;  //
@@ -52,14 +52,14 @@ struct FrameHeader {
   std::uint64_t skipped_word = 0;
   Bytes sort_id;
 
-  // The data source of a lagrangex header; its low byte says which message, which nobody reads.
+  // The data source of a lagrangex header; its low byte names the message and is ignored.
   [[nodiscard]] std::uint32_t source_key() const noexcept {
     return static_cast<std::uint32_t>(lagrangex_word) & 0xffffff00U;
   }
 };
 
-// What a stream that begins with `bytes` needs before its first header can be read, and the header once it can.
-// `damage` says why there can be none. For kBare there is no header.
+// Bytes that a stream beginning with `bytes` needs before its first header can be read, and the header once it can.
+// `damage` tells why the header is invalid. kBare has no header.
 struct HeaderScan {
   std::optional<FrameHeader> header;
   std::uint64_t needed_bytes = 0;  // at least, from the start of the frame
@@ -67,15 +67,15 @@ struct HeaderScan {
 };
 [[nodiscard]] HeaderScan scan_header(const Framing& framing, Bytes bytes);
 
-// Appends one frame. Throws ConfigError when the framing has no place for what is given. Exclusive on `out`.
+// Appends one frame. Throws ConfigError when the framing has no place for a given field. Exclusive on `out`.
 void append_frame(std::vector<std::byte>& out, const Framing& framing, Bytes payload, Bytes sort_id = {},
                   std::uint32_t source_key = 0);
 
 // The records of one stream, from pieces as they come. Each piece is copied once, into a pooled buffer that the records
-// given out share; only what is not yet taken moves on to the next buffer. Exclusive.
+// given out share; only untaken bytes move on to the next buffer. Exclusive.
 class FrameReader {
  public:
-  // `source` is what to call the stream in errors; `offset` and `record` say where in it the first piece begins.
+  // `source` names the stream in errors; `offset` and `record` are where in it the first piece begins.
   FrameReader(const Framing& framing, std::string source, std::uint64_t offset = 0, std::uint64_t record = 0);
 
   // Adds the next piece of the stream.
@@ -84,7 +84,7 @@ class FrameReader {
   // full lot and more may come; with `allow_short`, only when there is no complete record. So the lots of a stream are
   // the same however it is cut into pieces. Throws RecordCorrupt, after all good records before the bad one were given.
   [[nodiscard]] std::optional<Records> take(std::size_t most_records, std::size_t most_bytes, bool allow_short);
-  // Says that no piece follows. Throws RecordCorrupt when what is left is an unfinished record.
+  // Ends the stream. Throws RecordCorrupt when the rest is an unfinished record.
   void finish();
 
   // Where the stream stands after the records taken, and how many there were from its start.
@@ -104,7 +104,7 @@ class FrameReader {
 
   // Bytes not taken yet.
   [[nodiscard]] Bytes rest() const noexcept;
-  // Finds one more record behind those found. False when it is not all here; `needed_bytes_` then says how much is.
+  // Finds one more record behind those found. False when it is incomplete; `needed_bytes_` is then its size.
   [[nodiscard]] bool find();
   [[nodiscard]] bool find_flagged(Bytes bytes);
   [[nodiscard]] bool find_tfrecord(Bytes bytes);

@@ -32,19 +32,19 @@ using RecordFit = std::array<MessageFit, kMessages>;
 // Compares one payload with every message. Never throws, whatever the bytes; time is linear in them. Concurrent.
 [[nodiscard]] RecordFit fit_messages(Bytes payload);
 
-// What comes of reading the start of a stream with one framing.
+// Result of reading the start of a stream with one framing.
 struct FramingProbe {
   std::uint64_t records = 0;    // complete ones seen
   std::uint64_t empty = 0;      // of them, without payload
   std::uint64_t bytes = 0;      // that they take, frames included
   bool has_zero_words = true;   // every word before the size was 0 (and every sort id empty)
   bool has_high_words = false;  // a lagrangex word had bits that no writer sets
-  bool is_cut = false;          // the bytes end inside a record, which is no damage when more follow
+  bool is_cut = false;          // the bytes end inside a record: not damage when more follow
   std::string damage;           // why it cannot be this framing, or empty
   RecordFit fit;
 };
 
-// Reads at most `most_records` records of `bytes`. `is_whole` says that the stream ends with them. Concurrent.
+// Reads at most `most_records` records of `bytes`. `is_whole`: the stream ends with them. Concurrent.
 [[nodiscard]] FramingProbe probe_framing(const Framing& framing, Bytes bytes, std::size_t most_records, bool is_whole);
 
 }  // namespace engine::data

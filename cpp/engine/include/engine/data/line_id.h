@@ -1,4 +1,4 @@
-// line_id.h: reads and edits serialized LineIds in place of parsing them into objects. Fields that nobody declared
+// line_id.h: reads and edits serialized LineIds in place of parsing them into objects. Undeclared fields
 // stay.
 #pragma once
 

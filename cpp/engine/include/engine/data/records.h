@@ -46,7 +46,7 @@ struct Records {
     std::uint64_t stream_offset;  // where the payload begins in the stream, for errors and for resuming
   };
 
-  std::string source;  // what to call the stream in errors
+  std::string source;  // name of the stream in errors
   std::shared_ptr<const Buffer> buffer;
   std::vector<Entry> entries;
 

@@ -15,7 +15,7 @@
 
 namespace engine::data {
 
-// The lowest float: what the original writes for "there is no label".
+// The lowest float: the original writes it for a missing label.
 inline constexpr float kInvalidLabel = -3.40282346638528859812e+38F;
 
 // How a cell's values are spelled.
@@ -45,18 +45,18 @@ struct Cell {
   [[nodiscard]] Bytes bytes() const noexcept { return {data, size}; }
 };
 
-// What a row has beside its features.
+// Fields of a row beside its features.
 struct RowInfo {
-  Bytes line;                     // the serialized LineId, unknown fields included; empty when there is none
+  Bytes line;                     // the serialized LineId, unknown fields included; empty when absent
   Bytes flat_fids;                // Instance.fid: packed v1 ids of all slots
   const float* labels = nullptr;  // kInvalidLabel and NaN mean missing
   std::uint32_t label_count = 0;
   float weight = 1.0F;           // 1 when the record has none
-  std::uint32_t source_key = 0;  // which data source the row is from; 0 = not said
+  std::uint32_t source_key = 0;  // data source of the row; 0 = unknown
   std::uint64_t key = 0;         // the row's own random seed: equal in every run that reads the same data
 };
 
-// Memory for what transforms write: labels, edited LineIds, combined ids. Grows by pieces, never moves. Exclusive.
+// Memory for the output of transforms: labels, edited LineIds, combined ids. Grows by pieces, never moves. Exclusive.
 class Arena {
  public:
   [[nodiscard]] std::byte* take(std::size_t size, std::size_t alignment = 8);
@@ -108,7 +108,7 @@ class Block {
   [[nodiscard]] RowInfo& info(std::uint32_t row) noexcept { return infos_[row]; }
   [[nodiscard]] const RowInfo& info(std::uint32_t row) const noexcept { return infos_[row]; }
   [[nodiscard]] Arena& arena() noexcept { return arena_; }
-  // Keeps what the rows point into alive as long as the block.
+  // Keeps the memory that the rows point into alive as long as the block.
   void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
  private:
@@ -120,7 +120,7 @@ class Block {
   Arena arena_;
 };
 
-// A sequence of rows out of any number of blocks: what stages of a pipeline hand on. No row is in it twice. Exclusive.
+// A sequence of rows out of any number of blocks, handed from stage to stage. No row is in it twice. Exclusive.
 struct Rows {
   struct Ref {
     std::uint32_t block;

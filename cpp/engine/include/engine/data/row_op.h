@@ -1,4 +1,4 @@
-// row_op.h: what a transform is. Rules look at one row at a time; operations turn rows into rows.
+// row_op.h: the two forms of a transform. Rules look at one row at a time; operations turn rows into rows.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ class RowRule {
 //
 // Most operations remember nothing between runs. Those that do (an item pool) give their state as bytes. A reader that
 // runs ahead of training needs the state of an earlier moment: it takes a mark after each lot, asks for the state at
-// the mark of the oldest row still in flight, and releases marks that it no longer needs. A mark is cheap; what changes
+// the mark of the oldest row still in flight, and releases marks that it no longer needs. A mark is cheap; the changes
 // after the oldest live mark is kept in an undo log.
 class RowOp {
  public:
@@ -47,7 +47,7 @@ class RowOp {
   [[nodiscard]] virtual std::uint64_t mark() { return 0; }
   // Throws ConfigError when the mark was released.
   [[nodiscard]] virtual std::vector<std::byte> state_at(std::uint64_t) const { return {}; }
-  // Concurrent: a mark may be let go by any thread, also while the operation runs.
+  // Concurrent: any thread may release a mark, also while the operation runs.
   virtual void release(std::uint64_t) {}
   // The item pools inside, to be saved with checkpoints. They live as long as the operation.
   [[nodiscard]] virtual std::vector<ItemPool*> pools() { return {}; }
@@ -64,9 +64,9 @@ using RulePtr = std::shared_ptr<RowRule>;
 [[nodiscard]] std::unique_ptr<RowOp> make_rule_op(std::vector<RulePtr> rules);
 // One operation after the other. Its state is that of all of them.
 [[nodiscard]] std::unique_ptr<RowOp> make_sequence_op(std::vector<std::shared_ptr<RowOp>> ops);
-// The rule that keeps what every rule keeps: the inside of a logical expression.
+// The rule that keeps rows that every rule keeps: the inside of a logical expression.
 [[nodiscard]] RulePtr make_all_rule(std::vector<RulePtr> rules);
-// The rule that keeps what any rule keeps. All are asked, so what they edit is edited whoever keeps the row.
+// The rule that keeps rows that any rule keeps. It asks all rules, so all edits happen whichever rule keeps the row.
 [[nodiscard]] RulePtr make_any_rule(std::vector<RulePtr> rules);
 
 // A well-mixed number of (seed, key): the source of every random choice here. Concurrent.

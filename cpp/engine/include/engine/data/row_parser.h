@@ -1,5 +1,5 @@
 // row_parser.h: records -> rows, for every record format. Reads the protobuf wire format directly and copies nothing
-// that lies as it should; fields nobody asked for are stepped over.
+// that lies as it should; unwanted fields are skipped.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +42,7 @@ class RowParser {
   // Throws RecordCorrupt, with the record's place and the byte in it, or SchemaMismatch.
   [[nodiscard]] Rows parse(std::shared_ptr<const Records> records);
 
-  // Rows seen so far: the number of the next one. Settable, to go on where another parser stopped.
+  // Rows seen so far: the number of the next one. Settable, to continue where another parser stopped.
   std::uint64_t next_row = 0;
   std::uint64_t corrupt_records = 0;
 

@@ -40,7 +40,7 @@ struct FeatureIds {
 
 class Layouts {
  public:
-  // Throws ConfigError for what can never work: a part outside its row or output, a feature without a table.
+  // Throws ConfigError for settings that can never work: a part outside its row or output, a feature without a table.
   Layouts(std::vector<std::size_t> table_dims, std::vector<Feature> features, const std::vector<Part>& parts,
           std::vector<std::size_t> output_widths);
 

@@ -14,7 +14,7 @@ namespace engine::layout {
 
 struct Wiring;
 
-// A row-major matrix that someone else owns; no data = not there.
+// A row-major matrix of another owner; no data = absent.
 template <class T>
 struct MatrixView {
   T* data = nullptr;

@@ -11,7 +11,7 @@ namespace engine::data {
 
 inline bool is_missing(float label) noexcept { return label == kInvalidLabel || std::isnan(label); }
 
-// New labels for the row, with the old ones copied in front and kInvalidLabel in what is added. The old array may be
+// New labels for the row, with the old ones copied in front and kInvalidLabel in the new places. The old array may be
 // shared with other rows, so it is never written to.
 inline float* own_labels(RowView row, std::uint32_t count) {
   RowInfo& info = row.info();

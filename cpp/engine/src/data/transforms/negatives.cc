@@ -45,7 +45,7 @@ std::size_t place_in(std::uint64_t random, std::size_t size) noexcept {
   return std::min(static_cast<std::size_t>(unit(random) * static_cast<double>(size)), size - 1);
 }
 
-// What the two operations share: telling positives, and writing the item side of a negative row.
+// Shared by the two operations: telling positives, and writing the item side of a negative row.
 class Negatives {
  public:
   explicit Negatives(const NegativeRows& config)

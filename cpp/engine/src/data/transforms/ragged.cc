@@ -95,7 +95,7 @@ RaggedArray join_rows(std::span<const RaggedView> parts) {
 UniqueIds unique_ids(std::span<const std::int64_t> values) {
   UniqueIds unique;
   unique.index.reserve(values.size());
-  // Open addressing, at most half full; a place holds the number of an id and one, 0 says that it is free.
+  // Open addressing, at most half full; a place holds the number of an id plus one; 0 means free.
   const std::size_t places = std::bit_ceil(std::max<std::size_t>(16, values.size() * 2));
   const int shift = 64 - std::countr_zero(places);
   std::vector<std::uint32_t> table(places, 0);

@@ -371,7 +371,7 @@ Operands read_filter_values(Bytes message) {
     while (!reader.done()) {
       const wire::Tag tag = reader.tag();
       if (tag.field < 1 || tag.field > 3 || tag.wire != wire::kBlock) {
-        throw wire::Malformed{"field " + std::to_string(tag.field) + " is none of FilterValues", reader.at()};
+        throw wire::Malformed{"field " + std::to_string(tag.field) + " does not belong to FilterValues", reader.at()};
       }
       if (tag.field != arm) operands = {};  // a oneof: the last arm counts
       arm = tag.field;

@@ -1,4 +1,4 @@
-// Rules on rows that no parser made: what records cannot spell, and what must not change.
+// Rules on rows that no parser made: values that records cannot spell, and values that must not change.
 #include <gtest/gtest.h>
 
 #include "data/transforms/int_map.h"

@@ -1,14 +1,16 @@
-"""The client library: loads confluent_kafka when a source or writer connects, and checks the settings of consumers."""
+"""The client library: loads confluent_kafka when a source or writer connects, and reads and checks its settings."""
 
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["assigns_incrementally", "consumer_settings", "load_client"]
+__all__ = ["assigns_incrementally", "consumer_settings", "load_client", "read_settings"]
 
 _RESERVED = (
     "bootstrap.servers",
@@ -34,6 +36,31 @@ def load_client() -> Any:
         raise ConfigError(
             f"Kafka needs confluent-kafka ({exc}); install it with: pip install 'monolith[kafka]'"
         ) from exc
+
+
+def read_settings(path: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the librdkafka settings of a file, one ``name=value`` per line; ``#`` starts a comment line.
+
+    Errors name the line and never its value, which may be a password.
+
+    Raises:
+        ConfigError: The file cannot be read, or a line is invalid.
+    """
+    try:
+        lines = Path(path).read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"settings of Kafka cannot be read from {os.fspath(path)!r}: {error}") from error
+    settings: dict[str, str] = {}
+    for number, line in enumerate(lines, 1):
+        name, equals, value = (each.strip() for each in line.partition("="))
+        if (not name and not equals) or name.startswith("#"):
+            continue
+        if not name or not equals:
+            raise ConfigError(f"{os.fspath(path)!r} line {number} has no name=value; write one setting per line")
+        if name in settings:
+            raise ConfigError(f"{os.fspath(path)!r} line {number} sets {name!r} again; remove one of the two lines")
+        settings[name] = value
+    return settings
 
 
 def consumer_settings(servers: str, group: str, config: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,12 +34,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, TypeVar
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, DataError, MonolithError, RecordCorrupt
 from monolith.core.retry import RetryPolicy, retry
 from monolith.data.records.framing import Framing
-from monolith.data.sources.base import Position, RecordKind
+from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.kafka.client import assigns_incrementally, consumer_settings, load_client
 from monolith.data.sources.kafka.outage import Outage
 from monolith.data.sources.kafka.start_offsets import Partition, Start, StartOffsets, check_start
@@ -73,7 +75,7 @@ class _Chunk:
     """The offset after the last message."""
 
 
-class KafkaSource:
+class KafkaSource(Source):
     """Reads the records of some topics, as one member of a consumer group.
 
     A chunk holds records of one partition, named ``kafka TOPIC[PARTITION]``, each with the offset of its message. The
@@ -172,15 +174,16 @@ class KafkaSource:
         self._is_disconnected = False
 
     @property
+    @override
     def record(self) -> RecordKind:
-        """The message type of the records."""
         return self._record
 
     @property
+    @override
     def is_ordered(self) -> bool:
-        """False: a position is not always followed by the same records, because partitions arrive in any order."""
         return False
 
+    @override
     def read(self) -> _native.Records | None:
         """Return the next records of one partition; wait for them. None when idle too long, or closed.
 
@@ -204,6 +207,7 @@ class KafkaSource:
                 if self._closing.is_set():
                     self._disconnect()
 
+    @override
     def position(self) -> Position:
         """Return the next offset of each partition that this consumer holds, and the last chunk's messages."""
         if self._replayed is not None:
@@ -213,6 +217,7 @@ class KafkaSource:
             offsets.setdefault(topic, {})[str(number)] = offset
         return {"offsets": offsets, "lot": self._last_chunk}
 
+    @override
     def resume(self, position: Position, then: Sequence[Position] = ()) -> None:
         """Start at these offsets, for the partitions that the group assigns to this consumer.
 
@@ -229,6 +234,7 @@ class KafkaSource:
         self._replay = deque(then)
         self._replayed = position
 
+    @override
     def committed(self, position: Position) -> None:
         """Commit the offsets of the partitions that this consumer still holds. Log and count a failure.
 
@@ -256,6 +262,7 @@ class KafkaSource:
                 lags[partition] = max(0, high - offset)
         return lags
 
+    @override
     def close(self) -> None:
         """Leave the group and disconnect; a ``read`` that waits in another thread returns None."""
         with self._lock:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 from monolith.core.errors import ConfigError, DataError
 
-__all__ = ["Partition", "Start", "StartOffsets", "check_start"]
+__all__ = ["Partition", "Start", "StartOffsets", "check_start", "parse_start"]
 
 Partition: TypeAlias = tuple[str, int]
 """Topic and number."""
@@ -33,6 +33,18 @@ def check_start(start: object) -> Start:
     if isinstance(start, int | float) and not isinstance(start, bool) and 0 <= start < 1e11:
         return start
     raise ConfigError(f"start is {start!r}, expected 'earliest', 'latest', 'committed' or a unix time in seconds")
+
+
+def parse_start(text: str) -> Start:
+    """Return the start that a setting names: one of the words, or a unix time in seconds.
+
+    Raises:
+        ConfigError: ``text`` is neither.
+    """
+    try:
+        return check_start(float(text))
+    except ValueError:
+        return check_start(text)
 
 
 class StartOffsets:

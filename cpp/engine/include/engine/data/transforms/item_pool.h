@@ -63,7 +63,7 @@ class ItemPool {
   // A TFRecord stream of ChannelCache messages: channels ascending, items oldest first. Of `shards` parts, the one with
   // the channels whose id modulo `shards` is `shard`.
   [[nodiscard]] std::vector<std::byte> state(std::uint32_t shard = 0, std::uint32_t shards = 1) const;
-  // Replaces everything by what the streams hold. Throws RecordCorrupt, and then nothing has changed.
+  // Replaces everything by the content of the streams. Throws RecordCorrupt, and then nothing has changed.
   void restore(const std::vector<Bytes>& streams, const std::string& source);
 
   [[nodiscard]] std::uint64_t mark();

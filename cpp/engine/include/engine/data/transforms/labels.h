@@ -33,7 +33,7 @@ struct MultiLabel {
   std::vector<std::string> text_heads;
   std::vector<std::uint32_t> places;  // of the heads, in their order
   std::uint32_t task_count = 0;
-  bool use_origin_label = false;  // the value is label[0], not what the actions say
+  bool use_origin_label = false;  // the value is label[0], not derived from the actions
   std::vector<std::int64_t> positive_actions;
   std::vector<std::int64_t> negative_actions;  // empty: whatever is not positive is negative
   std::vector<std::int64_t> action_priority;   // best first; empty: positive actions win

@@ -11,7 +11,7 @@
 
 namespace engine::data {
 
-// Which rows are positive, what an item is, and how a negative row is labelled.
+// The positive rows, the features of an item, and the label of a negative row.
 struct NegativeRows {
   std::vector<FeatureRef> item_features;
   std::optional<FeatureRef> index_feature;     // its first id names the item; nothing: LineId.item_id
@@ -21,7 +21,7 @@ struct NegativeRows {
   float positive_label = 1.0F;
   float negative_label = -1.0F;
   std::optional<std::int64_t> negative_action;  // replaces the actions of negative rows
-  bool exclude_own_item = true;                 // the positive's own item is no negative
+  bool exclude_own_item = true;                 // the positive's own item is not a negative
 };
 
 struct NegativeGenConfig {

@@ -1,4 +1,4 @@
-// released_marks.h: marks that were let go, on their way from whichever thread did it to the owner of the state.
+// released_marks.h: released marks, on their way from the releasing thread to the owner of the state.
 #pragma once
 
 #include <atomic>

@@ -9,11 +9,11 @@
 
 namespace engine::data {
 
-// What happens to rows with a strategy. Rules without a rate keep the row.
+// Treatment of rows with a strategy. Rules without a rate keep the row.
 struct Strategy {
   std::int64_t strategy = 0;
   double rate = 1.0;           // probability to stay
-  std::optional<float> label;  // what label[0] becomes
+  std::optional<float> label;  // the new label[0]
 };
 
 // The first of `strategies` that the row has decides. Rows with other strategies only are dropped; `keep_empty` decides
@@ -31,7 +31,7 @@ struct NegativeSampling {
 };
 
 // Drops rows with label < threshold by lot; rows that lack the label stay. The rate is that of the row's best action,
-// `drop_rate` when it has none of its own.
+// `drop_rate` when it has no rate.
 [[nodiscard]] RulePtr make_negative_sample(const NegativeSampling& config, std::uint64_t seed);
 
 struct Reweighting {

@@ -14,7 +14,7 @@
 
 namespace engine::data {
 
-// What a value is compared with. The list that fits the kind of the value is filled.
+// Values to compare with. The list that fits the kind of the value is filled.
 struct Operands {
   std::vector<std::int64_t> ints;  // of unsigned kinds: the bits
   std::vector<double> reals;

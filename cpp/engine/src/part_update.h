@@ -1,4 +1,4 @@
-// shard_update.h: one write call's work on one part of a table, from resolving its ids to stamping their times.
+// part_update.h: one write call's work on one part of a table, from resolving its ids to stamping their times.
 #pragma once
 
 #include <atomic>
@@ -62,42 +62,46 @@ struct Admission {
 // Ends a part's turn when its work is over, however it ends.
 class TurnEnd {
  public:
-  TurnEnd(Turnstile* order, std::size_t part) : order_(order), part_(static_cast<std::uint32_t>(part)) {}
+  TurnEnd(Turnstile* order, std::size_t part) : order_(order), number_(static_cast<std::uint32_t>(part)) {}
   ~TurnEnd() {
-    if (order_ != nullptr) order_->pass(part_);
+    if (order_ != nullptr) order_->pass(number_);
   }
   TurnEnd(const TurnEnd&) = delete;
   TurnEnd& operator=(const TurnEnd&) = delete;
 
  private:
   Turnstile* order_;
-  std::uint32_t part_;
+  std::uint32_t number_;
 };
 
-class ShardUpdate {
+// Memory that this thread keeps for its next update; and gives it back.
+std::size_t update_scratch_bytes() noexcept;
+void release_update_scratch() noexcept;
+
+class PartUpdate {
  public:
   // Locks the part for writing until destroyed. Unless finished, the rows' times are put back.
-  ShardUpdate(Table& table, std::size_t part);
-  ~ShardUpdate();
-  ShardUpdate(const ShardUpdate&) = delete;
-  ShardUpdate& operator=(const ShardUpdate&) = delete;
+  PartUpdate(Table& table, std::size_t part);
+  ~PartUpdate();
+  PartUpdate(const PartUpdate&) = delete;
+  PartUpdate& operator=(const PartUpdate&) = delete;
 
   // Finds or makes the row of every id. `member(i)` is then the unique id of occurrence i.
   void resolve(const Partition::Group& group, const Admission& admission);
   [[nodiscard]] std::span<UniqueId> uniques() noexcept { return {uniques_, unique_count_}; }
   [[nodiscard]] UniqueId& member(std::size_t occurrence) noexcept { return uniques_[members_[occurrence]]; }
-  [[nodiscard]] std::byte* row(const UniqueId& unique) const noexcept { return shard_.rows.at(unique.row); }
+  [[nodiscard]] std::byte* row(const UniqueId& unique) const noexcept { return part_.rows.at(unique.row); }
 
   // Call before changing a row that may have existed.
   void preserve(const UniqueId& unique) {
-    if (shard_.preimages && !unique.is_new) table_.preserve(shard_, unique.id, unique.row, unique.time);
+    if (part_.has_preimages() && !unique.is_new) table_.preserve(part_, unique.id, unique.row, unique.time);
   }
 
   // One optimizer step per unique id with its summed gradient.
   void step(const Partition::Group& group, const GradientJob& job);
 
   // Stamps every changed row with the time, or with the one its unique id carries; notes the ids as touched and
-  // removes what leaves.
+  // removes the rows that leave.
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
@@ -114,8 +118,8 @@ class ShardUpdate {
   void put_times_back() noexcept;
 
   Table& table_;
-  Shard& shard_;
-  std::size_t part_;
+  Part& part_;
+  std::size_t number_;
   std::unique_lock<SharedMutex> lock_;
   UniqueId* uniques_ = nullptr;
   std::uint32_t* members_ = nullptr;

@@ -1,6 +1,7 @@
-// shard.h: one of a table's parts: an index, its rows, and what is remembered about changes. Guarded by its mutex.
+// part.h: one lock stripe of a table: an index, its rows, and notes about changes. Guarded by its mutex.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -12,11 +13,11 @@
 
 namespace engine {
 
-inline constexpr std::size_t kShardBits = 6;
-inline constexpr std::size_t kShards = std::size_t{1} << kShardBits;
+inline constexpr std::size_t kPartBits = 6;
+inline constexpr std::size_t kParts = std::size_t{1} << kPartBits;
 
 // The part of a table that owns an id. The index uses the low half of the same hash.
-inline std::size_t shard_of(std::uint64_t hash) noexcept { return static_cast<std::size_t>(hash >> (64 - kShardBits)); }
+inline std::size_t part_of(std::uint64_t hash) noexcept { return static_cast<std::size_t>(hash >> (64 - kPartBits)); }
 
 // A bit per row number.
 class RowBits {
@@ -49,7 +50,11 @@ struct TouchedIds {
   std::uint64_t generation = 0;  // of the table's tracking; an older one means: already dropped
 };
 
-// What a running snapshot still needs of rows that training has changed since the cut.
+// A table has at most one cut for a snapshot and one for a delta segment at a time.
+enum class CutUse : std::uint8_t { kSnapshot, kDelta };
+inline constexpr std::size_t kCutUses = 2;
+
+// Rows that training has changed since a cut, as they were at the cut, until the cut is written.
 struct Preimages {
   struct Entry {
     std::int64_t id;
@@ -69,16 +74,18 @@ struct Removal {
   Reason reason;
 };
 
-struct Shard {
-  Shard(std::size_t row_bytes, SlabArena* arena) : rows(row_bytes, arena) {}
+struct Part {
+  Part(std::size_t row_bytes, SlabArena* arena) : rows(row_bytes, arena) {}
 
   mutable SharedMutex mutex;
   Index index;
   RowStore rows;
   TouchedIds touched;
-  std::unique_ptr<Preimages> preimages;  // while a snapshot waits for this shard
-  std::vector<Removal> removals;         // the last few, as a ring
+  std::array<std::unique_ptr<Preimages>, kCutUses> preimages;  // per use, while a cut waits for this part
+  std::vector<Removal> removals;                               // the last few, as a ring
   std::size_t removal_count = 0;
+
+  [[nodiscard]] bool has_preimages() const noexcept { return preimages[0] || preimages[1]; }
 };
 
 }  // namespace engine

@@ -1,9 +1,9 @@
-// shard_update.cc: the passes of a write: resolve all ids, sum all gradients, step all rows, stamp all times.
+// part_update.cc: the passes of a write: resolve all ids, sum all gradients, step all rows, stamp all times.
 //
 // While ids are resolved, the time field of an index entry holds the place of its id in the list of unique ids. A place
 // is believed only if the list points back to the entry, so the field needs no clearing and no second hash table is
 // needed to find duplicates.
-#include "shard_update.h"
+#include "part_update.h"
 
 #include <algorithm>
 #include <array>
@@ -36,8 +36,8 @@ Scratch& thread_scratch() {
 
 std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
 
-// Fetches what the first ids of a group need; the loop over them fetches the rest, kAhead before its use. A step of
-// many small tables gives a part a few dozen ids, so the first ones are not few.
+// Fetches the lines that the first ids of a group need; the loop over them fetches the rest, kAhead before its use. A
+// step of many small tables gives a part a few dozen ids, so the first ones are not few.
 [[gnu::always_inline]] inline void fetch_first_homes(const Index& index, std::span<const std::int64_t> ids) noexcept {
   for (std::size_t i = 0; i < std::min(kAhead, ids.size()); ++i) prefetch(index.home(hash_of(ids[i])));
 }
@@ -55,20 +55,28 @@ bool is_finite(const float* values, Width width) noexcept {
 
 }  // namespace
 
-ShardUpdate::ShardUpdate(Table& table, std::size_t part)
-    : table_(table), shard_(*table.shards_[part]), part_(part), lock_(shard_.mutex) {}
+std::size_t update_scratch_bytes() noexcept {
+  const Scratch& scratch = thread_scratch();
+  return scratch.uniques.bytes() + scratch.members.bytes() + scratch.absent.bytes() + scratch.sums.bytes() +
+         scratch.backward.bytes();
+}
 
-ShardUpdate::~ShardUpdate() { put_times_back(); }
+void release_update_scratch() noexcept { thread_scratch() = Scratch(); }
 
-void ShardUpdate::put_times_back() noexcept {
+PartUpdate::PartUpdate(Table& table, std::size_t part)
+    : table_(table), part_(*table.parts_[part]), number_(part), lock_(part_.mutex) {}
+
+PartUpdate::~PartUpdate() { put_times_back(); }
+
+void PartUpdate::put_times_back() noexcept {
   for (const UniqueId& unique : uniques()) {
-    if (unique.row != kNoRow) shard_.index.time(unique.slot) = unique.time;
+    if (unique.row != kNoRow) part_.index.time(unique.slot) = unique.time;
   }
   unique_count_ = 0;
 }
 
-void ShardUpdate::add_unique(std::size_t occurrence, std::int64_t id, Slot slot, std::uint32_t row, bool is_new,
-                             std::uint32_t target) noexcept {
+void PartUpdate::add_unique(std::size_t occurrence, std::int64_t id, Slot slot, std::uint32_t row, bool is_new,
+                            std::uint32_t target) noexcept {
   uniques_[unique_count_] = {.id = id,
                              .slot = slot,
                              .row = row,
@@ -81,24 +89,26 @@ void ShardUpdate::add_unique(std::size_t occurrence, std::int64_t id, Slot slot,
   members_[occurrence] = static_cast<std::uint32_t>(unique_count_++);
 }
 
-void ShardUpdate::refresh_slots() noexcept {
+void PartUpdate::refresh_slots() noexcept {
   for (UniqueId& unique : uniques()) {
-    if (unique.row != kNoRow) unique.slot = shard_.index.find(unique.id, hash_of(unique.id));
+    if (unique.row != kNoRow) unique.slot = part_.index.find(unique.id, hash_of(unique.id));
   }
 }
 
 // The id gets a row with its initial content. There must be room in the index.
-void ShardUpdate::make_row(UniqueId& unique, std::uint64_t hash) {
-  shard_.rows.reserve(1);
-  const std::uint32_t row = shard_.rows.take();
-  if (shard_.preimages) shard_.preimages->settled.set(row);
-  table_.schema_.init(unique.id, shard_.rows.at(row));
+void PartUpdate::make_row(UniqueId& unique, std::uint64_t hash) {
+  part_.rows.reserve(1);
+  const std::uint32_t row = part_.rows.take();
+  for (const auto& preimages : part_.preimages) {
+    if (preimages) preimages->settled.set(row);
+  }
+  table_.schema_.init(unique.id, part_.rows.at(row));
   unique.row = row;
   unique.is_new = true;
-  unique.slot = shard_.index.insert(unique.id, hash, row, static_cast<std::uint32_t>(&unique - uniques_));
+  unique.slot = part_.index.insert(unique.id, hash, row, static_cast<std::uint32_t>(&unique - uniques_));
 }
 
-void ShardUpdate::resolve(const Partition::Group& group, const Admission& admission) {
+void PartUpdate::resolve(const Partition::Group& group, const Admission& admission) {
   Scratch& scratch = thread_scratch();
   uniques_ = scratch.uniques.get(group.ids.size());
   members_ = scratch.members.get(group.ids.size());
@@ -110,8 +120,8 @@ void ShardUpdate::resolve(const Partition::Group& group, const Admission& admiss
   }
 }
 
-void ShardUpdate::resolve_open(const Partition::Group& group) {
-  Index& index = shard_.index;
+void PartUpdate::resolve_open(const Partition::Group& group) {
+  Index& index = part_.index;
   const std::size_t count = group.ids.size();
   fetch_first_homes(index, group.ids);
   for (std::size_t i = 0; i < count; ++i) {
@@ -137,8 +147,8 @@ void ShardUpdate::resolve_open(const Partition::Group& group) {
   }
 }
 
-void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admission& admission) {
-  Index& index = shard_.index;
+void PartUpdate::resolve_filtered(const Partition::Group& group, const Admission& admission) {
+  Index& index = part_.index;
   const std::size_t count = group.ids.size();
   const std::size_t buckets = std::bit_ceil(count * 2 + 1);
   std::uint32_t* absent = thread_scratch().absent.get(buckets);
@@ -177,7 +187,7 @@ void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admissio
     }
   }
   if (absent_count == 0) return;
-  if (admission.order != nullptr) admission.order->wait_for(static_cast<std::uint32_t>(part_));
+  if (admission.order != nullptr) admission.order->wait_for(static_cast<std::uint32_t>(number_));
   if (index.reserve(absent_count)) refresh_slots();
   std::uint64_t filtered = 0;
   for (UniqueId& unique : uniques()) {
@@ -190,20 +200,20 @@ void ShardUpdate::resolve_filtered(const Partition::Group& group, const Admissio
       ++filtered;
     }
   }
-  if (admission.order != nullptr && admission.ends_turn) admission.order->pass(static_cast<std::uint32_t>(part_));
+  if (admission.order != nullptr && admission.ends_turn) admission.order->pass(static_cast<std::uint32_t>(number_));
   table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
 }
 
-// What one stride of rows hands to the optimizers.
-struct ShardUpdate::Stride {
+// Arguments of the optimizers for one stride of rows.
+struct PartUpdate::Stride {
   std::array<float*, kStride> rows;
   std::array<const float*, kStride> grads;
   std::array<const float*, kStride> latest;
   std::array<std::int64_t, kStride> ids;
 };
 
-// Turns gradients of what lookups showed into gradients of what is stored, where compression makes a difference.
-class ShardUpdate::Backward {
+// Turns gradients of looked-up values into gradients of stored values, where compression makes a difference.
+class PartUpdate::Backward {
  public:
   explicit Backward(const Table& table)
       : schema_(table.schema_),
@@ -230,7 +240,7 @@ class ShardUpdate::Backward {
 };
 
 // Whether a gradient may be applied. One with NaN or Inf leaves its row as it was, and a new row goes again.
-bool ShardUpdate::admits(UniqueId& unique, const float* grad) noexcept {
+bool PartUpdate::admits(UniqueId& unique, const float* grad) noexcept {
   if (table_.config_.nan_policy == NanPolicy::kApply) return true;
   bool is_sound = false;
   with_width(table_.schema_.dim(), [&](auto width) { is_sound = is_finite(grad, width); });
@@ -242,7 +252,7 @@ bool ShardUpdate::admits(UniqueId& unique, const float* grad) noexcept {
 }
 
 // Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
-const float* ShardUpdate::sum_gradients(const Partition::Group& group, const GradientJob& job) {
+const float* PartUpdate::sum_gradients(const Partition::Group& group, const GradientJob& job) {
   if (unique_count_ == group.ids.size()) return nullptr;
   const std::size_t dim = table_.schema_.dim();
   std::uint32_t sums = 0;
@@ -261,7 +271,7 @@ const float* ShardUpdate::sum_gradients(const Partition::Group& group, const Gra
   return sum;
 }
 
-void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
+void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
   const std::size_t dim = schema.dim();
   const float* sums = sum_gradients(group, job);
@@ -303,26 +313,26 @@ void ShardUpdate::step(const Partition::Group& group, const GradientJob& job) {
   }
 }
 
-void ShardUpdate::finish(std::optional<std::uint32_t> time_s) {
+void PartUpdate::finish(std::optional<std::uint32_t> time_s) {
   const bool tracks = table_.is_tracking_.load(std::memory_order_relaxed);
   bool any_leaves = false;
   for (UniqueId& unique : uniques()) {
     if (unique.row == kNoRow) continue;
     any_leaves = any_leaves || unique.leaves;
     if (unique.count != 0) unique.time = time_s.value_or(unique.time);
-    if (tracks && unique.count != 0 && !unique.leaves) table_.touch(shard_, unique.id, unique.row);
+    if (tracks && unique.count != 0 && !unique.leaves) table_.touch(part_, unique.id, unique.row);
   }
   const std::span<UniqueId> done = uniques();
   put_times_back();
   if (!any_leaves) return;
   for (const UniqueId& unique : done) {
     if (!unique.leaves) continue;
-    const Slot slot = shard_.index.find(unique.id, hash_of(unique.id));
+    const Slot slot = part_.index.find(unique.id, hash_of(unique.id));
     if (unique.is_new) {
-      shard_.index.erase(slot);  // as if it had never come
-      shard_.rows.free(unique.row);
+      part_.index.erase(slot);  // as if it had never come
+      part_.rows.free(unique.row);
     } else {
-      table_.remove(shard_, slot, Removal::Reason::kZero, 0);
+      table_.remove(part_, slot, Removal::Reason::kZero, 0);
     }
   }
 }

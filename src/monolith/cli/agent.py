@@ -1,0 +1,25 @@
+"""``monolith agent``: the commands of a fleet. Each command is a module ``cli/agent_<name>.py``."""
+
+from __future__ import annotations
+
+import typer
+
+from monolith.cli import agent_controller
+
+__all__ = ["register"]
+
+_EPILOG = "Example: monolith agent controller bzid_info --zk-servers zk:2181 --bzid shop"
+
+
+def register(app: typer.Typer) -> None:
+    """Add ``agent`` to the program."""
+    group = typer.Typer(
+        no_args_is_help=True, help="Run and control a fleet of model servers through ZooKeeper.", epilog=_EPILOG
+    )
+    group.callback()(_no_options)
+    agent_controller.register(group)
+    app.add_typer(group, name="agent")
+
+
+def _no_options() -> None:
+    pass
