@@ -13,7 +13,7 @@ from freshness.workload import DIM, Sizes, export, fids, fill, make_estimator
 from measure.results import Result
 from monolith.core.clock import SystemClock
 from monolith.embedding import MultiTable
-from monolith.sync import LocalRows, Publisher
+from monolith.sync import LocalRowLog, Publisher
 from monolith.training.hooks.publish import copied_weights
 
 __all__ = ["bytes_cases"]
@@ -33,7 +33,7 @@ def bytes_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         whole = _bytes(export(made, Path(folder) / "exports"))
         root, clock = Path(folder) / "published", SystemClock()
         publisher = Publisher(
-            root, LocalRows(root, tables, clock=clock), lambda: copied_weights(made.model), clock=clock
+            root, LocalRowLog(root, tables, clock=clock), lambda: copied_weights(made.model), clock=clock
         )
         publisher.publish()
         before = _bytes(root)

@@ -17,7 +17,7 @@ from commands import Shell
 from monolith.core.clock import SystemClock
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
-from monolith.sync import LocalRows, Publisher
+from monolith.sync import LocalRowLog, Publisher
 from monolith.training.hooks.publish import copied_weights
 from served_model import ServedModel
 
@@ -40,7 +40,7 @@ class Trainer:
         self._tables = tables
         self.publisher = Publisher(
             folder / "published",
-            LocalRows(folder / "published", tables, clock=SystemClock()),
+            LocalRowLog(folder / "published", tables, clock=SystemClock()),
             lambda: copied_weights(self.made.model),
             clock=SystemClock(),
         )

@@ -15,7 +15,7 @@ import monolith as mt
 import pairing_model
 from commands import Shell
 from monolith.export import ExportOptions, export_model
-from monolith.sync.stream_server import StreamServer
+from monolith.sync.feed_server import FeedServer
 from monolith.testing.fakes.published import PublishedTables
 from served_model import ServedModel
 
@@ -78,7 +78,7 @@ def test_every_answer_is_of_one_cut_though_a_replica_is_killed(
     trainer.publish()
     source: object = tmp_path / "published"
     if way == "stream":
-        source = stack.enter_context(StreamServer(tmp_path / "published")).address
+        source = stack.enter_context(FeedServer(tmp_path / "published")).address
     shell = Shell(tmp_path)
 
     def start(part: str, poll_s: float, *more: object) -> ServedModel:

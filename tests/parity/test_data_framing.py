@@ -127,7 +127,7 @@ def test_a_cut_or_flipped_file_gives_whole_records_or_an_error_with_its_place(
         found: list[bytes] = []
         problem = ""
         try:
-            for piece in codecs.decompressed(io.BytesIO(content), codec, "file"):
+            for piece in codecs.decompress(io.BytesIO(content), codec, "file"):
                 frames.feed(piece)
             frames.finish()
             while (lot := frames.take(10, 1 << 20)) is not None:

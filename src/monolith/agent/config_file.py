@@ -9,6 +9,7 @@ Invariants: an error names the file and the line. Which keys exist and which val
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -71,7 +72,9 @@ def read_entries(path: str | Path) -> list[Entry]:
 
 def _read(path: Path, *, included_by: str, chain: Sequence[Path]) -> list[Entry]:
     prefix = f"{included_by}: " if included_by else ""
-    resolved = path.resolve()
+    if "\0" in str(path):
+        raise ConfigError(f"{prefix}include is {str(path)!r}, expected a path without NUL; correct it")
+    resolved = Path(os.path.realpath(path))
     if resolved in chain:
         loop = " includes ".join(map(str, (*chain[chain.index(resolved) :], resolved)))
         raise ConfigError(f"{prefix}include is {str(path)!r}, which is being read: {loop}; remove the include")

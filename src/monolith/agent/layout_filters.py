@@ -21,6 +21,7 @@ __all__ = ["LayoutFilters", "normalise_pattern"]
 
 logger = logging.getLogger(__name__)
 
+_MAX_DIGITS = 18
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -43,8 +44,13 @@ class _Filter:
         match = self.expression.match(sub_graph)
         if match is None:
             return False
-        values = {name: int(value) for name, value in match.groupdict().items() if value is not None}
-        return self.condition.holds(values)
+        values = {name: value for name, value in match.groupdict().items() if value is not None}
+        for name, value in values.items():
+            if not (value.isdigit() and len(value) <= _MAX_DIGITS):
+                raise ConfigError(
+                    f"{name} is {value!r:.80}, expected a number of at most {_MAX_DIGITS} digits; rename it"
+                )
+        return self.condition.holds({name: int(value) for name, value in values.items()})
 
 
 class LayoutFilters:

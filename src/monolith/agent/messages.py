@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from monolith._proto.messages import message_class, parse_text, write_text
 from monolith.agent.records import ModelState
-from monolith.data.records._protobuf import message_class, parse_text, write_text
 from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ _SERVICE = re.compile(
     r"/(?P<server_type>\w+):(?P<index>\d+)(/(?P<replica_id>\d+))?",
     re.ASCII,
 )
-_TASK = re.compile(r"(ps|entry|dense):(\d+)", re.ASCII)
+_TASK = re.compile(r"(ps|entry|dense):(\d{1,18})", re.ASCII)
 
 
 def checked_name(field: str, name: str) -> str:
@@ -42,9 +42,13 @@ def checked_name(field: str, name: str) -> str:
     return name
 
 
+def _is_model_name(name: str) -> bool:
+    return name not in ("", ".", "..") and not any(letter in "/:" or not letter.isprintable() for letter in name)
+
+
 def checked_model_name(field: str, name: str) -> str:
     """Return a name that can be one element of a node name, or raise ``ConfigError``."""
-    if not name or name in (".", "..") or any(letter in "/:" or not letter.isprintable() for letter in name):
+    if not _is_model_name(name):
         raise ConfigError(f"{field} is {name!r}, expected a name without '/' and ':'; rename it")
     return name
 
@@ -200,10 +204,10 @@ def parse_task(name: str) -> tuple[str, int] | None:
 
 
 def parse_saved_model(name: str) -> SavedModel | None:
-    """Return the sub-graph of a layout node ``<model>:<sub_graph>``; further colons cut the rest off."""
+    """Return the sub-graph of a layout node ``<model>:<sub_graph>``, or None; further colons cut the rest off."""
     model, _, rest = name.partition(":")
     sub_graph = rest.partition(":")[0]
-    return SavedModel(model, sub_graph) if model and sub_graph else None
+    return SavedModel(model, sub_graph) if _is_model_name(model) and _is_model_name(sub_graph) else None
 
 
 def parse_binding(name: str) -> tuple[str, Container] | None:

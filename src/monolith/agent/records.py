@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
+import math
 import threading
 import types
 import typing
@@ -131,8 +132,13 @@ class Record:
         return cls(**accepted)
 
 
+_INT64 = 1 << 63
+# More digits than this do not fit into 64 bits.
+_MAX_DIGITS = 18
+
+
 def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
 
 
 class _Check(NamedTuple):
@@ -145,7 +151,7 @@ class _Check(NamedTuple):
 _BY_TYPE: dict[Any, _Check] = {
     str: _Check("a text", lambda value: isinstance(value, str)),
     int: _Check("a whole number", _is_whole),
-    float: _Check("a number", lambda value: _is_whole(value) or isinstance(value, float)),
+    float: _Check("a number", lambda value: _is_whole(value) or (isinstance(value, float) and math.isfinite(value))),
     bool: _Check("true or false", lambda value: isinstance(value, bool)),
     list[int]: _Check("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_is_whole, value))),
     dict[str, str]: _Check(
@@ -334,15 +340,19 @@ def parse_sub_model_name(name: str) -> tuple[str, int]:
     kind, separator, index = name.lower().partition("_")
     if not separator:
         return kind, 0
-    if not (index.isascii() and index.isdigit()):
+    if not _is_index(index):
         raise ConfigError(f"sub_model_name is {name!r}, expected <type> or <type>_<number>; rename the sub-model")
     return kind, int(index)
+
+
+def _is_index(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS
 
 
 def sub_graph_order(saved_model: SavedModel) -> tuple[str, str, int, str]:
     """Return the sort key of a sub-graph: model, type, number, so that ``ps_2`` comes before ``ps_10``."""
     kind, separator, index = saved_model.sub_graph.rpartition("_")
-    if separator and index.isascii() and index.isdigit():
+    if separator and _is_index(index):
         return saved_model.model_name, kind, int(index), saved_model.sub_graph
     return saved_model.model_name, saved_model.sub_graph, -1, saved_model.sub_graph
 

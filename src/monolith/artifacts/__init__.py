@@ -1,6 +1,6 @@
-"""Names and layout on disk: checkpoints with their manifests, retention, markers, and copying of files and folders.
+"""File layout on disk: checkpoints, exports and delta logs with their manifests, retention, markers, file copies.
 
-What the files mean to a model or a table, nothing here knows; torch is not imported.
+The package needs no torch.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The folder that holds the checkpoints of a run: finding them, adding one, removing old ones.
+"""``CheckpointFolder``: find, add and remove the checkpoints of a run.
 
 ::
 
     <root>/step-000000100/      one checkpoint; see checkpoint_manifest
-    <root>/exempt.json          names of checkpoints that are never removed
-    <root>/.saving-...          a save under way, or what a killed one left
-    <root>/.removed-...         on the way out
-    <root>/.replaced-...        stood aside for a checkpoint of the same step
+    <root>/exempt.json          names of checkpoints that retention keeps
+    <root>/.saving-...          a save in progress, or the leftover of a killed one
+    <root>/.removed-...         a removal in progress
+    <root>/.replaced-...        the previous checkpoint of the same step, during its replacement
 
-A checkpoint takes its name by one rename, when the disk has all of it, and loses it by one: what a crash leaves is
-either a whole checkpoint or a name with a dot, which the next save removes. There is no pointer to the newest one: the
-manifests have numbers. Local folders only.
+A checkpoint appears by one rename after all of it is on disk, and disappears by one rename. A crash therefore leaves a
+complete checkpoint, or a name with a dot that the next save removes. The manifests have numbers; the largest number is
+the newest checkpoint. Local folders only. Writers of several processes take turns.
 """
 
 from __future__ import annotations
@@ -44,24 +44,24 @@ _SAVING, _REMOVED, _REPLACED = ".saving-", ".removed-", ".replaced-"
 
 @dataclass(frozen=True, slots=True)
 class SavedCheckpoint:
-    """A checkpoint whose manifest could be read; its other files may still be damaged."""
+    """A checkpoint with a readable manifest; its other files may be damaged."""
 
     path: Path
     manifest: CheckpointManifest
 
     @property
     def name(self) -> str:
-        """The folder's name, ``step-000000100``."""
+        """Name of the folder, ``step-000000100``."""
         return self.path.name
 
     @property
     def step(self) -> int:
-        """The step it was saved at."""
+        """Step of the checkpoint."""
         return self.manifest.step
 
 
 class CheckpointFolder:
-    """The checkpoints under ``root``, which is made by the first save."""
+    """Checkpoints under ``root``. The first save creates the folder."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -69,42 +69,42 @@ class CheckpointFolder:
     # --- reading ---
 
     def path_of(self, step: int) -> Path:
-        """Return where the checkpoint of a step is, or would be."""
+        """Return the folder of a step's checkpoint, existing or not."""
         return self.root / f"step-{step:09d}"
 
     def saved(self) -> list[SavedCheckpoint]:
-        """Return all checkpoints with a manifest, in the order in which they were saved."""
+        """Return all checkpoints with a readable manifest, in the order of saving."""
         return self._scan()[0]
 
     def newest(self) -> SavedCheckpoint | None:
-        """Return the checkpoint that was saved last; None when there is none.
+        """Return the newest checkpoint; None if the folder has none.
 
         Raises:
-            ArtifactError: What seems to be the newest one has no manifest that can be believed. The text names an
-                earlier one that has; taking it is for the user to decide.
+            ArtifactError: The manifest of the newest checkpoint is missing or corrupt. The text names an earlier
+                usable one; the user decides whether to restore it.
         """
         saved, broken = self._scan()
         newest = saved[-1] if saved else None
         for path, error in broken:
             if newest is None or _step_of(path) > newest.step or _changed_s(path) > _changed_s(newest.path):
                 raise type(error)(f"{error}; {remedy(newest)}") from error
-            logger.warning("checkpoint cannot be read path=%s reason=%s", path, error)
+            logger.warning("checkpoint unreadable path=%s reason=%s", path, error)
         return newest
 
     def find(self, name: str) -> SavedCheckpoint:
-        """Return the checkpoint of a name, ``step-000000100`` or ``100``.
+        """Return the checkpoint with a name, ``step-000000100`` or ``100``.
 
         Raises:
-            CheckpointMissing: There is none; the text names those that are there.
+            CheckpointMissing: The checkpoint does not exist; the text lists the existing ones.
         """
         path = self.path_of(int(name)) if name.isdecimal() else self.root / name
         if not path.is_dir():
             known = ", ".join(saved.name for saved in self.saved()) or "none"
-            raise CheckpointMissing(f"there is no checkpoint {name!r} in '{self.root}'; there are: {known}")
+            raise CheckpointMissing(f"checkpoint is {name!r}, expected one of '{self.root}': {known}")
         return SavedCheckpoint(path, read_manifest(path))
 
     def last_number(self) -> int:
-        """Return the number of the newest checkpoint; 0 when there is none."""
+        """Return the number of the newest checkpoint; 0 without one."""
         saved = self.saved()
         return saved[-1].manifest.number if saved else 0
 
@@ -116,7 +116,7 @@ class CheckpointFolder:
             try:
                 saved.append(SavedCheckpoint(path, read_manifest(path)))
             except ArtifactError as error:
-                if path.exists():  # a reader may come between a rename and the end of a removal
+                if path.exists():  # not in the middle of a removal
                     broken.append((path, error))
         saved.sort(key=lambda each: (each.manifest.number, each.step))
         return saved, broken
@@ -131,15 +131,15 @@ class CheckpointFolder:
         retention: Retention,
         started_at_s: float,
     ) -> SavedCheckpoint:
-        """Write a checkpoint, whole or not at all, then remove those that retention does not keep.
+        """Write a checkpoint atomically, then apply the retention.
 
-        Another writer waits, be it another process. A checkpoint of the same step is replaced.
+        Other writers wait, including other processes. A checkpoint of the same step is replaced.
 
         Args:
-            header: The manifest without number, tables, files and sparing.
-            fill: Writes and syncs all files into the folder it is given; returns table name to rows.
-            retention: What is kept.
-            started_at_s: When the run began; before the first checkpoint, sparing counts from here.
+            header: Manifest without number, tables, files and sparing.
+            fill: Writes and syncs all files into a given folder; returns table name to rows.
+            retention: Rules for old checkpoints.
+            started_at_s: Start of the run; sparing counts from here before the first checkpoint.
         """
         self.root.mkdir(parents=True, exist_ok=True)
         with only_writer(self.root):
@@ -182,7 +182,7 @@ class CheckpointFolder:
         return path
 
     def repair(self) -> None:
-        """Give back its name to a checkpoint that stood aside for one that never came."""
+        """Restore a checkpoint whose replacement was never completed."""
         if self.root.is_dir():
             with only_writer(self.root):
                 self._undo_replacements()
@@ -195,7 +195,7 @@ class CheckpointFolder:
                 sync_folder(self.root)
 
     def _clear_leftovers(self) -> None:
-        """Remove what killed saves and removals left. The caller is the only writer."""
+        """Remove leftovers of killed saves and removals. The caller is the only writer."""
         self._undo_replacements()
         for prefix in (_SAVING, _REMOVED, _REPLACED):
             for path in self.root.glob(f"{prefix}*"):
@@ -208,8 +208,8 @@ class CheckpointFolder:
             saved = self.saved()
             for name in retention.removable({each.name: each.manifest for each in saved}, self.exempted()):
                 self._remove(name)
-        except (OSError, ArtifactError):  # the new checkpoint is safe; that old ones stay is no reason to lose it
-            logger.warning("old checkpoints could not be removed root=%s", self.root, exc_info=True)
+        except (OSError, ArtifactError):  # the new checkpoint is safe; old ones may stay
+            logger.warning("old checkpoints not removed root=%s", self.root, exc_info=True)
 
     def _remove(self, name: str) -> None:
         aside = self.root / f"{_REMOVED}{name}-{secrets.token_hex(8)}"
@@ -219,10 +219,10 @@ class CheckpointFolder:
         logger.info("checkpoint removed path=%s", self.root / name)
 
     def exempted(self) -> frozenset[str]:
-        """Return the names that retention never removes.
+        """Return the names that retention keeps.
 
         Raises:
-            ManifestInvalid: The list cannot be read.
+            ManifestInvalid: The list is invalid.
         """
         path = self.root / _EXEMPT
         try:
@@ -230,30 +230,32 @@ class CheckpointFolder:
         except FileNotFoundError:
             return frozenset()
         except ValueError as error:
-            raise ManifestInvalid(f"'{path}' is not JSON ({error}); write a list of names, or remove it") from error
+            raise ManifestInvalid(
+                f"'{path}' is invalid ({error}), expected a JSON list of names; correct or remove it"
+            ) from error
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ManifestInvalid(f"'{path}' holds {names!r}; write a list of names, or remove it")
+            raise ManifestInvalid(f"'{path}' is {names!r}, expected a JSON list of names; correct or remove it")
         return frozenset(names)
 
     def exempt(self, name: str) -> None:
-        """Never remove a checkpoint; see ``find`` for the name.
+        """Exempt a checkpoint from retention; the name is as in ``find``.
 
         Raises:
-            CheckpointMissing: There is none of that name.
+            CheckpointMissing: The checkpoint does not exist.
         """
-        found = self.find(name).name
+        exempted = self.find(name).name
         with self._exempt_list() as names:
-            names.add(found)
+            names.add(exempted)
 
     def unexempt(self, name: str) -> None:
-        """Let retention decide again. Nothing happens when the name was not exempt."""
-        found = self.path_of(int(name)).name if name.isdecimal() else name
+        """Remove an exemption. A name without one is ignored."""
+        folder = self.path_of(int(name)).name if name.isdecimal() else name
         with self._exempt_list() as names:
-            names.discard(found)
+            names.discard(folder)
 
     @contextlib.contextmanager
     def _exempt_list(self) -> Iterator[set[str]]:
-        """Give the names to be changed; those whose checkpoint is gone are dropped."""
+        """Yield the set of exempt names for changes; write it back without names of removed checkpoints."""
         with only_writer(self.root):
             names = set(self.exempted())
             yield names
@@ -262,15 +264,15 @@ class CheckpointFolder:
 
 
 def remedy(good: SavedCheckpoint | None) -> str:
-    """Say what to do about a checkpoint that cannot be restored, given an earlier one that can."""
+    """Return the remedy for an unusable checkpoint, given an earlier usable one."""
     if good is None:
-        return "there is no earlier one; move it away to start anew"
+        return "no earlier one exists: move it away to start from step 0"
     return f"the last good one is '{good.path}': set restore_ckpt={good.name!r}, or move the damaged one away"
 
 
 def _step_of(path: Path) -> int:
     match = _NAME.fullmatch(path.name)
-    assert match is not None  # the caller scanned for such names
+    assert match is not None  # the caller scanned for these names
     return int(match[1])
 
 

@@ -1,6 +1,6 @@
-"""The manifest of a checkpoint: one sealed file that names every other file with its size and checksum.
+"""Manifest of a checkpoint: one sealed file with the name, size and checksum of every other file.
 
-It is written last. Readers believe only what it names. What is in the files, nothing here knows.
+The manifest is written last. Readers use only files that it names. Plain values and pure functions of a folder.
 """
 
 from __future__ import annotations
@@ -37,39 +37,39 @@ class FileRecord:
     """One file of a checkpoint."""
 
     name: str
-    """Relative to the checkpoint's folder, with ``/``."""
+    """Path relative to the checkpoint's folder, with ``/``."""
     bytes: int
     crc32c: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointManifest:
-    """What a checkpoint is and which files it has."""
+    """Content of a checkpoint's manifest."""
 
     step: int
     number: int
-    """Rises with every save into one folder. Steps may start over (``clear_nn``, an older ``restore_ckpt``)."""
+    """Increases with every save into a folder. Steps may restart (``clear_nn``, an older ``restore_ckpt``)."""
     kind: Literal["full", "dense_only"]
     saved_at_s: float
     """Wall time of the cut."""
     reason: str
     package_version: str
     is_spared: bool = False
-    """Whether retention never removes it: one per ``keep_checkpoint_every_n_hours``."""
+    """Whether retention keeps it: one checkpoint per ``keep_checkpoint_every_n_hours``."""
     spare_after_s: float | None = None
-    """The first later save that is spared is the one after this time; None = none will be."""
+    """The first save after this time is spared; None spares no later save."""
     tables: Mapping[str, int] = field(default_factory=dict)
     """Table name to rows."""
     files: tuple[FileRecord, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files; the manifest itself is not among them."""
+        """Bytes of all files without the manifest."""
         return sum(file.bytes for file in self.files)
 
 
 def describe_files(folder: Path) -> tuple[FileRecord, ...]:
-    """Return size and checksum of every file under ``folder``, by name; it must not hold a manifest yet."""
+    """Return name, size and checksum of every file under ``folder``. Call it before ``write_manifest``."""
     names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     records = []
     for name in names:
@@ -79,7 +79,7 @@ def describe_files(folder: Path) -> tuple[FileRecord, ...]:
 
 
 def write_manifest(folder: Path, manifest: CheckpointManifest) -> None:
-    """Write the manifest of the files in ``folder`` and wait until the disk has it."""
+    """Write and sync the manifest of ``folder``."""
     body = {"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(manifest)}
     write_synced(folder / MANIFEST, seal(body))
 
@@ -88,36 +88,34 @@ def read_manifest(folder: str | os.PathLike[str]) -> CheckpointManifest:
     """Return the manifest of the checkpoint in ``folder``.
 
     Raises:
-        CheckpointMissing: There is no such folder, or no manifest in it.
-        ManifestInvalid: The manifest was altered.
-        VersionConflict: It is of a release that this one does not know.
+        CheckpointMissing: The folder or its manifest does not exist.
+        ManifestInvalid: The manifest is corrupt.
+        VersionConflict: Another release wrote the manifest.
     """
     path = Path(folder) / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
-        raise CheckpointMissing(f"'{folder}' holds no checkpoint: there is no {MANIFEST} in it") from None
+        raise CheckpointMissing(f"'{folder}' has no {MANIFEST}, expected a checkpoint") from None
     try:
         body = unseal(content)
     except ValueError as error:
-        raise ManifestInvalid(f"'{path}' cannot be believed: {error}") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}") from error
     if body.pop("format", None) != _FORMAT:
-        raise ManifestInvalid(f"'{path}' is not the manifest of a checkpoint")
+        raise ManifestInvalid(f"'{path}' has another format, expected the manifest of a checkpoint")
     version = body.pop("version")
     if version != _VERSION:
-        raise VersionConflict(
-            f"'{path}' has version {version}, this release reads {_VERSION}; use the one that wrote it"
-        )
-    return _decoded(body)
+        raise VersionConflict(f"version of '{path}' is {version}, expected {_VERSION}; use the release that wrote it")
+    return _decode(body)
 
 
-def _decoded(body: dict[str, Any]) -> CheckpointManifest:
+def _decode(body: dict[str, Any]) -> CheckpointManifest:
     files = tuple(FileRecord(**file) for file in body.pop("files"))
     return CheckpointManifest(**body, files=files)
 
 
 class _Manifest(Protocol):
-    """What names files: the manifest of a checkpoint, or of an export."""
+    """Manifest of a checkpoint or of an export."""
 
     @property
     def files(self) -> Sequence[FileRecord]: ...
@@ -130,16 +128,16 @@ def verify_files(
     size_only: Collection[str] = (),
     progress: Callable[[str, int, int], None] | None = None,
 ) -> None:
-    """Check the size of every file, then every checksum.
+    """Check the size of every file, then the checksums.
 
     Args:
-        folder: The checkpoint, or the export.
-        manifest: What it should hold.
-        size_only: Names of files whose bytes someone else checks.
-        progress: Called with the name of the file that comes next, the bytes checked and the bytes in all.
+        folder: Folder of the checkpoint or export.
+        manifest: Its manifest.
+        size_only: Names of files whose checksum is not checked here.
+        progress: Called before each file with its name, the checked bytes and the total bytes.
 
     Raises:
-        ManifestInvalid: A file is missing, or is not what was written; the text names it.
+        ManifestInvalid: A file is missing or damaged; the text names it.
     """
     root = Path(folder)
     for file in manifest.files:
@@ -152,7 +150,7 @@ def verify_files(
         _, checksum = _measure(root / file.name)
         if checksum != file.crc32c:
             raise ManifestInvalid(
-                f"'{root / file.name}' was altered: its checksum is {checksum:08x}, the manifest says {file.crc32c:08x}"
+                f"'{root / file.name}' is corrupt: its checksum is {checksum:08x}, expected {file.crc32c:08x}"
             )
         done += file.bytes
 
@@ -161,13 +159,13 @@ def _check_size(path: Path, file: FileRecord) -> None:
     try:
         size = path.stat().st_size
     except (FileNotFoundError, NotADirectoryError):
-        raise ManifestInvalid(f"'{path}' is missing; the manifest names it") from None
+        raise ManifestInvalid(f"'{path}' is missing, expected as in the manifest") from None
     if size != file.bytes:
-        raise ManifestInvalid(f"'{path}' has {size} bytes, the manifest says {file.bytes}")
+        raise ManifestInvalid(f"'{path}' has {size} bytes, expected {file.bytes}")
 
 
 def _measure(path: Path) -> tuple[int, int]:
-    """Size and checksum of a file."""
+    """Return size and checksum of a file."""
     size = checksum = 0
     buffer = bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:

@@ -1,14 +1,14 @@
-"""The folder that holds the exports of a model: versions, adding one, and removing those whose checkpoint is gone.
+"""``ExportFolder``: list, add and remove the exports of a model.
 
 ::
 
     <base>/<version>/                   a standalone export
     <base>/<sub-model>/<version>/       entry, ps_<i>, dense_<i> of a distributed one
-    <base>/[<sub-model>/]ExportSaverListenerState      which step each export is of
-    <base>/temp-...                     an export under way, or what a killed one left
+    <base>/[<sub-model>/]ExportSaverListenerState      step of each export
+    <base>/temp-...                     an export in progress, or the leftover of a killed one
 
-An export takes its name by one rename, when the disk has all of it. What servers poll is therefore whole, or not there.
-Local folders only.
+An export appears by one rename after all of it is on disk, so servers that poll see complete exports only. Exports are
+removed with their checkpoints. Local folders only. Writers of several processes take turns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _CURRENT_FOLDER = -100
 
 
 class ExportFolder:
-    """The exports under ``root``, which is made by the first one."""
+    """Exports under ``root``. The first export creates the folder."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self.root = Path(root)
@@ -55,27 +55,27 @@ class ExportFolder:
     # --- reading ---
 
     def versions(self, sub_model: str = "") -> list[int]:
-        """Return the versions that are there, oldest first."""
+        """Return the existing versions, oldest first."""
         place = self.root / sub_model
         names = [path.name for path in place.iterdir() if path.is_dir()] if place.is_dir() else []
         return sorted(int(name) for name in names if name.isdecimal())
 
     def sub_models(self) -> list[str]:
-        """Return the names of sub-models that have a folder; none for standalone exports."""
+        """Return the names of existing sub-models; empty for standalone exports."""
         names = [path.name for path in self.root.iterdir() if path.is_dir()] if self.root.is_dir() else []
         return sorted(name for name in names if _SUB_MODEL.fullmatch(name))
 
     def path_of(self, version: int, sub_model: str = "") -> Path:
-        """Return where an export is, or would be."""
+        """Return the folder of a version, existing or not."""
         return self.root / sub_model / str(version)
 
     def newest(self, sub_model: str = "") -> Path | None:
-        """Return the folder of the newest version, or None."""
+        """Return the folder of the newest version; None without one."""
         versions = self.versions(sub_model)
         return self.path_of(versions[-1], sub_model) if versions else None
 
     def next_version(self, now_s: float) -> int:
-        """Return unix seconds, or the number after the newest version when that is as high."""
+        """Return the next version: unix seconds, or the newest version + 1 if that is larger."""
         known = [version for sub in ("", *self.sub_models()) for version in self.versions(sub)[-1:]]
         return max([int(now_s), *(version + 1 for version in known)])
 
@@ -92,17 +92,17 @@ class ExportFolder:
         follows_step: int | None = None,
         keep_steps: Collection[int] | None = None,
     ) -> dict[str, Path]:
-        """Write an export, whole or not at all. Another writer waits, be it another process.
+        """Write an export atomically. Other writers wait, including other processes.
 
         Args:
-            version: Its number; None = from the clock.
-            subs: Names of its sub-models; "" is the only one of a standalone export.
-            fill: Is given an empty folder and the version; writes and syncs the files of each sub-model in the folder
-                of its name there, and returns the manifests without files.
-            now_s: The time.
-            overwrite: Whether a version that is there is replaced; otherwise it is refused.
-            follows_step: Step of the checkpoint that it stays as long as; None = its own step.
-            keep_steps: Steps of checkpoints: recorded exports of other steps are removed. None removes nothing.
+            version: Number of the version; None takes it from the clock.
+            subs: Names of the sub-models; "" for a standalone export.
+            fill: Takes an empty folder and the version; writes and syncs the files of each sub-model into a subfolder
+                with its name, and returns the manifests without files.
+            now_s: Present time.
+            overwrite: Replace an existing version.
+            follows_step: Step of the checkpoint that controls the retention; None means the step of the export.
+            keep_steps: Steps of existing checkpoints; recorded exports of other steps are removed. None keeps all.
 
         Returns:
             Sub-model to folder.
@@ -140,11 +140,11 @@ class ExportFolder:
         taken = [self.path_of(version, sub) for sub in subs if self.path_of(version, sub).exists()]
         if taken:
             raise VersionConflict(
-                f"'{taken[0]}' is there already; give another version, or overwrite=True (--overwrite) to replace it"
+                f"'{taken[0]}' exists; give another version, or overwrite=True (--overwrite) to replace it"
             )
 
     def _publish(self, staging: Path, version: int, subs: Sequence[str]) -> dict[str, Path]:
-        """Move the sub-models to their places: the parts before the entry, which asks them."""
+        """Rename the sub-models to their final names: the parts before the entry that calls them."""
         paths: dict[str, Path] = {}
         try:
             for sub in sorted(subs, key=lambda each: (each == "entry", each)):
@@ -155,9 +155,9 @@ class ExportFolder:
                 sync_folder(target.parent)
                 _native.failpoint("export.sub_model_there")
         except BaseException:
-            for sub, target in paths.items():  # back to what was there before
+            for sub, target in paths.items():  # roll back
                 with contextlib.suppress(OSError):
-                    _take_back(staging / sub, target)
+                    _roll_back(staging / sub, target)
             raise
         sync_folder(self.root)
         return paths
@@ -171,10 +171,10 @@ class ExportFolder:
     # --- state and retention ---
 
     def recorded(self, sub_model: str = "") -> dict[int, int]:
-        """Return version to step of the exports that the state file names.
+        """Return version to step of the exports in the state file.
 
         Raises:
-            ManifestInvalid: The file is something else.
+            ManifestInvalid: The file is invalid.
         """
         path = self.root / sub_model / STATE_FILE
         try:
@@ -182,9 +182,9 @@ class ExportFolder:
         except FileNotFoundError:
             return {}
         except ValueError as error:
-            raise ManifestInvalid(f"'{path}' is no text ({error}); remove it") from error
+            raise ManifestInvalid(f"'{path}' is invalid text ({error}); remove it") from error
         if _ENTRY.sub("", text).strip():
-            raise ManifestInvalid(f"'{path}' is no list of exports; remove it to let exports be recorded anew")
+            raise ManifestInvalid(f"'{path}' is invalid, expected a list of exports; remove it")
         names = {Path(json.loads(name)).name: int(step) for name, step in _ENTRY.findall(text)}
         return {int(name): step for name, step in names.items() if name.isdecimal()}
 
@@ -204,8 +204,8 @@ class ExportFolder:
                 for version, of_step in kept.items()
             )
             replace_file(self.root / sub / STATE_FILE, text.encode())
-        except (OSError, ArtifactError):  # the export is safe; that its record or old ones are not is no reason to fail
-            logger.warning("exports could not be recorded or removed root=%s", self.root, exc_info=True)
+        except (OSError, ArtifactError):  # the export is safe; its record and the removals may fail
+            logger.warning("exports not recorded or removed root=%s", self.root, exc_info=True)
 
     def _remove(self, path: Path) -> None:
         aside = path.parent / f"{_REMOVED}{path.name}-{secrets.token_hex(8)}"
@@ -216,7 +216,7 @@ class ExportFolder:
 
 def _check_version(version: int | None) -> None:
     if version is not None and (type(version) is not int or not 1 <= version <= _MOST_VERSION):
-        raise ConfigError(f"version is {version!r}; give a whole number from 1 to 2^63 - 1, or None for the time")
+        raise ConfigError(f"version is {version!r}, expected an integer from 1 to 2^63 - 1, or None for the time")
 
 
 def _seal(folder: Path, manifest: ExportManifest) -> None:
@@ -229,7 +229,7 @@ def _seal(folder: Path, manifest: ExportManifest) -> None:
 
 
 def _put(source: Path, target: Path) -> None:
-    """Move a folder to its place. One that is there changes places with it, in one step."""
+    """Rename a folder. If the target exists, exchange both in one step."""
     if not target.exists():
         source.rename(target)
         return
@@ -241,7 +241,7 @@ def _put(source: Path, target: Path) -> None:
         return
     if (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS):
         raise OSError(code, os.strerror(code), str(target))
-    aside = source.parent / f"{_REMOVED}{secrets.token_hex(8)}"  # a file system that cannot exchange
+    aside = source.parent / f"{_REMOVED}{secrets.token_hex(8)}"  # the file system has no exchange
     target.rename(aside)
     try:
         source.rename(target)
@@ -251,8 +251,8 @@ def _put(source: Path, target: Path) -> None:
     aside.rename(source)
 
 
-def _take_back(source: Path, target: Path) -> None:
-    """Undo ``_put``: what it put aside stands where the new folder came from."""
+def _roll_back(source: Path, target: Path) -> None:
+    """Undo ``_put``: the previous folder, if any, is at ``source``."""
     if source.exists():
         _put(source, target)
     else:

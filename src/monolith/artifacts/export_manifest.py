@@ -1,7 +1,7 @@
-"""The manifest of an export: what a served model is, what it can be asked, and every file with size and checksum.
+"""Manifest of an export: signatures, tables, dense program, and every file with size and checksum.
 
-It is written last, sealed, and holds the declaration of the model's inputs, so that neither the user's code nor torch
-is needed to serve. What a declaration means, nothing here knows.
+The manifest is sealed and written last. It holds the declaration of the model's inputs, so that a server needs neither
+the user's code nor torch. Plain values.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WEIGHTS = "dense/weights.safetensors"
 TORCH_PROGRAM = "dense/program.pt2"
 TABLES = "tables"
 WARMUP = "assets.extra/tf_serving_warmup_requests"
-"""Where a TensorFlow Serving model has its warm-up requests too."""
+"""Path of warm-up requests, as in TensorFlow Serving."""
 
 SERVING_DEFAULT = "serving_default"
 RECORD_INPUTS: Mapping[str, str] = {
@@ -50,7 +50,7 @@ RECORD_INPUTS: Mapping[str, str] = {
     "example_batch": "example_batch",
     "tf_examples": "tf_example",
 }
-"""Inputs of a scoring signature, exactly one of which a request gives: the name, and which message its strings are."""
+"""Inputs of a scoring signature: name to message type. A request has exactly one of them."""
 
 SubModel: TypeAlias = Literal["standalone", "entry", "ps", "dense"]
 
@@ -63,102 +63,102 @@ class TensorInfo:
     """Type and shape of one input or output."""
 
     dtype: str
-    """``string``, or as NumPy calls it: float32, int64, int32, bool."""
+    """``string``, or the name of a numpy type: float32, int64, int32, bool."""
     shape: tuple[int, ...]
-    """-1 where the size is free."""
+    """Sizes; -1 for a free size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signature:
-    """What a model can be asked under one name."""
+    """One way to call a model."""
 
     kind: Literal["score", "lookup", "raw_lookup", "raw_assign", "hashtable_assign", "dense"]
-    """``score``: records to outputs, one of ``RECORD_INPUTS`` each time; the others take all their inputs."""
+    """``score`` takes one of ``RECORD_INPUTS`` per request; other kinds take all their inputs."""
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTable:
-    """One table; in a sub-model without tables, one that it asks others for."""
+    """One table of the model, in this export or in another sub-model."""
 
     name: str
     dim: int
     rows: int
-    """Rows in this export; 0 where they lie elsewhere."""
+    """Rows in this export; 0 if another sub-model has them."""
     compressors: tuple[tuple[int, str], ...]
     """Width and kind of each run of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseProgram:
-    """The dense part: an ONNX program whose large tensors lie in a file of weights beside it, or a torch package."""
+    """Dense part: an ONNX program with a separate weights file, or a torch package."""
 
     kind: Literal["onnx", "torch"] = "onnx"
-    """``torch``: a ``torch.export`` package, which only a server with torch can run."""
+    """``torch``: a ``torch.export`` package, for servers with torch."""
     inputs: Mapping[str, TensorInfo]
-    """``layout/<tensor>``, ``dense/<feature>``, or the name of an attribute of a batch such as ``event_time_s``."""
+    """``layout/<tensor>``, ``dense/<feature>``, or a batch attribute such as ``event_time_s``."""
     outputs: Mapping[str, TensorInfo]
     """Heads and extra outputs."""
     weights: Mapping[str, TensorInfo]
-    """The model's weights that the program reads from the file, by the names that a checkpoint gives them."""
+    """Weights in the file, by their names in a checkpoint."""
     quantized: tuple[str, ...] = ()
-    """Those of them that are stored with fewer bits."""
+    """Names of quantized weights."""
     quantize_bits: int | None = None
     bytes: int = 0
-    """Of program and weights."""
+    """Size of program and weights."""
     full_bytes: int = 0
-    """What they would be without quantization."""
+    """Size without quantization."""
     max_abs_error: float = 0.0
-    """Largest difference from torch, with the same weights, over the sample batches of the check."""
+    """Largest difference from torch on the sample batches, with equal weights."""
     quantization_error: float = 0.0
-    """Largest difference of an output that quantization made, over the same batches."""
+    """Largest difference of an output due to quantization, on the same batches."""
     weight_error: float = 0.0
-    """Largest difference of a weight from what was trained: no weight is further off."""
+    """Largest error of a quantized weight."""
     checked_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
-    """What an export is and which files it has."""
+    """Content of an export's manifest."""
 
     name: str
-    """Of the model."""
+    """Name of the model."""
     version: int
     sub_model: SubModel
     shard: tuple[int, int] | None = None
-    """Of a ``ps``: its number, and how many there are. Of an ``entry``: (0, how many it asks)."""
+    """``ps``: (index, count). ``entry``: (0, count of its ps sub-models)."""
     tables_version: int | None = None
-    """Of an ``entry`` that was exported without tables: the version of the ``ps`` to ask; None = its own."""
+    """``entry`` of a dense-only export: version of its ps sub-models; None means its own version."""
     global_step: int
     exported_at_s: float
     package_version: str
     signatures: Mapping[str, Signature]
     declaration: Mapping[str, Any] | None = None
-    """Features, slices, layouts and dense inputs, in the JSON form of ``monolith.features.Declaration``."""
+    """``monolith.features.Declaration`` in JSON form."""
     heads: tuple[str, ...] = ()
     tables: tuple[ServedTable, ...] = ()
-    """By name."""
+    """Tables sorted by name."""
     has_tables: bool = False
-    """Whether the rows are in this folder."""
+    """Whether this folder has the rows."""
     dense: DenseProgram | None = None
-    """None: the dense part is in another sub-model, or there is none."""
+    """None if another sub-model has the dense part, or the model has none."""
     has_torch_program: bool = False
     files: tuple[FileRecord, ...] = ()
 
     @property
     def bytes(self) -> int:
-        """Bytes of all files; the manifest itself is not among them."""
+        """Bytes of all files without the manifest."""
         return sum(file.bytes for file in self.files)
 
     @property
     def warmup(self) -> bool:
-        """Whether it carries requests for warming up."""
+        """Whether the export has warm-up requests."""
         return any(file.name == WARMUP for file in self.files)
 
 
 def write_export_manifest(folder: Path, manifest: ExportManifest) -> None:
-    """Write the manifest of the files in ``folder`` and wait until the disk has it."""
+    """Write and sync the manifest of ``folder``."""
     body = {"format": _FORMAT, "format_version": _VERSION, **dataclasses.asdict(manifest)}
     write_synced(folder / MANIFEST, seal(body))
 
@@ -167,37 +167,37 @@ def read_export_manifest(folder: str | os.PathLike[str]) -> ExportManifest:
     """Return the manifest of the export in ``folder``.
 
     Raises:
-        ArtifactError: There is no export in it.
-        ManifestInvalid: The manifest was altered.
-        VersionConflict: It is of a release that this one does not know.
+        ArtifactError: The folder has no export.
+        ManifestInvalid: The manifest is corrupt.
+        VersionConflict: Another release wrote the manifest.
     """
     path = Path(folder) / MANIFEST
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise ArtifactError(
-            f"'{folder}' holds no export: there is no {MANIFEST} in it; make one with monolith export"
+            f"'{folder}' has no {MANIFEST}, expected an export; create one with monolith export"
         ) from None
     try:
         body = unseal(content)
     except ValueError as error:
-        raise ManifestInvalid(f"'{path}' cannot be believed: {error}") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}") from error
     yield_gil()
     if body.pop("format", None) != _FORMAT:
-        raise ManifestInvalid(f"'{path}' is not the manifest of an export")
+        raise ManifestInvalid(f"'{path}' has another format, expected the manifest of an export")
     version = body.pop("format_version", None)
     if version != _VERSION:
         raise VersionConflict(
-            f"'{path}' has version {version}, this release reads {_VERSION}; export the model again, or serve it with "
-            "the release that wrote it"
+            f"version of '{path}' is {version}, expected {_VERSION}; export the model again, or use the release that "
+            "wrote it"
         )
     try:
-        return _decoded(body)
+        return _decode(body)
     except (TypeError, KeyError, ValueError, AttributeError) as error:
-        raise ManifestInvalid(f"'{path}' lacks what an export has: {error}") from error
+        raise ManifestInvalid(f"'{path}' is incomplete: {error}") from error
 
 
-def _decoded(body: dict[str, Any]) -> ExportManifest:
+def _decode(body: dict[str, Any]) -> ExportManifest:
     dense = body.pop("dense")
     shard = body.pop("shard")
     return ExportManifest(

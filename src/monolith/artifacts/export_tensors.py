@@ -1,8 +1,7 @@
-"""The weights of an export: a file of named arrays, some of them stored with fewer bits.
+"""Weights file of an export: named arrays in safetensors format, optionally quantized.
 
-The file has the safetensors format, which any reader of it can open; an ONNX program finds each array by its offset.
-With 8 bits a matrix is stored as whole numbers and one scale per column of its last axis, with 16 bits as half
-precision. NumPy only.
+An ONNX program refers to each array by its offset. An 8-bit matrix has int8 values and one scale per column of its last
+axis; a 16-bit matrix has float16 values. Pure functions on numpy arrays.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ from monolith.core.errors import ConfigError, ManifestInvalid
 __all__ = ["SCALE_SUFFIX", "Place", "is_quantizable", "quantized", "read_tensors", "restored", "write_tensors"]
 
 SCALE_SUFFIX = ".scale"
-"""What the scales of a weight are called: its name and this."""
+"""Suffix of the scales of a weight."""
 
 _ALIGNMENT = 64
-_LEAST_SIZE = 16  # smaller arrays would grow by their scales
+_LEAST_SIZE = 16  # scales would enlarge smaller arrays
 _NAMES = {"F16": "f2", "F32": "f4", "F64": "f8", "I8": "i1", "U8": "u1", "I32": "i4", "I64": "i8", "BOOL": "?"}
 _CODES = {np.dtype(kind): name for name, kind in _NAMES.items()}
 _MOST_HEADER_BYTES = 100_000_000
@@ -34,22 +33,22 @@ _MOST_HEADER_BYTES = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where an array lies in its file."""
+    """Position of an array in its file."""
 
     offset: int
     bytes: int
 
 
 def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
-    """Write the arrays, wait until the disk has them, and return where each lies."""
+    """Write and sync the arrays; return the position of each."""
     header: dict[str, Any] = {}
     at = 0
-    # The format has no holes: wide numbers first, so that each array is aligned to its own.
+    # The format has no padding between arrays; wide types first keeps every array aligned.
     ordered = dict(sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize))
     for name, array in ordered.items():
         code = _CODES.get(array.dtype)
         if code is None:
-            raise ConfigError(f"weight {name!r} is of type {array.dtype}, which an export cannot hold; cast it")
+            raise ConfigError(f"type of weight {name!r} is {array.dtype}, expected a safetensors type; cast it")
         header[name] = {"dtype": code, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}
         at += array.nbytes
     text = json.dumps(header).encode()
@@ -71,17 +70,17 @@ def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
     """Return all arrays of a file.
 
     Raises:
-        ManifestInvalid: It is not what ``write_tensors`` wrote.
+        ManifestInvalid: The file is corrupt.
     """
     content = path.read_bytes()
     try:
         length = int.from_bytes(content[:8], "little")
         if length > min(len(content), _MOST_HEADER_BYTES):
-            raise ValueError(f"its header claims {length} bytes")
+            raise ValueError(f"its header has {length} bytes")
         header = json.loads(content[8 : 8 + length])
         return {name: _array(content, 8 + length, each) for name, each in header.items() if name != "__metadata__"}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ManifestInvalid(f"'{path}' cannot be read: {error}") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}") from error
 
 
 def _array(content: bytes, start: int, entry: Mapping[str, Any]) -> NDArray[Any]:
@@ -92,29 +91,29 @@ def _array(content: bytes, start: int, entry: Mapping[str, Any]) -> NDArray[Any]
     return np.frombuffer(content, kind, count=math.prod(shape), offset=start + begin).reshape(shape)
 
 
-# --- fewer bits -------------------------------------------------------------------------------------------------------
+# --- quantization ---------------------------------------------------------------------------------------------------
 
 
 def is_quantizable(array: NDArray[Any]) -> bool:
-    """Whether an array is worth fewer bits: a matrix of floats. Biases, norms and constants are small and touchy."""
+    """Return whether to quantize an array: float matrices only, because biases and norms are small and sensitive."""
     return array.dtype == np.float32 and array.ndim >= 2 and array.size >= _LEAST_SIZE
 
 
 def quantized(name: str, array: NDArray[np.float32], bits: int) -> dict[str, NDArray[Any]]:
-    """Return what is stored of an array, by name.
+    """Return the stored arrays of a quantized weight by name.
 
     Raises:
-        ConfigError: It does not fit: a value is not finite, or beyond half precision.
+        ConfigError: A value is not finite, or beyond half precision.
     """
     if not np.isfinite(array).all():
-        raise ConfigError(f"weight {name!r} is not finite; train on, or export an earlier checkpoint")
+        raise ConfigError(f"weight {name!r} has values that are not finite; export an earlier checkpoint")
     if bits == 16:
         with np.errstate(over="ignore"):
             half = array.astype(np.float16)
         if not np.isfinite(half).all():
             raise ConfigError(
-                f"weight {name!r} has values up to {np.abs(array).max():.6g}, beyond half precision (65504); "
-                "export without quantize_bits=16"
+                f"largest value of weight {name!r} is {np.abs(array).max():.6g}, expected at most 65504 (half "
+                "precision); export without quantize_bits=16"
             )
         return {name: half}
     axes = tuple(range(array.ndim - 1))
@@ -125,7 +124,7 @@ def quantized(name: str, array: NDArray[np.float32], bits: int) -> dict[str, NDA
 
 
 def restored(name: str, stored: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-    """Return the array that the program computes with."""
+    """Return the decoded array, as the program computes it."""
     array = stored[name]
     values: NDArray[np.float32] = array.astype(np.float32)
     if name + SCALE_SUFFIX in stored:

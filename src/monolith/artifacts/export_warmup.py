@@ -1,7 +1,6 @@
-"""Requests for warming up, in TensorFlow Serving's form: TFRecords of ``PredictionLog`` with a ``PredictRequest`` each.
+"""Encode and parse warm-up requests: ``PredictionLog`` messages with a ``PredictRequest`` of one string input.
 
-Only what a request with strings of one input needs is read and written here, field by field; the framing is the
-caller's.
+The fields are read and written by hand, so that no protobuf classes are needed. The caller does the TFRecord framing.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _DT_STRING = 7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmupRequest:
-    """One request."""
+    """One warm-up request."""
 
     model: str
     signature: str
@@ -49,7 +48,7 @@ def decode_warmup(log: bytes) -> WarmupRequest:
     """Return the request of a ``PredictionLog``.
 
     Raises:
-        RecordCorrupt: It is none, or not one whose input is strings.
+        RecordCorrupt: The message is invalid, or its input has no strings.
     """
     try:
         request = _only(_only(log, _PREDICT_LOG), _REQUEST)
@@ -57,7 +56,7 @@ def decode_warmup(log: bytes) -> WarmupRequest:
         entry = _only(request, _INPUTS)
         tensor = list(_fields(_only(entry, 2)))
         if [value for number, value in tensor if number == _DTYPE and isinstance(value, int)][-1:] != [_DT_STRING]:
-            raise ValueError("its input does not hold strings")
+            raise ValueError("its input has no strings")
         return WarmupRequest(
             model=_only(spec, _SPEC_NAME, b"").decode(),
             signature=_only(spec, _SPEC_SIGNATURE, b"serving_default").decode(),
@@ -71,8 +70,8 @@ def decode_warmup(log: bytes) -> WarmupRequest:
         )
     except (ValueError, IndexError, LookupError) as error:
         raise RecordCorrupt(
-            f"a warm-up record is no PredictionLog with a request of strings ({error}); record one with TensorFlow "
-            "Serving, or let the export make some"
+            f"a warm-up record is invalid ({error}), expected a PredictionLog with a request of strings; record one "
+            "with TensorFlow Serving, or let the export generate some"
         ) from error
 
 
@@ -119,9 +118,9 @@ def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
         if kind == _BYTES:
             size, at = _read_varint(content, at)
         if size is None:
-            raise ValueError(f"a field is of kind {kind}")
+            raise ValueError(f"wire type of a field is {kind}")
         if at + size > len(content):
-            raise ValueError("a field is cut off")
+            raise ValueError("a field is truncated")
         yield key >> 3, content[at : at + size]
         at += size
 

@@ -1,6 +1,6 @@
-"""Copying of files and whole folders between any two places: retried, in parallel, each file whole or not at all.
+"""Copy files and folders between local paths and URLs, in parallel and with retries. Each file is complete or absent.
 
-Places are local paths or URLs; :mod:`monolith.core.storage` opens both. What is in a file, nothing here knows.
+:mod:`monolith.core.storage` opens both kinds of paths.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 _PIECE_BYTES = 4 << 20
 _FINAL = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)
-"""What another attempt cannot mend."""
+"""Errors that a retry cannot fix."""
 
 
 def copy_file(
@@ -31,31 +31,31 @@ def copy_file(
     policy: RetryPolicy | None = None,
     clock: Clock | None = None,
 ) -> bool:
-    """Copy one file; the target appears, or changes, when all of it is there.
+    """Copy one file atomically.
 
     Args:
-        source: A path or URL.
-        target: Its new name, in a folder that exists.
-        overwrite: Whether a target that exists is replaced.
-        skip_missing: Whether a source that does not exist is no error.
-        policy: How failures of the medium are retried; 5 attempts unless given.
-        clock: What the pauses are measured by.
+        source: Path or URL of the file.
+        target: New path in an existing folder.
+        overwrite: Whether to replace an existing target.
+        skip_missing: Return False for a missing source instead of raising.
+        policy: Retries of I/O errors; the default is 5 attempts.
+        clock: Clock of the pauses.
 
     Returns:
-        Whether a file was copied; False only when it was missing and ``skip_missing``.
+        Whether the file was copied; False only for a missing source with ``skip_missing``.
 
     Raises:
         ConfigError: The target exists and ``overwrite`` is False.
-        OSError: The source is missing, or may not be read or the target not written.
+        OSError: The source is missing or unreadable, or the target is not writable.
         RetriesExhausted: Every attempt failed.
     """
     if not overwrite and storage.is_file(target):
-        raise ConfigError(f"{target} exists; choose another name, or allow to overwrite")
+        raise ConfigError(f"{target} exists; give another name, or allow overwriting")
     try:
         retry(policy or RetryPolicy(), lambda: _copy_once(source, target), clock=clock, is_retryable=_is_passing)
     except FileNotFoundError:
         if skip_missing and not storage.is_file(source):
-            logger.info("nothing to copy source=%s", source)
+            logger.info("copy skipped, source missing source=%s", source)
             return False
         raise
     return True
@@ -70,33 +70,33 @@ def copy_folder(
     policy: RetryPolicy | None = None,
     clock: Clock | None = None,
 ) -> int:
-    """Make ``target`` a copy of the folder ``source``, with all folders in it, and return the number of files.
+    """Make ``target`` a copy of the folder ``source`` with its subfolders; return the number of files.
 
-    Files of the target that the source has not are removed, last: at no moment is less there than before. Files that
-    vanish from the source meanwhile are left out with ``skip_missing``. Empty folders are not copied.
+    Surplus files of the target are removed last. With ``skip_missing``, files that disappear from the source meanwhile
+    are omitted. Empty folders are not copied.
 
     Args:
-        source: A path or URL.
-        target: Its new name; made when missing.
-        workers: How many files are copied at a time.
-        skip_missing: Whether a source that does not exist is no error; nothing happens then.
-        policy: How failures of the medium are retried, per file.
-        clock: What the pauses are measured by.
+        source: Path or URL of the folder.
+        target: New path; created if missing.
+        workers: Number of files copied in parallel.
+        skip_missing: Return 0 for a missing source instead of raising.
+        policy: Retries of I/O errors, per file.
+        clock: Clock of the pauses.
 
     Raises:
-        ConfigError: ``source`` is no folder, or one of the two lies in the other.
-        OSError: See ``copy_file``. The copy is then incomplete, each file of it whole; copy again.
+        ConfigError: ``source`` is not a folder, or one folder contains the other.
+        OSError: As in ``copy_file``. The copy is incomplete, but each of its files is complete; copy again.
     """
     if workers < 1:
-        raise ConfigError(f"workers is {workers}; give a number from 1")
+        raise ConfigError(f"workers is {workers!r}, expected at least 1")
     source, target = source.rstrip("/") or "/", target.rstrip("/") or "/"
     if source == target or source.startswith(f"{target}/") or target.startswith(f"{source}/"):
-        raise ConfigError(f"{source} and {target} lie in each other; choose another target")
+        raise ConfigError(f"target is {target}, expected a folder outside of {source}")
     if not storage.is_folder(source):
         if skip_missing:
-            logger.info("nothing to copy source=%s", source)
+            logger.info("copy skipped, source missing source=%s", source)
             return 0
-        raise ConfigError(f"{source} is no folder; check the path")
+        raise ConfigError(f"source is {source}, expected an existing folder")
     names = storage.walk_files(source)
     for folder in sorted({name.rpartition("/")[0] for name in names} | {""}):
         storage.make_folder(f"{target}/{folder}" if folder else target)

@@ -1,6 +1,6 @@
-"""Marker files: small sealed notes in a run's folder that something asked for once was done.
+"""Marker files: small sealed JSON notes in a run's folder that record a completed one-time action.
 
-An empty file, as ``touch`` makes, is a note that says nothing more. What a note means, its reader knows.
+An empty file, as created by ``touch``, is a valid empty note.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ __all__ = ["read_marker", "write_marker"]
 
 
 def write_marker(path: Path, note: dict[str, Any]) -> None:
-    """Leave a note; it survives a crash."""
+    """Write a marker durably."""
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, seal(note))
 
 
 def read_marker(path: Path) -> dict[str, Any] | None:
-    """Return the note, or None when there is none.
+    """Return the note of a marker; None if the file does not exist.
 
     Raises:
-        ManifestInvalid: The file is neither a note nor empty.
+        ManifestInvalid: The file is corrupt.
     """
     try:
         content = path.read_bytes()
@@ -35,4 +35,4 @@ def read_marker(path: Path) -> dict[str, Any] | None:
     try:
         return unseal(content)
     except ValueError as error:
-        raise ManifestInvalid(f"'{path}' cannot be believed: {error}; remove it to do anew what it marks") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}; remove it to repeat the action that it marks") from error

@@ -1,4 +1,4 @@
-"""Runs the dense part of an export. The only module that imports onnxruntime; torch is not needed."""
+"""Run the dense part of an export with onnxruntime. Only this module imports onnxruntime; it needs no torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _ERRORS_ONLY = 3
 
 
 class ProgramSession:
-    """One dense program with one set of weights. Immutable and thread safe: ``with_weights`` makes another.
+    """A dense program with one set of weights. Immutable and thread safe; ``with_weights`` returns a new session.
 
     Args:
-        path: The ONNX file; its weights lie beside it.
-        program: What the manifest says of it.
-        threads: Threads that one call may use.
+        path: ONNX file; the weights file lies in the same folder.
+        program: Description in the manifest.
+        threads: Threads per call.
 
     Raises:
         ConfigError: onnxruntime is not installed.
-        ManifestInvalid: The file is no program that it can run.
+        ManifestInvalid: The file is invalid.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ProgramSession:
         self._path = Path(path)
         self._threads = threads
         self._changed = dict(_changed or {})
-        """Stored form of the weights that are not those of the file, by the names they have there."""
+        """Stored form of the replaced weights, by their names in the file."""
         self._session = self._open()
 
     def _open(self) -> Any:
@@ -53,30 +53,30 @@ class ProgramSession:
         options.intra_op_num_threads = self._threads
         options.inter_op_num_threads = 1
         options.log_severity_level = _ERRORS_ONLY
-        # Weights of 8 bits become floats once, when the session is made, not in every call.
+        # Decode 8-bit weights once, at session creation.
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-        # A thread that waits for the next call must not burn a core meanwhile.
+        # An idle thread must not spin.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         if self._changed:
             values = [runtime.OrtValue.ortvalue_from_numpy(each) for each in self._changed.values()]
             options.add_external_initializers(list(self._changed), values)
         try:
             return runtime.InferenceSession(str(self._path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has a dozen classes of its own
-            raise ManifestInvalid(f"'{self._path}' is no program that can be run: {error}") from error
+        except Exception as error:  # onnxruntime raises many classes
+            raise ManifestInvalid(f"'{self._path}' is invalid, expected an ONNX program: {error}") from error
 
     def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str]) -> dict[str, NDArray[Any]]:
-        """Compute some of the outputs; inputs that they do not need are ignored."""
+        """Compute the named outputs; unused inputs are ignored."""
         given = {name: inputs[name] for name in self.program.inputs}
         return dict(zip(outputs, self._session.run(list(outputs), given), strict=True))
 
     def with_weights(self, weights: Mapping[str, NDArray[Any]]) -> ProgramSession:
-        """Return the same program with other weights, named as in a checkpoint.
+        """Return a session with replaced weights, named as in a checkpoint.
 
-        Weights that the program does not use are ignored, and all others stay as they are.
+        Unknown weights are ignored. Weights without a replacement stay.
 
         Raises:
-            DimensionMismatch: A weight has another shape.
+            DimensionMismatch: A weight has another shape or type.
         """
         changed = dict(self._changed)
         for name, value in weights.items():
@@ -88,8 +88,8 @@ class ProgramSession:
         expected = self.program.weights[name]
         if tuple(value.shape) != expected.shape or str(value.dtype) != expected.dtype:
             raise DimensionMismatch(
-                f"weight {name!r} has shape {value.shape} and type {value.dtype}, the served program has "
-                f"{expected.shape} and {expected.dtype}; export the changed model as a new version"
+                f"weight {name!r} has shape {value.shape} and type {value.dtype}, expected {expected.shape} and "
+                f"{expected.dtype} as in the served program; export the changed model as a new version"
             )
         if name in self.program.quantized and self.program.quantize_bits is not None:
             return quantized(name, value, self.program.quantize_bits)
@@ -101,6 +101,6 @@ def _onnxruntime() -> Any:
         import onnxruntime  # type: ignore[import-untyped]
     except ImportError as error:
         raise ConfigError(
-            f"serving the dense part needs onnxruntime ({error}): pip install 'monolith[serve]'"
+            f"onnxruntime is missing ({error}), expected for the dense part: pip install 'monolith[serve]'"
         ) from error
     return onnxruntime

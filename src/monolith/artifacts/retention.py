@@ -1,4 +1,4 @@
-"""Which checkpoints stay: arithmetic on manifests only, no files."""
+"""Retention of checkpoints: rules on manifests, without file access."""
 
 from __future__ import annotations
 
@@ -13,36 +13,40 @@ __all__ = ["Retention"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retention:
-    """Keep the newest ``max_to_keep`` that are neither exempt nor spared, and spare one every so often."""
+    """Keep the newest ``max_to_keep`` checkpoints that are neither exempt nor spared; spare one per interval."""
 
     max_to_keep: int | None = 10
     """None or 0 removes nothing."""
     spare_every_hours: float | None = 24.0
-    """One checkpoint per this time is never removed; None spares none."""
+    """One checkpoint per interval is kept forever; None spares none."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no rule."""
+        """Check the values."""
         if self.max_to_keep is not None and self.max_to_keep < 0:
-            raise ConfigError(f"checkpoints_max_to_keep is {self.max_to_keep}; give a number from 1, or 0 for all")
+            raise ConfigError(
+                f"checkpoints_max_to_keep is {self.max_to_keep!r}, expected a number from 1, or 0 for all"
+            )
         if self.spare_every_hours is not None and not self.spare_every_hours >= 0:
-            raise ConfigError(f"keep_checkpoint_every_n_hours is {self.spare_every_hours}; give hours, or None")
+            raise ConfigError(
+                f"keep_checkpoint_every_n_hours is {self.spare_every_hours!r}, expected hours from 0, or None"
+            )
 
     def spare(
         self, last: CheckpointManifest | None, saved_at_s: float, started_at_s: float
     ) -> tuple[bool, float | None]:
-        """Return whether a new checkpoint is spared, and the time after which the next one will be.
+        """Return whether a new checkpoint is spared, and the time after which the next one is.
 
         Args:
-            last: The checkpoint before it; it remembers the time, so that a restart does not start over.
-            saved_at_s: When the new one was taken.
-            started_at_s: When the run began.
+            last: Previous checkpoint; it stores the due time across restarts.
+            saved_at_s: Time of the new checkpoint.
+            started_at_s: Start of the run.
         """
         if self.spare_every_hours is None:
             return False, None
         pause_s = self.spare_every_hours * 3600
         due_s = started_at_s + pause_s
         if last is not None and last.spare_after_s is not None:
-            due_s = min(last.spare_after_s, saved_at_s + pause_s)  # a shorter pause than before counts at once
+            due_s = min(last.spare_after_s, saved_at_s + pause_s)  # a shorter interval takes effect immediately
         is_spared = saved_at_s > due_s
         return is_spared, saved_at_s + pause_s if is_spared else due_s
 
@@ -50,7 +54,7 @@ class Retention:
         """Return the names to remove, oldest first.
 
         Args:
-            saved: Name to manifest, in the order saved.
+            saved: Name to manifest, in the order of saving.
             exempt: Names that stay and do not count.
         """
         if not self.max_to_keep:

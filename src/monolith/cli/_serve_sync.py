@@ -48,7 +48,7 @@ class SyncOptions:
         Raises:
             ConfigError: A source is invalid, or a TLS file cannot be read.
         """
-        from monolith.serving.following import StreamSettings, parse_sources
+        from monolith.serving.following import FeedSettings, parse_sources
 
         security = client_security(
             "sync",
@@ -61,7 +61,7 @@ class SyncOptions:
         return {
             "sources": parse_sources(self.sync_from or []),
             "poll_s": self.sync_poll_s,
-            "streams": StreamSettings(cache=self.sync_cache, security=security),
+            "feeds": FeedSettings(cache=self.sync_cache, security=security),
         }
 
 

@@ -1,7 +1,7 @@
-"""Time as an argument: the ``Clock`` seam, the system's clock, and deadlines.
+"""``Clock``: time as an argument; ``SystemClock`` and ``Deadline``.
 
-The only module that reads the machine's clocks or sleeps. Everything else takes a ``Clock``, so a test can hand it
-``monolith.testing.FakeClock`` and no test ever waits. Event times of records are data, not clocks, and are not here.
+Only this module reads the machine's clocks or sleeps. Other code takes a ``Clock``, so that a test can pass
+``monolith.testing.FakeClock`` and need not wait. Event times of records are data, not clocks.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ __all__ = ["Clock", "Deadline", "SystemClock", "checked_duration_s"]
 
 @runtime_checkable
 class Clock(Protocol):
-    """Where a component gets the time from, and how it waits."""
+    """Returns the time, and waits."""
 
     def now_s(self) -> float:
         """Return the wall-clock time in unix seconds; it may jump."""
         ...
 
     def monotonic_s(self) -> float:
-        """Return seconds since an arbitrary start; it never goes back. Measure durations with this one."""
+        """Return seconds since an arbitrary start; it never goes back. Use it to measure durations."""
         ...
 
     def sleep_s(self, seconds: float) -> None:
@@ -53,7 +53,7 @@ class SystemClock:
 
 
 class Deadline:
-    """A moment after which work is no longer wanted, on one clock."""
+    """The moment at which a timeout ends, on one clock."""
 
     def __init__(self, clock: Clock, timeout_s: float | None) -> None:
         """Start counting now.
@@ -66,17 +66,17 @@ class Deadline:
         self._end_s = math.inf if timeout_s is None else clock.monotonic_s() + checked_duration_s(timeout_s)
 
     def remaining_s(self) -> float:
-        """Return the seconds left: zero when past, infinity when there is no limit."""
+        """Return the remaining seconds: zero when past, infinity without a limit."""
         return max(0.0, self._end_s - self._clock.monotonic_s())
 
     @property
     def is_past(self) -> bool:
-        """Whether no time is left."""
+        """True if no time is left."""
         return self.remaining_s() == 0.0
 
 
 def checked_duration_s(seconds: float) -> float:
-    """Return ``seconds``, or raise ``ConfigError`` when it is no length of time."""
+    """Return ``seconds`` if it is a valid duration, or raise ``ConfigError``."""
     if not math.isfinite(seconds) or seconds < 0:
-        raise ConfigError(f"a duration must be finite and not negative, got {seconds} s")
+        raise ConfigError(f"the duration is {seconds} s, expected a finite number of at least 0")
     return seconds

@@ -62,7 +62,7 @@ class FieldReport:
     layer: Layer
     place: str
     overrode: tuple[Setting, ...]
-    """What lower layers said, highest first; the default is not among them."""
+    """The values of lower layers, highest first, without the default."""
     default: Any
 
 
@@ -99,7 +99,7 @@ def load(
         retired: Fields that are no more, with what to do instead.
 
     Raises:
-        ConfigError: A field is unknown, given twice, or has a value that does not fit; the text says where.
+        ConfigError: A field is unknown, given twice, or has a value that does not fit; the text names the place.
         OSError: The file cannot be read.
 
     >>> @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The fields of a configuration dataclass: type, section, help, and how a value from outside becomes one of theirs.
 
 A base class that is a dataclass is a section, and its name is the class's: ``CheckpointConfig`` is ``checkpoint``. A
-field's help is the docstring below it. Where values come from, and which of them wins, is not known here.
+field's help is the docstring below it. :mod:`monolith.core.config` merges the values.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class ConfigField:
 
     @property
     def wanted(self) -> str:
-        """What the field takes, in words."""
+        """The type of the field in words."""
         words = [f"one of {', '.join(self.literals)}"] if self.literals else []
         words += [_WORDS.get(kind, str(kind)) for kind in self.kinds if kind is not typing.Literal]
         return " or ".join(dict.fromkeys([*words, "none"] if self.allows_none else words))

@@ -1,6 +1,6 @@
-"""Configuration files: YAML or JSON read into entries that remember where they stand.
+"""Reads YAML or JSON configuration files into entries with their line numbers.
 
-Knows the two formats and nothing of what the keys mean; :mod:`monolith.core.config` does.
+:mod:`monolith.core.config` interprets the keys.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def _read_yaml(name: str, content: bytes) -> tuple[FileEntry, ...]:
             loader.dispose()
     except ConfigError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: an invalid date
         raise ConfigError(f"{name} is not YAML: {_one_line(error)}") from error
 
 

@@ -1,6 +1,6 @@
-"""Files that survive a crash: written whole, synced, and sealed with a checksum of their own.
+"""Files that survive a crash: written whole, synced, and sealed with a checksum.
 
-Local files only; :mod:`monolith.core.storage` opens files anywhere. What a file means, nothing here knows.
+Local files only; :mod:`monolith.core.storage` also opens URLs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["only_writer", "replace_file", "seal", "sync_folder", "unseal", "writ
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it.
+    """Write a file and sync it to disk.
 
     Raises:
-        OSError: It cannot be written; the text names it, which that of a full disk does not do by itself.
+        OSError: The file cannot be written; the text names it, unlike the system's error for a full disk.
     """
     try:
         with path.open("wb") as file:
@@ -36,7 +36,7 @@ def write_synced(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names in a folder."""
+    """Sync the names in a folder to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -45,7 +45,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Give a file new content, whole or not at all; after return it survives a crash."""
+    """Replace the content of a file atomically. After the call returns, the content survives a power loss."""
     temporary = path.with_name(f"{path.name}.tmp-{secrets.token_hex(8)}")
     try:
         write_synced(temporary, content)
@@ -58,7 +58,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Keep other writers, of this process or another, out of the folder; they wait."""
+    """Hold the folder's exclusive lock; other writers, of this process or another, wait."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -68,19 +68,19 @@ def only_writer(folder: Path) -> Iterator[None]:
 
 
 def seal(body: dict[str, Any]) -> bytes:
-    """Return a JSON file's bytes.
+    """Return the bytes of a JSON file with a checksum.
 
-    There is only one spelling of a body, so a changed byte cannot go unseen, unless it was one of the indentation.
+    The encoding of a body is unique, so every changed byte is detected, except in the indentation.
     """
     checksum = _native.crc32c(json.dumps(body, sort_keys=True).encode())
     return json.dumps({"body": body, "crc32c": checksum}, sort_keys=True, indent=1).encode() + b"\n"
 
 
 def unseal(content: bytes) -> dict[str, Any]:
-    """Return the body that was sealed.
+    """Return the body of a sealed file.
 
     Raises:
-        ValueError: It is not what ``seal`` wrote; the text says why.
+        ValueError: ``seal`` did not write ``content``; the text gives the reason.
     """
     try:
         body = json.loads(content)["body"]
@@ -88,8 +88,8 @@ def unseal(content: bytes) -> dict[str, Any]:
         compact = json.dumps(body, sort_keys=True)
         yield_gil()
         checksum = _native.crc32c(compact.encode())
-        spelled = f'{{"body": {compact}, "crc32c": {checksum}}}'.encode()
-        is_sound = content.endswith(b"\n}\n") and _one_line(content) == spelled
+        expected = f'{{"body": {compact}, "crc32c": {checksum}}}'.encode()
+        is_sound = content.endswith(b"\n}\n") and _one_line(content) == expected
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ValueError(f"not a manifest ({error})") from error
     if not is_sound:

@@ -1,6 +1,6 @@
 """Every exception that Monolith raises on purpose.
 
-The tree; two questions decide a class: *may the caller retry?* and *whose fault is it?*
+Two questions decide a class: *may the caller retry?* and *whose fault is it?*
 
 ::
 
@@ -15,10 +15,10 @@ The tree; two questions decide a class: *may the caller retry?* and *whose fault
     └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
                                    CutRefused
 
-A message says what happened, the value, and the remedy, for example
+A message names the thing, its value, the rule and the remedy, for example
 ``table 'user_id' has dim 16, gradient has dim 32; check FeatureSpec.dim``.
 
-This module knows no transport: what gRPC or HTTP status a class becomes is decided where requests are answered.
+The gRPC and HTTP status of a class is decided where requests are answered.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ __all__ = [
 
 
 class MonolithError(Exception):
-    """The root: ``except MonolithError`` catches all that Monolith raises on purpose, and nothing else."""
+    """The root: ``except MonolithError`` catches every error that Monolith raises on purpose, and no other."""
 
 
 class ConfigError(MonolithError, ValueError):
     """The caller's settings or arguments are wrong; the same call can never succeed.
 
     It is a ``ValueError`` too, so that code which validates configuration (pydantic above all) reports it at the
-    field where it happened, and callers of the plain Python functions can catch what they would expect.
+    field where it happened, and callers of plain Python functions can catch the usual type.
     """
 
 
@@ -162,11 +162,11 @@ class RetriesExhausted(ClusterError):
 
 
 class ArtifactError(MonolithError):
-    """What is on disk (checkpoint, delta, export) is not what was asked for."""
+    """An artifact on disk (checkpoint, delta, export) is absent or invalid."""
 
 
 class CheckpointMissing(ArtifactError):
-    """There is no checkpoint at this path, or none that is complete."""
+    """The path contains no complete checkpoint."""
 
 
 class VersionConflict(ArtifactError):
@@ -190,7 +190,7 @@ class DeltaLogBroken(ArtifactError):
 
 
 class TrainingDiverged(MonolithError):
-    """A loss is not finite. Nothing of the step was applied; going on needs other settings or other data."""
+    """A loss is not finite. The step was not applied; continue with other settings or other data."""
 
 
 class ServingError(MonolithError):
@@ -217,7 +217,7 @@ class ModelNotFound(ServingError):
 
 
 class Overloaded(ServingError):
-    """The queue is full; come back later or ask another replica."""
+    """The queue is full; retry later, or call another replica."""
 
 
 class ModelNotReady(ServingError):
@@ -225,4 +225,4 @@ class ModelNotReady(ServingError):
 
 
 class CutRefused(ServingError):
-    """A published state, or a new version, scores a sample of requests too differently; what was there is shown on."""
+    """A published state or a new version scores a sample of requests too differently; the server keeps the old one."""

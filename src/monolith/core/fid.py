@@ -14,7 +14,7 @@ is how tables and tensors carry them: a v1 id of slot 512 or above is negative. 
 Functions of ids take one Python int (and return one) or an array (and return an int64 array of the same shape).
 
 The layouts are mirrored by ``cpp/engine/include/engine/fid.h``. Which slot belongs to which feature name, and how
-numbers are put into buckets before they are hashed, is not known here.
+numbers are put into buckets before they are hashed, is the caller's choice.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A pipe between the process that started a job and the processes of the job: when the one is gone, so are the others.
+"""``Lifeline``: a pipe from the process that starts a job to the job's processes. When the starter dies, they end too.
 
-The end of the pipe that is written to belongs to the starter alone, so the system closes it however the starter dies;
-nothing is ever written. Works wherever there are pipes, for children of any program, and needs no polling.
+Only the starter holds the write end of the pipe, so the system closes it however the starter dies. No byte is written.
+This works for children of any program and needs no polling.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ __all__ = ["GRACE_S", "VARIABLE", "Lifeline", "end_with_starter"]
 logger = logging.getLogger(__name__)
 
 VARIABLE = "MONOLITH_LIFELINE"
-"""Tells a process the number of its end of the pipe."""
+"""Environment variable with the descriptor of the read end."""
 
 GRACE_S = 30.0
-"""How long a process may take to end by itself when it is asked to."""
+"""Seconds that a process gets to end by itself after the request."""
 
 
 class Lifeline:
-    """The starter's end; ``close`` lets all go who hold the other one. Also a context manager."""
+    """The write end of the starter. ``close`` makes the watching processes end. Also a context manager."""
 
     def __init__(self) -> None:
         self._held, self._kept = os.pipe()
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """What a child is to inherit, for ``subprocess``."""
+        """The descriptors that a child must inherit, for ``subprocess``."""
         return (self._held,)
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the variables of a child."""
+        """Return the environment of a child."""
         return {**environment, VARIABLE: str(self._held)}
 
     def close(self) -> None:
-        """Let go; a second call does nothing."""
+        """Close the pipe. May be called twice."""
         for descriptor in {self._held, self._kept} - {-1}:
             os.close(descriptor)
         self._held = self._kept = -1
@@ -65,31 +65,31 @@ def end_with_starter(
     ask: Callable[[], None] = lambda: os.kill(os.getpid(), signal.SIGTERM),
     end: Callable[[], None] = lambda: os._exit(1),
 ) -> threading.Thread | None:
-    """Watch for the end of the process that started this one; return who watches, None where nobody asked for it.
+    """Start a thread that ends this process when its starter dies; return it, or None without a lifeline.
 
     Args:
-        environment: This process's variables.
-        patience_s: How long this process goes on without its starter.
-        grace_s: How long it may take to end by itself when it is asked to.
-        ask: Asks it to end.
-        end: Ends it.
+        environment: The environment of this process.
+        patience_s: How long this process runs without its starter before it is asked to end.
+        grace_s: How long this process may take to end by itself after that.
+        ask: Asks this process to end.
+        end: Ends this process.
 
     Raises:
-        ConfigError: The variable names no open descriptor.
+        ConfigError: The variable does not name an open descriptor.
     """
     named = environment.get(VARIABLE)
     if named is None:
         return None
     try:
         descriptor = int(named)
-        os.set_inheritable(descriptor, False)  # it is between these two processes
+        os.set_inheritable(descriptor, False)  # children of this process must not hold the pipe
     except (ValueError, OSError) as error:
-        raise ConfigError(f"{VARIABLE} is {named!r}, which is no open pipe ({error}); unset it") from error
+        raise ConfigError(f"{VARIABLE} is {named!r}, expected an open pipe ({error}); unset it") from error
 
     def watch() -> None:
         while os.read(descriptor, 1):
             pass
-        logger.warning("the process that started this one is gone; it ends too")
+        logger.warning("starter process died, ending this process pid=%d", os.getpid())
         pause = threading.Event()
         pause.wait(patience_s)
         ask()

@@ -1,7 +1,7 @@
-"""Process-wide logging set-up: one handler, one line per event, ``key=value`` at the end.
+"""``setup_logging``: sets up one handler for the process, with one line per event and ``key=value`` at its end.
 
-Called once, by the command line. Library code only ever does ``logging.getLogger(__name__)``; it adds no handler and
-logs nothing at import. This module reads no environment: level and stream are arguments.
+The command line calls it once. Library code only uses ``logging.getLogger(__name__)``; it adds no handler and logs
+nothing at import.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 class LineFormatter(logging.Formatter):
     """``2026-01-31T12:00:00.250Z INFO monolith.ps.server shard joined index=3 role=ps``.
 
-    Times are UTC. The tail holds what is true of the whole process, such as its role.
+    Times are UTC. The tail contains properties of the process, such as its role.
     """
 
     def __init__(self, context: Mapping[str, object] | None = None) -> None:
@@ -46,7 +46,7 @@ def setup_logging(
 
     Args:
         level: One of ``LEVELS``, for the loggers under ``monolith``.
-        context: What is true of this process, put at the end of each line.
+        context: Properties of this process, for the end of each line.
         stream: Where to; standard error when not given, so that standard output stays for results.
 
     Raises:

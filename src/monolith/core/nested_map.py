@@ -1,7 +1,7 @@
 """``NestedMap``: a dictionary of dictionaries whose keys are attributes, with the method names of the original.
 
 A leaf is anything but a ``NestedMap`` or a list: plain dictionaries and tuples inside are leaves. Walks go by sorted
-keys. Knows nothing of what the leaves are.
+keys.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class NestedMap(dict[str, Any]):
             self[key] = value
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """Return the value of a key, set to ``default`` when there is none."""
+        """Return the value of a key; set it to ``default`` if the key is absent."""
         if key not in self:
             self[key] = default
         return self[key]
@@ -96,7 +96,7 @@ class NestedMap(dict[str, Any]):
         """Refuse what cannot be a key.
 
         Raises:
-            ConfigError: It is no identifier, or the name of a method.
+            ConfigError: The key is not an identifier, or is the name of a method.
         """
         if not isinstance(key, str) or _NAME.fullmatch(key) is None:
             raise ConfigError(f"Invalid NestedMap key {key!r}; use an identifier")
@@ -129,7 +129,7 @@ class NestedMap(dict[str, Any]):
         """Set the value of a dotted key; maps on the way are made.
 
         Raises:
-            ConfigError: A part of the key is none, or is taken by a value that is no dictionary.
+            ConfigError: A part of the key is invalid, or has a value that is not a dictionary.
         """
         *way, last = key.split(".")
         for part in (*way, last):
@@ -211,7 +211,7 @@ _RESERVED = frozenset(dir(NestedMap))
 
 
 def _rebuild(value: Any, key: str, change: Callable[[str, Any], Any]) -> Any:
-    """The same structure with changed leaves, less those that became ``_LEFT_OUT`` and what is empty without them."""
+    """Return the structure with changed leaves, without ``_LEFT_OUT`` leaves and without parts that become empty."""
     if isinstance(value, NestedMap):
         named = [(name, _rebuild(value[name], f"{key}.{name}" if key else name, change)) for name in sorted(value)]
         kept = [(name, inner) for name, inner in named if inner is not _LEFT_OUT]

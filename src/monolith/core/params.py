@@ -33,7 +33,7 @@ __all__ = [
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _ELEMENT = re.compile(r"(.+)\[(.+)\]")
 
-# What a constructor may take through **kwargs without naming it.
+# Arguments that a constructor may take through **kwargs without naming them.
 _LAYER_OPTIONS = (
     "input_dim",
     "input_shape",
@@ -73,7 +73,7 @@ class IllegalParam(ConfigError, AssertionError):
 
 
 class _Param:
-    """One value and what it means."""
+    """One value and its description."""
 
     __slots__ = ("description", "value")
 
@@ -138,7 +138,7 @@ class Params:
         """Remove parameters; dots lead into nested ones.
 
         Raises:
-            UnknownParam: There is no such parameter.
+            UnknownParam: The parameter does not exist.
         """
         self._refuse_if_frozen()
         for name in names:
@@ -183,7 +183,7 @@ class Params:
         """Return a value; dots lead into nested parameters, ``name[2]`` into a list of them.
 
         Raises:
-            UnknownParam: There is no such parameter.
+            UnknownParam: The parameter does not exist.
             IllegalParam: The path leads through a value that holds no parameters.
         """
         holder, key = self._holder(name)
@@ -195,7 +195,7 @@ class Params:
         """Set values, by names or (``**{"train.steps": 5}``) by paths as in ``get``. Returns these parameters.
 
         Raises:
-            UnknownParam: There is no such parameter.
+            UnknownParam: The parameter does not exist.
             ParamsFrozen: These, or the nested parameters, are frozen.
         """
         if self._immutable:
@@ -209,7 +209,7 @@ class Params:
         return self
 
     def __getattr__(self, name: str) -> Any:
-        # Called only for what is not in __dict__; without _params this is an object that is being copied or unpickled.
+        # Called only for names outside __dict__; an object without _params is being copied or unpickled.
         params: dict[str, _Param] = self.__dict__.get("_params", {})
         if name not in params:
             raise self._unknown(name, name)
@@ -323,7 +323,7 @@ class InstantiableParams(Params):
 
         A class with a ``params`` method whose constructor takes ``params`` alone gets these parameters. Any other gets
         keyword arguments: each argument that is named like a parameter here or, when none is, in nested parameters (the
-        nearest counts). What goes through ``**kwargs`` is left out while it is None.
+        nearest counts). An argument through ``**kwargs`` is omitted while it is None.
 
         Raises:
             ConfigError: ``cls`` is None, or an argument without a default was not set.
@@ -378,7 +378,7 @@ def copy_params_to(source: Params, target: Params, skip: Collection[str] | None 
 
 
 def update_params(params: Params, values: MutableMapping[str, Any]) -> None:
-    """Set the parameters, nested ones too, that ``values`` names, and take them out of it: what is left fitted none."""
+    """Set the parameters, nested ones too, that ``values`` names, and remove them from it; unknown names remain."""
     for name, value in list(params.iter_params()):
         if isinstance(value, Params):
             update_params(value, values)
@@ -392,11 +392,11 @@ class _Arguments(typing.NamedTuple):
     optional: dict[str, Any]
     """Arguments that go through ``**kwargs``, with None."""
     takes_any: bool
-    """Whether ``**kwargs`` takes names that nobody declared."""
+    """Return True if ``**kwargs`` takes undeclared names."""
 
 
 def _arguments(cls: type[Any]) -> _Arguments:
-    """What a constructor takes, looking through ``**kwargs`` into the constructors of bases."""
+    """Return the arguments of a constructor, including those that ``**kwargs`` passes to the constructors of bases."""
     named: dict[str, Any] = {}
     for maker in _constructors(cls):
         rest: inspect.Parameter | None = None

@@ -1,7 +1,4 @@
-"""Classes by name: the registry of task models, and loading a class from ``package.module.Class`` or ``FILE.py:Class``.
-
-Importing a module is the only thing done with it; what a class is good for is the caller's affair.
-"""
+"""Classes by name: the registry of task models, and ``load_class`` for ``package.module.Class`` or a Python file."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 _TASKS_PREFIX = "monolith.tasks."
-_IMPORTING = threading.RLock()  # a file on its way in is among the modules before its classes are there
+_IMPORTING = threading.RLock()  # sys.modules has a file's module before its classes exist
 
 
 class UnknownModel(ConfigError, LookupError):
@@ -80,7 +77,7 @@ class ModelRegistry:
         """Add a class; to be used as a decorator.
 
         Raises:
-            TypeError: The class is no ``SingleTaskModelParams``.
+            TypeError: The class is not a ``SingleTaskModelParams``.
             ConfigError: Its name is taken.
         """
         if not _is_model(cls):
@@ -105,7 +102,7 @@ class ModelRegistry:
         """Return a class. When it is not known yet, the module that ``key`` begins with is imported first.
 
         Raises:
-            UnknownModel: There is none; the known names are logged. Also a ``LookupError``.
+            UnknownModel: No model has this name; the known names are logged. Also a ``LookupError``.
         """
         if (found := self._find(key)) is None and "." in key:
             _import_if_there(key.rpartition(".")[0])
@@ -120,7 +117,7 @@ class ModelRegistry:
         """Return the task parameters of a class.
 
         Raises:
-            UnknownModel: There is none.
+            UnknownModel: No model has this name.
         """
         return self.get_class(key)().task()
 
@@ -160,8 +157,8 @@ def load_class(spec: str, *, homes: Sequence[str] = ()) -> type[Any]:
     registered model or of a class in one of the modules ``homes``. A file is imported once, however often it is named.
 
     Raises:
-        ConfigError: There is no such module, file or class; the text names the nearest. What a module itself raises
-            when it is imported is left as it is.
+        ConfigError: The module, file or class does not exist; the text names the nearest. An exception of the imported
+            module is raised unchanged.
     """
     place, colon, name = spec.rpartition(":")
     if not colon and spec.endswith(".py"):
@@ -209,13 +206,13 @@ def _import_module(name: str, spec: str) -> ModuleType:
     if (module := _import_if_there(name)) is not None:
         return module
     raise ConfigError(
-        f"{spec!r}: there is no module {name!r}; check the name, and that its folder is on the Python path, "
+        f"{spec!r}: module {name!r} does not exist; check the name, and that its folder is on the Python path, "
         "or write path/to/file.py:Class"
     )
 
 
 def _import_if_there(name: str) -> ModuleType | None:
-    """Import a module; None when it does not exist. That one it needs is missing is an error of its own."""
+    """Import a module; return None if it does not exist. A missing module that it imports raises."""
     if not all(part.isidentifier() for part in name.split(".")):
         return None
     try:
@@ -228,7 +225,7 @@ def _import_if_there(name: str) -> ModuleType | None:
 
 def _import_file(path: str) -> ModuleType:
     if not os.path.isfile(path):
-        raise ConfigError(f"there is no file {path!r}; check the path, it is relative to {os.getcwd()}")
+        raise ConfigError(f"file {path!r} does not exist; check the path, it is relative to {os.getcwd()}")
     absolute = os.path.realpath(path)
     stem = re.sub(r"\W", "_", os.path.splitext(os.path.basename(path))[0])
     name = f"{stem}_{zlib.crc32(absolute.encode()):08x}"

@@ -1,7 +1,7 @@
-"""Retry with a policy object: the one place where a failed call is tried again.
+"""``retry``: repeats failed calls by a ``RetryPolicy``.
 
-It decides *when* to call again and when to stop. What failed, and whether it may be repeated at all, the error says
-(``ClusterError.retryable``) or the caller does; this module knows no transport.
+The policy decides *when* to call again and when to stop. The error (``ClusterError.retryable``) or the caller decides
+whether a call may be repeated.
 """
 
 from __future__ import annotations
@@ -25,50 +25,50 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetryPolicy:
-    """How often, and with what pauses, a call is repeated.
+    """The number of attempts of a call, and the pauses between them.
 
     The pause before attempt ``n + 1`` is ``initial_backoff_s * multiplier ** (n - 1)``, at most ``max_backoff_s``,
-    then shortened by a random share of up to ``jitter`` so that many clients do not come back together.
+    then shortened by a random share of up to ``jitter``, so that many clients do not retry together.
     """
 
     attempts: int = 5
-    """Calls in all, the first one included."""
+    """Number of calls, including the first."""
 
     initial_backoff_s: float = 0.1
     """The pause after the first failure."""
 
     max_backoff_s: float = 10.0
-    """No pause is longer than this."""
+    """The longest pause."""
 
     multiplier: float = 2.0
-    """Each pause is this many times the one before."""
+    """Factor from one pause to the next."""
 
     jitter: float = 0.5
-    """The largest share of a pause that chance may take away, from 0 (none) to 1."""
+    """The largest random share by which a pause is shortened, from 0 (none) to 1."""
 
     seed: int | None = None
-    """Seed of the jitter; ``None`` draws a fresh one for each call of ``retry``."""
+    """Seed of the jitter; ``None`` draws a new one for each call of ``retry``."""
 
     deadline_s: float | None = None
     """No attempt starts later than this after the first; ``None`` sets no limit."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no policy."""
+        """Refuse invalid values."""
         if self.attempts < 1:
-            raise ConfigError(f"attempts must be at least 1, got {self.attempts}")
+            raise ConfigError(f"attempts is {self.attempts}, expected at least 1")
         for name in ("initial_backoff_s", "max_backoff_s"):
             value = getattr(self, name)
             if not math.isfinite(value) or value < 0:
-                raise ConfigError(f"{name} must be finite and not negative, got {value}")
+                raise ConfigError(f"{name} is {value}, expected a finite number of at least 0")
         if not math.isfinite(self.multiplier) or self.multiplier < 1:
-            raise ConfigError(f"multiplier must be finite and at least 1, got {self.multiplier}")
+            raise ConfigError(f"multiplier is {self.multiplier}, expected a finite number of at least 1")
         if not 0 <= self.jitter <= 1:
-            raise ConfigError(f"jitter must be between 0 and 1, got {self.jitter}")
+            raise ConfigError(f"jitter is {self.jitter}, expected 0 to 1")
         if self.deadline_s is not None and not 0 <= self.deadline_s < math.inf:
-            raise ConfigError(f"deadline_s must be finite and not negative, or None, got {self.deadline_s}")
+            raise ConfigError(f"deadline_s is {self.deadline_s}, expected a finite number of at least 0, or None")
 
     def backoffs_s(self) -> Iterator[float]:
-        """Yield the pauses between the attempts, ``attempts - 1`` of them.
+        """Yield the ``attempts - 1`` pauses between the attempts.
 
         >>> list(RetryPolicy(attempts=4, initial_backoff_s=1, max_backoff_s=3, jitter=0).backoffs_s())
         [1.0, 2.0, 3.0]
@@ -82,7 +82,7 @@ class RetryPolicy:
 
 
 def is_retryable(error: Exception) -> bool:
-    """Return what the error itself says; anything but a ``ClusterError`` is final."""
+    """Return ``retryable`` of a ``ClusterError``; False for any other error."""
     return isinstance(error, ClusterError) and error.retryable
 
 
@@ -93,13 +93,13 @@ def retry(
     clock: Clock | None = None,
     is_retryable: Callable[[Exception], bool] = is_retryable,
 ) -> T:
-    """Call ``fn`` until it returns, and return what it returned.
+    """Call ``fn`` until it succeeds, and return its result.
 
     Args:
-        policy: How often and with what pauses.
+        policy: The number of attempts and the pauses.
         fn: The call. It must be safe to repeat.
-        clock: Where the time comes from; the system's clock when not given.
-        is_retryable: Whether an error is worth another attempt. An error that is not passes through unchanged.
+        clock: Time source; default: the system's clock.
+        is_retryable: Returns True for an error worth another attempt. Any other error is raised unchanged.
 
     Raises:
         RetriesExhausted: All attempts failed, or the next would start past the deadline. It names the number of
@@ -121,7 +121,7 @@ def retry(
                 raise _exhausted(attempt, "the policy allows no more", error) from error
             if pause_s > deadline.remaining_s():
                 raise _exhausted(attempt, f"the deadline of {policy.deadline_s} s is near", error) from error
-            logger.debug("call failed, will retry attempt=%d pause_s=%.3f error=%r", attempt, pause_s, error)
+            logger.debug("call failed, retrying attempt=%d pause_s=%.3f error=%r", attempt, pause_s, error)
         clock.sleep_s(pause_s)
 
 

@@ -1,4 +1,4 @@
-"""Signals that ask a process to end, as something its main thread can wait for. How it ends is its own affair."""
+"""``stop_signals``: lets the main thread wait for SIGTERM and SIGINT."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import TypeAlias
 __all__ = ["Endings", "stop_signals"]
 
 Endings: TypeAlias = "SimpleQueue[str]"
-"""Reasons to end, as they come. A signal handler may put one there whatever the thread it interrupts is doing: unlike
-``threading.Event``, whose lock that thread may hold."""
+"""Names of the received signals. A signal handler may put one at any time, unlike with ``threading.Event``, whose lock
+the interrupted thread may hold."""
 
 
 @contextmanager
 def stop_signals() -> Iterator[Endings]:
-    """Catch SIGTERM and SIGINT while the block runs; what it is given hears of them. For the main thread only."""
+    """Catch SIGTERM and SIGINT while the block runs, and yield the queue of their names. For the main thread only."""
     endings: Endings = SimpleQueue()
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = {one: signal.signal(one, lambda number, _: endings.put(signal.Signals(number).name)) for one in numbers}

@@ -1,7 +1,6 @@
-"""Files by path or URL: opening, measuring, matching, and writing whole or not at all.
+"""Files by path or URL: opens, measures, finds, and writes them whole or not at all.
 
-Local paths use the operating system; ``scheme://`` URLs go through fsspec, which is imported here only, when the first
-URL comes. What is in a file, nothing here knows.
+Local paths use the operating system; ``scheme://`` URLs use fsspec. Only this module imports fsspec, at the first URL.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def open_file(path: str) -> BinaryIO:
     """Open a file for reading, unbuffered where the system allows: callers read large pieces.
 
     Raises:
-        OSError: There is no such file, or it cannot be read; the text names it.
+        OSError: The file is absent, or cannot be read; the text names it.
     """
     if is_url(path):
         system, inner = _remote(path)
@@ -78,7 +77,7 @@ def file_bytes(path: str) -> int:
     """Return the size of a file.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file is absent.
     """
     if is_url(path):
         system, inner = _remote(path)
@@ -153,11 +152,11 @@ def remove_file(path: str) -> None:
     """Remove a file.
 
     Raises:
-        OSError: There is no such file.
+        OSError: The file is absent.
     """
     if is_url(path):
         system, inner = _remote(path)
-        if not system.exists(inner):  # file systems differ in what they raise
+        if not system.exists(inner):  # file systems raise different errors
             raise FileNotFoundError(f"{path} does not exist")
         system.rm_file(inner)
     else:
@@ -175,7 +174,7 @@ class _Target(Protocol):
 
 
 class NewFile:
-    """A file that is written under a temporary name and appears under its own when it is complete."""
+    """Writes a file under a temporary name, and renames it when it is complete."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -186,12 +185,12 @@ class NewFile:
         self._target.write(data)
 
     def publish(self) -> None:
-        """Close, and take the file's own name, replacing what had it."""
+        """Close the file and rename it to its name, replacing an earlier file."""
         self._target.close()
         self._target.publish()
 
     def discard(self) -> None:
-        """Close, and leave nothing behind."""
+        """Close and remove the temporary file."""
         self._target.discard()
 
 
@@ -214,7 +213,7 @@ class _LocalTarget:
         os.replace(self._temporary, self._path)
 
     def discard(self) -> None:
-        with contextlib.suppress(OSError):  # what was not written cannot be written now either
+        with contextlib.suppress(OSError):  # buffered bytes may fail to be written again
             self._file.close()
         self._temporary.unlink(missing_ok=True)
 
@@ -242,7 +241,7 @@ class _RemoteTarget:
 
 
 def _remote(path: str) -> tuple[Any, str]:
-    """The file system of a URL, and the name that it has there."""
+    """Return the file system of a URL, and the path in it."""
     try:
         import fsspec  # type: ignore[import-untyped]
     except ImportError as exc:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from monolith.data.sources.patterns import date_patterns
 
 __all__ = [
-    # where datasets begin
+    # functions that return datasets
     "files",
     "frame",
     "from_source",
@@ -30,7 +30,7 @@ __all__ = [
     "parquet",
     "stdin",
     "date_patterns",
-    # what they are
+    # types
     "Batch",
     "BatchParser",
     "Dataset",

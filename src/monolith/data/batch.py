@@ -1,7 +1,7 @@
-"""``Batch``: one mini-batch of arrays, whichever record format it came from.
+"""``Batch``: one mini-batch of arrays, the same for all record formats.
 
-The arrays are views of native buffers that live as long as any of them does. ``as_torch`` shows the same memory as
-tensors; torch is imported only by that. Nothing here knows where batches come from.
+The arrays are views of native buffers, which live as long as any array. ``as_torch`` returns tensors of the same
+memory; only this function imports torch.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class _Lazy(Mapping[str, _Value]):
 
 
 class ParsedIds(_Lazy["Ragged"]):
-    """Lists of ids where the parser left them; who works natively takes them from there."""
+    """Lists of ids in the parser's memory; native code reads them there."""
 
     def __init__(self, places: Mapping[str, int], data: _native.BatchData, writable: bool) -> None:
         super().__init__(places, lambda place: Ragged(*data.ids(place, writable)))
@@ -143,7 +143,7 @@ class Batch:
     """(size, width) per dense feature: float32, or int64, or Texts of size x width strings."""
 
     label: Array
-    """(size, heads) float32; 0 (or the schema's ``missing_label``) where there is none."""
+    """(size, heads) float32; 0 (or the schema's ``missing_label``) if a label is missing."""
 
     label_mask: Array
     """(size, heads) bool: whether there is a label."""
@@ -155,10 +155,10 @@ class Batch:
     """(size,) float32; 1 where the record has none."""
 
     event_time_s: Array
-    """(size,) int64: when the event happened (LineId's req_time), unix seconds; 0 = not said."""
+    """(size,) int64: when the event happened (LineId's req_time), unix seconds; 0 = unknown."""
 
     uid: Array
-    """(size,) int64; 0 = not said."""
+    """(size,) int64; 0 = unknown."""
 
     actions: Ragged
     """LineId's actions of each row."""
@@ -239,10 +239,10 @@ class Batch:
         actions: Ragged | Sequence[Sequence[int]] | None = None,
         extras: Mapping[str, npt.ArrayLike] | None = None,
     ) -> Batch:
-        """Make a batch by hand. What is not given is what a record without it would give.
+        """Make a batch from arrays. Missing arguments get the values of a record without these fields.
 
         Raises:
-            ConfigError: The arrays do not have the same number of rows, or there is none to take it from.
+            ConfigError: The arrays have different numbers of rows, or there is no array.
         """
         lists = {
             name: value if isinstance(value, Ragged) else Ragged.from_lists(value)

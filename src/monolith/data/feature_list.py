@@ -7,7 +7,7 @@ One item per line, ``key=value`` pairs separated by ``;``; ``#`` begins a commen
     feature_name=f_user_id; depend=user_id; method=DirectString; slot=5
     feature_name=fc_goods_ids; depend=goods; method=VectorTopString; args=10; slot=1204; feature_version=2
 
-Methods are names only: how a value is extracted is not known here, and no file is watched for changes.
+Methods are names only; this module does not extract values, and does not watch the file for changes.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class ListedFeature:
     input_optional: tuple[bool, ...] = ()
     feature_group: tuple[str, ...] = ()
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Keys that are not known here, as they were written."""
+    """Unknown keys, as written."""
 
     @property
     def name(self) -> str:
@@ -72,7 +72,7 @@ class ListedFeed:
     shared: bool = False
     feature_id: int | None = None
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Keys that are not known here, as they were written."""
+    """Unknown keys, as written."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,7 +86,7 @@ class ListedCache:
     cache_type: str = ""
     cache_key_class: str = ""
     extra: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Keys that are not known here, as they were written."""
+    """Unknown keys, as written."""
 
 
 Item = TypeVar("Item", ListedFeature, ListedFeed, ListedCache)
@@ -125,7 +125,7 @@ class FeatureList:
             source: A path; or, as a ``str`` with a line break or ``=`` in it and no such file, the text itself.
 
         Raises:
-            ConfigError: There is no such file, or a line is wrong; says which.
+            ConfigError: The file is absent, or a line is invalid; the text names it.
         """
         text, origin = _read(source)
         return _Parser(origin).parse(text)
@@ -157,13 +157,13 @@ class FeatureList:
             raise ConfigError(f"no feature has slot {key}; the feature list has {len(self._by_slot)} slots")
         close = difflib.get_close_matches(key, self._by_name, n=3)
         hint = f"; did you mean {' or '.join(close)}?" if close else f"; the feature list has {len(self)} features"
-        raise ConfigError(f"there is no feature {key!r}{hint}")
+        raise ConfigError(f"feature {key!r} is unknown{hint}")
 
     def slot(self, name: str) -> int:
         """Return the slot of a feature.
 
         Raises:
-            ConfigError: There is no such feature, or it has no slot.
+            ConfigError: The feature is unknown, or it has no slot.
         """
         feature = self[name]
         if feature.slot is None:
@@ -182,7 +182,7 @@ class FeatureList:
         """Return the version of a feature's ids.
 
         Raises:
-            ConfigError: There is no such feature.
+            ConfigError: The feature is unknown.
         """
         return self[name].feature_version
 
@@ -240,7 +240,7 @@ class _Parser:
                 caches.append(self._item(ListedCache, pairs, "cache_column"))
             else:
                 raise self._error(
-                    f"{line[:60]!r} is no item; a line has one of feature_name=, feed_name=, cache_name=, "
+                    f"{line[:60]!r} is not an item, expected one of feature_name=, feed_name=, cache_name=, "
                     "cache_column: or column_name:"
                 )
         return FeatureList(tuple(features), tuple(feeds), tuple(caches), tuple(columns))

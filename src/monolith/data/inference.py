@@ -1,6 +1,6 @@
 """``infer_schema``: looks at the first rows of a file or dataset and proposes a schema.
 
-A proposal, to be read and kept: what the first rows do not show it cannot know.
+Review the proposal and save it: features that the first rows lack are not in it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _open(path: str | os.PathLike[str]) -> Dataset:
 
 
 class _Seen:
-    """What the rows showed of one feature."""
+    """Statistics of one feature in the rows."""
 
     _KINDS = (("fid_", "fid"), ("float", "float32"), ("double", "float32"), ("int64", "int64"), ("bytes", "bytes"))
 

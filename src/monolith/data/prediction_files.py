@@ -1,7 +1,6 @@
-"""``PredictionFiles``: predictions as lines of text in folders by model and day, for whoever analyses them later.
+"""``PredictionFiles``: writes predictions as lines of text, in folders by model and day, for later analysis.
 
-One message is one prediction: a mapping with ``model_name``, ``req_time``, ids, ``predict`` and ``label``. Who samples
-and sends them is decided elsewhere.
+One message is one prediction: a mapping with ``model_name``, ``req_time``, ids, ``predict`` and ``label``.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PART = re.compile(r"part_(\d{6,})\.")
 
 
 def _value(message: Message, field: str) -> Any:
-    """What a message has under the first of a field's names that it knows; the field's own name when it has none."""
+    """Return the value of the first of a field's names that the message has; else the field's name."""
     return next((message[name] for name in _NAMES[field] if name in message), field)
 
 
@@ -71,7 +70,7 @@ class PredictionFiles:
         lines_per_file: Lines after which a new file begins.
         idle_close_s: A file that got no line for so long is closed.
         folder: Which folder a message goes to.
-        line: How a message is spelled.
+        line: Returns the line of a message.
         clock: Where the time comes from.
     """
 

@@ -1,6 +1,6 @@
-"""Where datasets begin: one function per kind of input. Each returns a ``Dataset`` that has read nothing yet.
+"""The functions that return datasets, one per kind of input. The input is opened when the dataset is iterated over.
 
-What a source does is in ``sources``; here its settings are checked, patterns are expanded, and that is all.
+``sources`` contains the sources; this module checks arguments and expands patterns.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ OnCorrupt = Literal["raise", "skip"]
 def from_source(
     make: Callable[[], Source], *, schema: Schema | None = None, seed: int = 0, on_corrupt: OnCorrupt = "raise"
 ) -> Dataset:
-    """Return the dataset of a source of your own; ``make`` is called once per iteration.
+    """Return the dataset of your own source; ``make`` is called once per iteration.
 
     Args:
-        make: Returns a fresh source; see ``monolith.data.sources.base.Source``.
-        schema: What is read out of each record.
-        seed: The start of every random choice.
-        on_corrupt: Whether a record that cannot be parsed ends the reading, or is counted and left out. Damage to the
-            framing always ends it: what comes after cannot be found.
+        make: Returns a new source; see ``monolith.data.sources.base.Source``.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        on_corrupt: "raise" on a record that cannot be parsed, or "skip" and count it. Corrupt framing always raises:
+            later records cannot be found.
     """
     if on_corrupt not in ("raise", "skip"):
-        raise ConfigError(f"on_corrupt is {on_corrupt!r}; it must be 'raise' or 'skip'")
+        raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected 'raise' or 'skip'")
     return Dataset(make, schema=schema, seed=seed, skip_corrupt=on_corrupt == "skip")
 
 
@@ -59,31 +59,31 @@ def files(
     worker: str | None = None,
     on_corrupt: OnCorrupt = "raise",
 ) -> Dataset:
-    """Read records out of files.
+    """Return a dataset of the records of files.
 
     >>> ds = files("part-*.pb, @more.txt", record="example_batch", framing=Framing(lagrangex_header=True))
 
     Args:
         patterns: Paths, URLs, globs and ``@filelist`` names, in a list or separated by commas; see
-            ``monolith.data.sources.patterns.expand``. Expanded when the reading starts.
-        record: Which message the records are.
-        framing: What stands before each record; None = ``Framing()`` (a sort id), or TFRecord for ``tf_example``.
-            ``monolith inspect records FILE`` tells what a file has.
-        compression: Of the whole file; ``auto`` looks at its first bytes, and its name.
-        schema: What is read out of each record; ``Dataset.with_schema`` sets it later.
+            ``monolith.data.sources.patterns.expand``. Expanded when an iteration starts.
+        record: The message type of the records.
+        framing: Header before each record; None = ``Framing()`` (a sort id), or TFRecord for ``tf_example``.
+            ``monolith inspect records FILE`` detects the framing of a file.
+        compression: Compression of the whole file; ``auto`` detects it from the first bytes, and the name.
+        schema: The features, labels and fields to read; ``Dataset.with_schema`` sets it later.
         shuffle_buffer: Rows per shuffled window; the same as ``.shuffle(n)``.
-        seed: The start of every random choice.
+        seed: Seed of every random choice.
         shard: (index, count): this worker's share of the files.
-        interleave: How many files are read in turn.
-        work_list: Files are taken from this list instead, shared with other workers: who is slow takes fewer.
+        interleave: Number of files that are read in turn.
+        work_list: A list of files shared with other workers, instead of ``patterns``; slow workers claim fewer files.
         worker: This worker's name in the work list.
         on_corrupt: See ``from_source``.
 
     Raises:
-        ConfigError: A setting is wrong. Files that are missing are told when the reading starts.
+        ConfigError: An argument is invalid. Missing files raise when an iteration starts.
     """
     if (patterns is None) == (work_list is None):
-        raise ConfigError("files() needs patterns or a work_list, and not both")
+        raise ConfigError("expected patterns or a work_list, and not both; leave one of them out of files()")
     names = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
 
     def make() -> Source:
@@ -112,9 +112,9 @@ def stdin(
     seed: int = 0,
     on_corrupt: OnCorrupt = "raise",
 ) -> Dataset:
-    """Read records from standard input, or from any open binary stream. It can be read once.
+    """Return a dataset of standard input, or of any open binary stream. It can be read once.
 
-    To resume, start the stream at its beginning again: what was read before is skipped.
+    To resume, pass the stream from its beginning; the dataset skips to the position.
     """
 
     def make() -> Source:
@@ -143,7 +143,7 @@ def parquet(
     work_list: WorkList | None = None,
     worker: str | None = None,
 ) -> Dataset:
-    """Read Parquet files, a column per feature; see ``monolith.data.sources.parquet``. Needs the extra ``parquet``.
+    """Return a dataset of Parquet files, with a column per feature. Needs the extra ``parquet``.
 
     Columns ``__LABEL__``, ``instance_weight`` and those named like LineId fields in capitals (``__UID__``,
     ``__REQ_TIME__``) fill the labels, the weight and the LineId. Instead of ``patterns``, files may come from a
@@ -154,18 +154,18 @@ def parquet(
     from monolith.data.sources.shared_parquet import SharedParquetSource
 
     if (patterns is None) == (work_list is None):
-        raise ConfigError("parquet() needs patterns or a work_list, and not both")
+        raise ConfigError("expected patterns or a work_list, and not both; leave one of them out of parquet()")
     if work_list is not None and shard != (0, 1):
-        raise ConfigError("a work_list shares the files out; leave shard away")
-    kept = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
+        raise ConfigError("shard is set with a work_list, which assigns the files; leave shard out")
+    names = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
     line_fields = None if schema is None else schema.line_fields.native()
     options: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "open_file": open_file}
 
     def make() -> Source:
         if work_list is not None:
             return SharedParquetSource(work_list, worker, lambda path: ParquetSource([path], columns, **options))
-        assert kept is not None  # one of the two
-        return ParquetSource(expand(kept), columns, shard=shard, **options)
+        assert names is not None  # checked above
+        return ParquetSource(expand(names), columns, shard=shard, **options)
 
     return from_source(make, schema=schema, seed=seed)
 
@@ -179,7 +179,7 @@ def frame(
     shard: tuple[int, int] = (0, 1),
     batch_rows: int = 2048,
 ) -> Dataset:
-    """Read a data frame: pandas, polars, pyarrow, or a dictionary of arrays. Columns as in ``parquet``."""
+    """Return a dataset of a data frame: pandas, polars, pyarrow, or a dict of arrays. Columns as in ``parquet``."""
     from monolith.data.sources.frame import FrameSource
 
     line_fields = None if schema is None else schema.line_fields.native()
@@ -203,9 +203,11 @@ def kafka(
     on_corrupt: OnCorrupt = "raise",
     **options: Any,
 ) -> Dataset:
-    """Read records from Kafka; see ``monolith.data.sources.kafka.source.KafkaSource``. Needs the extra ``kafka``.
+    """Return a dataset of Kafka topics. Needs the extra ``kafka``.
 
-    Offsets are part of ``Dataset.state``, and reach the broker only through ``Dataset.committed``.
+    The options are those of ``monolith.data.sources.kafka.source.KafkaSource``.
+
+    ``Dataset.state`` contains the offsets; only ``Dataset.committed`` commits them to the broker.
     """
     from monolith.data.sources.kafka.source import KafkaSource
 

@@ -1,7 +1,6 @@
-"""How many rows come and go at each step of a dataset, over all its epochs.
+"""``RowCounts``: counts the rows in and out of each step of a dataset, over all its epochs.
 
-Of the native parts of an epoch that has ended only their counts are kept, never what they hold: a dataset that repeats
-for ever must not grow.
+An ended epoch leaves its counts only, not its native objects, so that an endlessly repeated dataset does not grow.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["RowCounts"]
 
 @dataclass(slots=True)
 class _Step:
-    """One step, as the epoch that is read now has it; what earlier ones counted is in ``come`` and ``gone``."""
+    """One step of the current epoch; ``come`` and ``gone`` are the counts of earlier epochs."""
 
     name: str
     native: _native.RowParser | _native.RowOp
@@ -23,7 +22,7 @@ class _Step:
     gone: int = 0
 
     def totals(self) -> tuple[int, int]:
-        """Return the rows that came and went; of a parser those read, and the records that were corrupt."""
+        """Return the rows in and out; for a parser, the rows read and the corrupt records."""
         if isinstance(self.native, _native.RowParser):
             return self.come + self.native.next_row, self.gone + self.native.corrupt_records
         return self.come + self.native.rows_in, self.gone + self.native.rows_out
@@ -38,15 +37,15 @@ class RowCounts:
 
     @property
     def place(self) -> int:
-        """Where the next step that is opened comes to stand."""
+        """The index of the next step to be added."""
         return self._next
 
     def go_to(self, place: int) -> None:
-        """Begin an epoch anew: its steps follow from ``place`` on, where those of the epoch before it stand."""
+        """Start another epoch: the next steps replace those of the previous epoch, from index ``place`` on."""
         self._next = place
 
     def add(self, name: str, native: _native.RowParser | _native.RowOp) -> None:
-        """Count what a step does, in the place of the same step of an earlier epoch if there was one."""
+        """Add a step, in place of the same step of an earlier epoch if there was one."""
         if self._next == len(self._steps):
             self._steps.append(_Step(name, native))
         else:
@@ -55,7 +54,7 @@ class RowCounts:
 
     @property
     def operations(self) -> list[_native.RowOp]:
-        """The operations of the epoch that is read, in order."""
+        """The operations of the current epoch, in order."""
         return [step.native for step in self._steps if isinstance(step.native, _native.RowOp)]
 
     def as_dict(self) -> dict[str, int]:

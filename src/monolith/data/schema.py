@@ -1,7 +1,7 @@
-"""What a batch holds: which features of a record become ids, which become dense values, and how many labels there are.
+"""``Schema``: the features of a record that become ids, those that become dense values, and the number of labels.
 
-One schema serves every record format, training, export and serving. The rule for what is missing is the same in all
-formats, and is this:
+One schema serves every record format, training, export and serving. The rule for missing values is the same in all
+formats:
 
 ====================  =====================================================================================
 missing               becomes
@@ -46,7 +46,7 @@ class SparseFeature:
     """A feature whose values are ids."""
 
     name: str
-    """What it is called in the batch and in the model."""
+    """The name of the feature in the batch and in the model."""
 
     slot: int | None = None
     """Its slot. Needed to find it among the flat ids of an Instance, and to make ids of plain values: an integer is its
@@ -54,7 +54,7 @@ class SparseFeature:
     the name, when that is ``slot_N`` or ``fc_slot_N``."""
 
     column: str | None = None
-    """What it is called in the records; None = the same."""
+    """The name of the feature in the records; None = the same."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -70,22 +70,22 @@ class DenseFeature:
     """A feature whose values are numbers or byte strings, the same number of them in every row."""
 
     name: str
-    """What it is called in the batch and in the model."""
+    """The name of the feature in the batch and in the model."""
 
     width: int = 1
     """Values per row. A row with another number of values (but not none) is refused, unless ``pad``."""
 
     dtype: Literal["float32", "int64", "bytes"] = "float32"
-    """What the array holds. Integers become floats where floats are asked for, never the other way."""
+    """The type of the array. Integers become floats if floats are declared, never the other way."""
 
     default: float = 0.0
-    """What a row without the feature gets."""
+    """The value of a row without the feature."""
 
     pad: bool = False
     """Fill short rows up with the default and cut long ones."""
 
     column: str | None = None
-    """What it is called in the records; None = the same."""
+    """The name of the feature in the records; None = the same."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -100,7 +100,7 @@ class DenseFeature:
 
 @dataclass(frozen=True, kw_only=True)
 class Schema:
-    """What is read out of each record.
+    """The features, labels and fields to read out of each record.
 
     >>> schema = Schema(sparse=["slot_1", SparseFeature("item", slot=2)], dense={"age": 1})
     >>> [feature.slot for feature in schema.sparse], schema.dense[0].width
@@ -169,7 +169,7 @@ class Schema:
             if name not in self.line_fields:
                 known = ", ".join(each.name for each in self.line_fields.fields)
                 raise ConfigError(
-                    f"extras names {name!r}, which is no field of LineId; known: {known}. "
+                    f"extras names {name!r}, which is not a field of LineId; known: {known}. "
                     "Declare it: line_fields=LineIdFields.standard().extended({'" + name + "': (number, 'int64')})"
                 )
             if not 1 <= width <= _MAX_WIDTH or (width > 1 and not self.line_fields[name].is_repeated):
@@ -218,7 +218,7 @@ class Schema:
         """Return the schema that ``to_json`` wrote.
 
         Raises:
-            ConfigError: The text is something else.
+            ConfigError: The text is not such JSON.
         """
         try:
             body: dict[str, Any] = json.loads(text)
@@ -229,7 +229,7 @@ class Schema:
                 **body,
             )
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ConfigError(f"not the JSON of a schema: {error}") from error
+            raise ConfigError(f"the text is not the JSON of a schema: {error}") from error
 
 
 class BatchMaker:

@@ -1,6 +1,6 @@
 """Names of features and the slots they stand for.
 
-A slot without a name of its own is called ``slot_12`` or ``fc_slot_12``. Any other name must be registered: numbering
+A slot without a registered name is called ``slot_12`` or ``fc_slot_12``. Any other name must be registered: numbering
 unknown names in the order of their first use, as the original does, gives another slot after any change of the code,
 and with it another id for every value.
 """
@@ -20,10 +20,10 @@ _SLOT_NAME = re.compile(r"(?:fc_)?slot_(0|[1-9][0-9]*)")
 
 
 def slot_of_name(name: str) -> int | None:
-    """Return the slot that a name of the form ``slot_N`` or ``fc_slot_N`` says, or None for other names.
+    """Return the slot of a name ``slot_N`` or ``fc_slot_N``, or None for other names.
 
     Raises:
-        ConfigError: There is no slot N.
+        ConfigError: Slot N does not exist.
 
     >>> slot_of_name("slot_12"), slot_of_name("fc_slot_12"), slot_of_name("user_id")
     (12, 12, None)
@@ -83,7 +83,7 @@ class SlotNames:
         """Return the name of ``slot``.
 
         Raises:
-            ConfigError: There is no such slot.
+            ConfigError: The slot does not exist.
         """
         _check_slot("", slot)
         return self._names.get(slot, f"{self._prefix}{slot}")
@@ -136,7 +136,7 @@ class FeatureNameMapper:
         """Return the name of the wanted feature with this id.
 
         Raises:
-            ConfigError: There is none.
+            ConfigError: The name is unknown.
         """
         name = self._names.get(number)
         if name is None or name not in self._wanted:

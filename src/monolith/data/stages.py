@@ -6,7 +6,7 @@ the oldest buffered row was read, and the number of rows returned since then. To
 reads again and drops those rows. This works because the rows before a stage depend on the input and the state only:
 random choices depend on a row's number in the stream, and item pools can restore their content at any mark.
 
-Threading: one thread reads a stage; ``close`` may come from another. ``PrefetchStage`` reads in a thread of its own.
+Threading: one thread reads a stage; ``close`` may come from another. ``PrefetchStage`` reads in its own thread.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import ClassVar
 
+from typing_extensions import override
+
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import AlreadyRegistered, ClusterError, ConfigError
 from monolith.discovery._backend import Backend
@@ -56,10 +58,12 @@ class ConsulDiscovery(Backend):
         self._clock = clock or SystemClock()
         self._heartbeats = Periodic("consul-heartbeat", self._beat_all, interval_s=heartbeat_period_s, retry_s=2.0)
 
+    @override
     def _open(self) -> None:
         self._agent.lookup(self._job)
         self._heartbeats.start()
 
+    @override
     def _prepare(self, service: ServiceInfo) -> None:
         """Deregister other holders of the place, repeatedly: an agent may restore its instances."""
         for attempt in range(_CLEAR_TRIES):
@@ -75,10 +79,12 @@ class ConsulDiscovery(Backend):
             f"held by {holders[0].address}; stop that process, or give this job another uuid"
         )
 
+    @override
     def _publish(self, service: ServiceInfo) -> None:
         self._agent.register(self._job, service, _TTL_S)
         self._agent.pass_check(self._agent.service_id(self._job, service))
 
+    @override
     def _confirm(self, service: ServiceInfo) -> None:
         """Wait until the service is listed. Of several concurrent registrations, the first address stays."""
         for attempt in range(_VISIBLE_TRIES + 1):
@@ -100,18 +106,21 @@ class ConsulDiscovery(Backend):
             f"{self._agent.endpoint}, but is not listed after {_VISIBLE_TRIES * _VISIBLE_PAUSE_S:g} s"
         )
 
+    @override
     def _withdraw(self, service: ServiceInfo) -> None:
         entry_id = self._agent.service_id(self._job, service)
         # Another process may have taken the id; an id without a holder is safe to remove.
         if self._agent.holder(entry_id) in (None, service.address):
             self._agent.deregister(entry_id)
 
+    @override
     def _renew(self, service: ServiceInfo) -> None:
         self._refuse_if_taken(service)
         if not self._agent.pass_check(self._agent.service_id(self._job, service)):
             logger.warning("registration lost by Consul, registering again id=%s", service.id)
             self._publish(service)
 
+    @override
     def _read(self, service_type: str) -> list[ServiceInfo]:
         services = []
         for entry in self._agent.lookup(self._job):
@@ -122,6 +131,7 @@ class ConsulDiscovery(Backend):
                     logger.warning("invalid Consul instance skipped id=%s error=%s", entry.service_id, error)
         return services
 
+    @override
     def _shut(self) -> None:
         self._heartbeats.stop()
 

@@ -16,6 +16,8 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote, urlsplit
 
+from typing_extensions import override
+
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ConnectionFailed, RpcTimeout
 from monolith.core.retry import RetryPolicy, retry
@@ -237,15 +239,18 @@ class LookupAgent(ConsulAgent):
     dialect: ClassVar[str] = "lookup"
     pass_method: ClassVar[str] = "GET"
 
+    @override
     def service_id(self, name: str, service: ServiceInfo) -> str:
         """Return ``<name>-<port>``: the agent serves one host."""
         return f"{name}-{service.port}"
 
+    @override
     def holder(self, entry_id: str) -> str | None:
         """Return None: the process that listens on the port holds it."""
         del entry_id
         return None
 
+    @override
     def lookup(self, name: str) -> list[ConsulEntry]:
         """Return the instances of a service; empty if the agent answers with an error."""
         path = f"/v1/lookup/name?name={quote(name, safe='')}&addr-family=dual-stack"
@@ -254,6 +259,7 @@ class LookupAgent(ConsulAgent):
             return []
         return self._read("query", text, lambda entries: [_lookup_entry(name, one) for one in entries])
 
+    @override
     def _registration(self, name: str, service: ServiceInfo, ttl_s: int) -> dict[str, Any]:
         return {
             "id": self.service_id(name, service),

@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
+from typing_extensions import override
+
 from monolith.core.durable_files import only_writer, replace_file
 from monolith.core.errors import AlreadyRegistered, ClusterError, ConfigError, ConnectionFailed
 from monolith.discovery._backend import Backend
@@ -36,12 +38,14 @@ class FileDiscovery(Backend):
         super().__init__(watch_interval_s=watch_interval_s)
         self._folder = Path(folder)
 
+    @override
     def _open(self) -> None:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConnectionFailed(f"Connection failed: folder {self._folder} cannot be created ({error})") from error
 
+    @override
     def _publish(self, service: ServiceInfo) -> None:
         path = self._path(service)
         try:
@@ -51,6 +55,7 @@ class FileDiscovery(Backend):
         except OSError as error:
             raise ClusterError(f"file {path} cannot be written ({error}); check folder and disk") from error
 
+    @override
     def _withdraw(self, service: ServiceInfo) -> None:
         path = self._path(service)
         try:
@@ -62,6 +67,7 @@ class FileDiscovery(Backend):
         except OSError as error:
             raise ClusterError(f"file {path} cannot be removed ({error}); remove it by hand") from error
 
+    @override
     def _renew(self, service: ServiceInfo) -> None:
         holder = self._address(self._path(service))
         if holder is None:
@@ -69,6 +75,7 @@ class FileDiscovery(Backend):
         elif holder != service.address:
             raise AlreadyRegistered(f"Service already registered: {service.id} was taken over by {holder}")
 
+    @override
     def _read(self, service_type: str) -> list[ServiceInfo]:
         folder = self._folder / service_type
         try:

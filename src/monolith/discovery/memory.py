@@ -6,6 +6,8 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar
 
+from typing_extensions import override
+
 from monolith.core.errors import AlreadyRegistered
 from monolith.discovery._backend import Backend
 from monolith.discovery._watching import LookingWatch
@@ -103,26 +105,33 @@ class MemoryDiscovery(Backend):
         super().__init__(watch_interval_s=None)
         self.registry = registry or MemoryRegistry()
 
+    @override
     def _open(self) -> None:
         return
 
+    @override
     def _publish(self, service: ServiceInfo) -> None:
         self.registry.put(service)
 
+    @override
     def _withdraw(self, service: ServiceInfo) -> None:
         self.registry.remove(service)
 
+    @override
     def _renew(self, service: ServiceInfo) -> None:
         self.registry.restore(service)
 
+    @override
     def _read(self, service_type: str) -> list[ServiceInfo]:
         return self.registry.read(service_type)
 
+    @override
     def _make_watch(self, service_type: str, callback: Callback) -> LookingWatch:
         watch = super()._make_watch(service_type, callback)
         self.registry.listen(watch, watch.look)
         return watch
 
+    @override
     def _drop_watch(self, watch: LookingWatch) -> None:
         self.registry.ignore(watch)
         super()._drop_watch(watch)

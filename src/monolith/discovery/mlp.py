@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
+from typing_extensions import override
+
 from monolith.core.errors import ConfigError, NoSuchService
 from monolith.discovery._static import StaticDiscovery, checked_service_type
 from monolith.discovery.address import advertised_host, checked_host, checked_port
@@ -196,6 +198,7 @@ class MlpDiscovery(StaticDiscovery):
         self._check_open()
         self._check_listed(service_id)
 
+    @override
     def query(self, service_type: str) -> list[ServiceInfo]:
         """Return the services of a type: workers as listed, and those servers that have accepted a connection."""
         self._check_open()

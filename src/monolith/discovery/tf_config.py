@@ -9,6 +9,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from monolith.core.errors import ConfigError
 from monolith.discovery._static import StaticDiscovery, checked_service_type
 from monolith.discovery.address import split_address
@@ -89,6 +91,7 @@ class TfConfigDiscovery(StaticDiscovery):
         del service_id
         self._check_open()
 
+    @override
     def query(self, service_type: str) -> list[ServiceInfo]:
         """Return the services of a type: ps, or worker."""
         self._check_open()

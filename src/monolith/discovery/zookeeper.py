@@ -12,6 +12,8 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from typing_extensions import override
+
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import AlreadyRegistered, ConfigError, ConnectionFailed, RpcTimeout, SessionLost
 from monolith.core.retry import RetryPolicy, retry
@@ -110,6 +112,7 @@ class ZooKeeperDiscovery(Backend):
 
     # --- Backend ---
 
+    @override
     def _open(self) -> None:
         client = ZooKeeperClient(
             self._servers,
@@ -123,12 +126,15 @@ class ZooKeeperDiscovery(Backend):
         self._client = client
         self._renewals.start()
 
+    @override
     def _publish(self, service: ServiceInfo) -> None:
         retry(self._retries, lambda: self._put(service, is_renewal=False), clock=self._clock)
 
+    @override
     def _renew(self, service: ServiceInfo) -> None:
         retry(self._retries, lambda: self._put(service, is_renewal=True), clock=self._clock)
 
+    @override
     def _withdraw(self, service: ServiceInfo) -> None:
         # No retry at close: the end of the session removes the node as well.
         if self._is_closed.is_set():
@@ -136,13 +142,16 @@ class ZooKeeperDiscovery(Backend):
         else:
             retry(self._retries, lambda: self._take(service), clock=self._clock)
 
+    @override
     def _read(self, service_type: str) -> list[ServiceInfo]:
         return self._look(service_type, None)
 
+    @override
     def _shut(self) -> None:
         self._renewals.stop()
         self.session.stop()
 
+    @override
     def _make_watch(self, service_type: str, callback: Callback) -> LookingWatch:
         def notice(_: Any) -> None:
             watch.wake()

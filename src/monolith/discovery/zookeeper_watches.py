@@ -27,9 +27,9 @@ __all__ = ["ChildrenCallback", "DataCallback", "NodeWatches", "WatchHandle"]
 logger = logging.getLogger(__name__)
 
 DataCallback: TypeAlias = Callable[[bytes | None, NodeStat | None], None]
-"""Gets content and state of the node; None and None while the node is missing."""
+"""Gets content and state of the node; None and None while the node is missing or refuses to be read."""
 ChildrenCallback: TypeAlias = Callable[[list[str] | None], None]
-"""Gets the sorted names of the children; None while the node is missing."""
+"""Gets the sorted names of the children; None while the node is missing or refuses to be read."""
 
 _BATCH = 512
 _RETRY_S = 1.0
@@ -173,9 +173,12 @@ class NodeWatches:
         try:
             self._read(batch)
             return []
-        except ClusterError as error:
-            if error.retryable or len(batch) == 1:
+        except Exception as error:
+            is_outage = isinstance(error, ClusterError) and error.retryable
+            if is_outage or len(batch) == 1:
                 self._log_failure(batch, error)
+                if not is_outage:
+                    self._deliver(batch[0], None)
                 return list(batch)
         # One node refuses to be read, for example without authorization: read the others singly.
         return [watch for single in batch for watch in self._read_together([single])]
@@ -200,7 +203,7 @@ class NodeWatches:
             self._deliver(watch, reading)
 
     def _deliver(self, watch: _Watch, reading: Any) -> None:
-        watch.has_failed = False
+        watch.has_failed = watch.has_failed and reading is None
         seen: Any
         arguments: tuple[Any, ...]
         if reading is None:
@@ -219,7 +222,7 @@ class NodeWatches:
         except Exception:
             logger.exception("watch callback failed path=%s", watch.path)
 
-    def _log_failure(self, batch: Sequence[_Watch], error: ClusterError) -> None:
+    def _log_failure(self, batch: Sequence[_Watch], error: Exception) -> None:
         fresh = [watch for watch in batch if not watch.has_failed]
         for watch in batch:
             watch.has_failed = True

@@ -1,7 +1,7 @@
-"""Export: a trained model becomes files that a server reads without the user's code and without torch.
+"""Export a trained model to files that a server reads without the user's code and without torch.
 
-``export_model`` writes them and needs torch and onnx; ``ProgramSession`` runs the dense part and needs neither. Names
-are imported when they are first used. Where files lie, :mod:`monolith.artifacts` knows.
+``export_model`` writes an export and needs torch and onnx. ``ProgramSession`` runs the dense part and needs neither.
+:mod:`monolith.artifacts` defines the file layout. Names are imported on first use.
 """
 
 from __future__ import annotations

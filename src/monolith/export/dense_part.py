@@ -1,4 +1,4 @@
-"""The dense part of a model as files: traced, converted, quantized on request, and checked against torch."""
+"""Write the dense part of a model: trace, convert, optionally quantize, and compare with torch."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ Arrays = Mapping[str, NDArray[Any]]
 class _Sample:
     inputs: Arrays
     outputs: Arrays
-    """What torch says."""
+    """Outputs of torch."""
 
 
 class DensePart:
-    """The dense part of a model as it is now, ready to be written. Takes the model's weights when it is made.
+    """Dense part of a model, with the weights at construction. Used by one thread.
 
     Raises:
         ConfigError: ``forward`` cannot be exported.
@@ -58,14 +58,14 @@ class DensePart:
                 samples = sample_inputs(model.declaration)
                 tensors = [[torch.from_numpy(each[name]).to(device) for name in names] for each in samples]
                 self.torch_program = trace(traced, tensors[0])
-                said = [traced(each) for each in tensors]
+                results = [traced(each) for each in tensors]
         finally:
             model.train(was_training)
         self.heads = tuple(traced.names.heads)
         outputs = traced.names.outputs
         self._samples = [
             _Sample(inputs, {name: value.cpu().numpy() for name, value in zip(outputs, values, strict=True)})
-            for inputs, values in zip(samples, said, strict=True)
+            for inputs, values in zip(samples, results, strict=True)
         ]
         self._inputs = names
         self._weights = list(model.state_dict())
@@ -76,13 +76,13 @@ class DensePart:
         return convert(self.torch_program, self._inputs, list(self.outputs), self._weights)
 
     def write(self, program: Path, weights: Path, options: ExportOptions) -> DenseProgram:
-        """Write program and weights, and check them.
+        """Write program and weights, and compare the outputs with torch.
 
         Raises:
-            ConfigError: ONNX cannot express the program, or is not installed; or its outputs differ from torch's by
-                more than the tolerance.
+            ConfigError: ONNX cannot express the program, or is not installed; or the outputs differ from torch by more
+                than the tolerance.
         """
-        described = self._described(self._onnx)
+        described = self._describe(self._onnx)
         self._onnx.write(program, weights)
         full_bytes = _bytes(program, weights)
         exact = self._outputs(program, described)
@@ -111,7 +111,7 @@ class DensePart:
         )
 
     def write_single(self, path: Path, options: ExportOptions) -> DenseProgram:
-        """Write the program as one ONNX file with its weights inside; see ``write``, which it calls first."""
+        """Write the program as one ONNX file that includes its weights; raises like ``write``."""
         described = self.write(path.with_suffix(".program"), path.with_suffix(".weights"), options)
         bits = options.quantize_bits
         write_synced(path, (self._onnx if bits is None else self._onnx.with_bits(bits)[0]).to_bytes())
@@ -120,17 +120,17 @@ class DensePart:
         return replace(described, bytes=path.stat().st_size)
 
     def write_torch(self, path: Path, options: ExportOptions) -> DenseProgram:
-        """Write the ``torch.export`` package, and check it.
+        """Write the ``torch.export`` package, and compare the outputs with the model.
 
         Raises:
-            ConfigError: Its outputs differ from the model's by more than the tolerance.
+            ConfigError: The outputs differ by more than the tolerance.
         """
         names = json.dumps({"inputs": self._inputs, "outputs": list(self.outputs)})
         torch.export.save(move_to_device_pass(self.torch_program, "cpu"), path, extra_files={NAMES_FILE: names})
         with path.open("rb") as file:
             os.fsync(file.fileno())
-        own = {WEIGHT_PREFIX + name: name for name in self._weights}
-        stored = {own[name]: value for name, value in self.torch_program.state_dict.items() if name in own}
+        names_of = {WEIGHT_PREFIX + name: name for name in self._weights}
+        stored = {names_of[name]: value for name, value in self.torch_program.state_dict.items() if name in names_of}
         described = DenseProgram(
             kind="torch",
             inputs=_infos([sample.inputs for sample in self._samples]),
@@ -151,12 +151,12 @@ class DensePart:
         error = _difference([sample.outputs for sample in self._samples], found)
         if not error <= options.tolerance:
             raise ConfigError(
-                f"the exported program of {self.name} differs from torch by {error:.3g} on sample batches, more than "
-                f"the tolerance of {options.tolerance:g}; if that is as it should be, raise the tolerance"
+                f"the exported program of {self.name} differs from torch by {error:.3g} on sample batches, expected at "
+                f"most the tolerance {options.tolerance:g}; check the model, or raise the tolerance"
             )
         return error
 
-    def _described(self, onnx: OnnxProgram) -> DenseProgram:
+    def _describe(self, onnx: OnnxProgram) -> DenseProgram:
         return DenseProgram(
             inputs=onnx.inputs,
             outputs=self.outputs,
@@ -172,7 +172,7 @@ class DensePart:
 
 
 def _infos(samples: Sequence[Arrays]) -> dict[str, TensorInfo]:
-    """Types and shapes; a size that differs between the samples is that of the batch."""
+    """Return types and shapes; a size that differs between samples is the batch size, -1."""
     found = {}
     for name, first in samples[0].items():
         sizes = zip(*(each[name].shape for each in samples), strict=True)
@@ -182,13 +182,13 @@ def _infos(samples: Sequence[Arrays]) -> dict[str, TensorInfo]:
 
 
 def _difference(wanted: Sequence[Arrays], found: Sequence[Arrays]) -> float:
-    """The largest difference of an output: absolute up to 1, relative above."""
+    """Return the largest difference of an output: absolute up to 1, relative above."""
     largest = 0.0
     for one, other in zip(wanted, found, strict=True):
         for name, value in one.items():
             if value.shape != other[name].shape:
                 raise ConfigError(
-                    f"output {name!r} has shape {other[name].shape} as exported, torch's has {value.shape}"
+                    f"shape of exported output {name!r} is {other[name].shape}, expected {value.shape} as in torch"
                 )
             if not value.size:
                 continue

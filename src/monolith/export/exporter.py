@@ -1,4 +1,4 @@
-"""``export_model``: a model and its tables become a version that a server can load, whole or not at all."""
+"""``export_model`` writes a model and its tables as a new version; an export is complete or absent."""
 
 from __future__ import annotations
 
@@ -56,25 +56,25 @@ def export_model(
     """Write a version of a model below ``base``.
 
     Args:
-        model: The model; its weights are taken as they are.
-        store: Its rows.
-        base: Folder of the model's exports; versions, or sub-models with versions, lie in it.
-        name: What the model is called.
-        step: The step it was trained to.
-        version: Number of the version; None = unix seconds.
-        options: What is written.
-        warmup: File of ``PredictionLog`` TFRecords that a server sends itself before it is ready; None = made up.
-        overwrite: Replace a version that is there.
-        follows_step: Step of the checkpoint that the export stays as long as; None = ``step``.
-        keep_steps: Steps of the checkpoints that are there: earlier exports of other steps are removed; None keeps all.
-        clock: Where the version comes from.
+        model: The model, with its present weights.
+        store: Rows of the model.
+        base: Folder of the model's exports; it has versions, or sub-models with versions.
+        name: Name of the model.
+        step: Training step of the model.
+        version: Number of the version; None takes unix seconds.
+        options: Layout and precision.
+        warmup: File of ``PredictionLog`` TFRecords for the warm-up of servers; None generates requests.
+        overwrite: Replace an existing version.
+        follows_step: Step of the checkpoint that controls the retention of this export; None means ``step``.
+        keep_steps: Steps of existing checkpoints; earlier exports of other steps are removed. None keeps all.
+        clock: Clock of the version number.
 
     Returns:
-        The folder of the version; of a distributed export, that of ``entry``.
+        Folder of the version; for a distributed export the folder of ``entry``.
 
     Raises:
         ConfigError: The model cannot be exported.
-        VersionConflict: The version is there already.
+        VersionConflict: The version exists.
     """
     chosen = options or ExportOptions()
     now_s = (clock or SystemClock()).now_s()
@@ -92,26 +92,28 @@ def export_model(
         keep_steps=keep_steps,
     )
     path = paths[work.sub_models[0]]
-    logger.info("exported name=%s step=%d path=%s", name, step, path)
+    logger.info("model exported name=%s step=%d path=%s", name, step, path)
     return path
 
 
 def export_onnx(
     model: Model, path: str | os.PathLike[str], *, options: ExportOptions | None = None, overwrite: bool = False
 ) -> DenseProgram:
-    """Write the dense part alone, as one ONNX file with its weights inside.
+    """Write only the dense part, as one ONNX file that includes its weights.
 
     Raises:
         ConfigError: The model cannot be exported.
-        VersionConflict: The file is there already.
+        VersionConflict: The file exists.
     """
     target = Path(path)
     if options is not None and options.has_torch_program:
-        raise ConfigError("a torch program is part of a whole export; leave it out (--program, --torch-program) here")
+        raise ConfigError(
+            "options have a torch program, expected none for a single ONNX file; drop --program and --torch-program"
+        )
     if target.is_dir():
-        raise ConfigError(f"'{target}' is a folder; give a file, such as '{target / 'model.onnx'}'")
+        raise ConfigError(f"path is the folder '{target}', expected a file such as '{target / 'model.onnx'}'")
     if target.exists() and not overwrite:
-        raise VersionConflict(f"'{target}' is there already; give another name, or overwrite=True (--overwrite)")
+        raise VersionConflict(f"'{target}' exists; give another name, or overwrite=True (--overwrite)")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = DensePart(model)
     with tempfile.TemporaryDirectory(prefix=".temp-onnx-", dir=target.parent) as folder:
@@ -123,13 +125,13 @@ def export_onnx(
 
 
 def _newest_tables(folder: ExportFolder, shards: int) -> int | None:
-    """Return the newest version that every shard has; None when there is none yet."""
+    """Return the newest version that every shard has; None before the first."""
     common = set.intersection(*(set(folder.versions(f"ps_{index}")) for index in range(shards)))
     return max(common, default=None)
 
 
 class _Export:
-    """One export under way."""
+    """One export in progress."""
 
     def __init__(
         self,
@@ -142,7 +144,7 @@ class _Export:
         now_s: float,
     ) -> None:
         if not name:
-            raise ConfigError("the model has no name; give one")
+            raise ConfigError("name is empty, expected the name of the model")
         self._model, self._store, self._warmup, self._options = model, store, warmup, options
         self._declaration = _for_serving(model.declaration)
         self._tables_version: int | None = None
@@ -157,12 +159,12 @@ class _Export:
         )
 
     def use_tables_of(self, version: int | None) -> None:
-        """Say which version has the tables of an export without them."""
+        """Set the version whose tables an export without tables uses."""
         self._tables_version = version
 
     @property
     def sub_models(self) -> list[str]:
-        """Names of the folders; the one to be asked first."""
+        """Names of the sub-models; the one that takes requests is first."""
         options = self._options
         if options.layout == "standalone":
             return [""]
@@ -199,7 +201,7 @@ class _Export:
     def _front(
         self, folder: Path, part: DensePart, program: DenseProgram, tables: tuple[ServedTable, ...], has_tables: bool
     ) -> ExportManifest:
-        """The sub-model that takes records: warm-up requests and manifest."""
+        """Write the warm-up requests of the sub-model that takes records; return its manifest."""
         scores = score_signatures(part.heads, part.outputs)
         warmup = folder / WARMUP
         warmup.parent.mkdir()
@@ -229,7 +231,7 @@ class _Export:
         return part.write(folder / PROGRAM, folder / WEIGHTS, self._options)
 
     def _serving_tables(self) -> MultiTable:
-        """The tables in their served form; rows that are elsewhere come over a snapshot."""
+        """Return the tables in served form; rows of other processes arrive through a snapshot."""
         form = {"skip_zero_rows": self._options.skip_zero_rows, "full_precision": self._options.full_precision}
         if isinstance(self._store, MultiTable):
             return self._store.to_serving(**form)
@@ -275,7 +277,7 @@ def _described(tables: MultiTable, full_precision: bool = False) -> tuple[Served
 
 
 def _for_serving(declaration: Declaration) -> Declaration:
-    """The declaration without learning rates: some of them are functions, which no file can hold."""
+    """Return the declaration without learning rates: some are functions, which a file cannot hold."""
     return replace(
         declaration,
         slices={

@@ -1,7 +1,7 @@
-"""From a traced program to an ONNX file with its weights beside it. The only module that imports onnx.
+"""Convert a traced program to an ONNX file with a separate weights file. Only this module imports onnx.
 
-What the exporter of torch leaves behind is tidied up: names of the machine that it ran on, inputs that nobody reads,
-operators that onnxruntime cannot fold.
+The conversion removes paths and stack traces of the exporting machine, unused inputs, and operators that onnxruntime
+cannot fold.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "
 def convert(
     program: torch.export.ExportedProgram, inputs: Sequence[str], outputs: Sequence[str], weights: Sequence[str]
 ) -> OnnxProgram:
-    """Turn a traced program into ONNX.
+    """Convert a traced program to ONNX.
 
     Args:
-        program: What was traced.
+        program: The traced program.
         inputs: Names of its inputs, in order.
         outputs: Names of its outputs, in order.
         weights: Names of the model's weights.
 
     Raises:
-        ConfigError: onnx is not installed, or cannot express an operator; or a weight is called as an input or output
-            is. The text names it.
+        ConfigError: onnx is not installed, or cannot express an operator; or a weight has the name of an input or
+            output.
     """
     _onnx()
     if twice := sorted({*inputs, *outputs} & set(weights)):
         raise ConfigError(
-            f"the model has a weight called {twice[0]!r}, and so is an input or output of its dense part; give "
-            "the weight or the head another name"
+            f"name of a weight is {twice[0]!r}, which is also an input or output of the dense part; rename the weight "
+            "or the head"
         )
     try:
         with _quiet():
@@ -62,12 +62,12 @@ def convert(
     except Exception as error:
         text = " ".join(str(error).split())
         raise ConfigError(
-            f"the dense part cannot be written as ONNX: {text[:600]}; use operators that ONNX has, or export it for "
-            "servers that have torch: program='torch' (--program torch)"
+            f"the dense part cannot be converted to ONNX: {text[:600]}; use operators of ONNX, or export for servers "
+            "with torch: program='torch' (--program torch)"
         ) from error
     assert made is not None
     proto = made.model_proto
-    _forget_origins(proto)
+    _strip_origins(proto)
     _rename(proto.graph, {_PREFIX + name: name for name in weights})
     _resolve_casts(proto)
     _measure_real_inputs(proto.graph)
@@ -82,7 +82,7 @@ class OnnxProgram:
 
     Args:
         proto: The ONNX model.
-        weights: Names of its initializers that are weights of the model.
+        weights: Names of the initializers that are weights of the model.
     """
 
     def __init__(self, proto: Any, weights: Sequence[str]) -> None:
@@ -92,21 +92,21 @@ class OnnxProgram:
         self.weights: dict[str, NDArray[Any]] = {
             each.name: onnx.numpy_helper.to_array(each) for each in proto.graph.initializer if each.name in own
         }
-        """The model's weights, by the names that a checkpoint gives them."""
+        """Weights of the model by their names in a checkpoint."""
         self.quantized: tuple[str, ...] = ()
 
     @property
     def inputs(self) -> dict[str, TensorInfo]:
-        """Inputs that are read."""
+        """Inputs that the program reads."""
         return {each.name: _info(each) for each in self._proto.graph.input}
 
     @property
     def outputs(self) -> dict[str, TensorInfo]:
-        """Outputs."""
+        """Outputs of the program."""
         return {each.name: _info(each) for each in self._proto.graph.output}
 
     def with_bits(self, bits: int) -> tuple[OnnxProgram, float]:
-        """Return the program with its matrices stored in fewer bits, and how far the furthest weight is off."""
+        """Return the program with quantized matrices, and the largest error of a weight."""
         furthest = 0.0
         stored: dict[str, NDArray[Any]] = {}
         chosen = [name for name, array in self.weights.items() if is_quantizable(array)]
@@ -125,7 +125,7 @@ class OnnxProgram:
         return made, furthest
 
     def write(self, program: Path, weights: Path) -> None:
-        """Write the program and its weights, in one folder, and wait until the disk has them."""
+        """Write and sync the program and its weights in one folder."""
         places = write_tensors(weights, self.weights)
         onnx = _onnx()
         proto = onnx.ModelProto()
@@ -142,17 +142,17 @@ class OnnxProgram:
         write_synced(program, proto.SerializeToString(deterministic=True))
 
     def to_bytes(self) -> bytes:
-        """Return the program with its weights inside."""
+        """Return the encoded program with its weights."""
         _onnx().checker.check_model(self._proto)
         content: bytes = self._proto.SerializeToString(deterministic=True)
         return content
 
 
-# --- tidying ----------------------------------------------------------------------------------------------------------
+# --- clean-up ---------------------------------------------------------------------------------------------------------
 
 
-def _forget_origins(proto: Any) -> None:
-    """Remove what says where and by whom the program was made: stack traces, paths, docstrings."""
+def _strip_origins(proto: Any) -> None:
+    """Remove stack traces, paths and docstrings of the exporting machine."""
     proto.ClearField("doc_string")
     del proto.metadata_props[:]
     graphs = [proto.graph, *proto.functions]
@@ -176,7 +176,7 @@ def _rename(graph: Any, names: Mapping[str, str]) -> None:
 
 
 def _resolve_casts(proto: Any) -> None:
-    """Put Cast where CastLike is: onnxruntime has no kernel of it, and would compute on weights in every call."""
+    """Replace CastLike by Cast: onnxruntime cannot fold CastLike, and would cast weights in every call."""
     onnx = _onnx()
     if not any(node.op_type == "CastLike" for node in proto.graph.node):
         return
@@ -194,7 +194,7 @@ def _resolve_casts(proto: Any) -> None:
 
 
 def _measure_real_inputs(graph: Any) -> None:
-    """Where only the size of the batch is wanted, take it from an input that a model reads anyway."""
+    """Read the batch size from an input that the model uses, instead of from a column."""
     real = next((each.name for each in graph.input if "/" in each.name), None)
     columns = {each.name for each in graph.input if "/" not in each.name}
     for node in graph.node:
@@ -205,7 +205,7 @@ def _measure_real_inputs(graph: Any) -> None:
 
 
 def _multiply_squares(graph: Any) -> None:
-    """Put Mul where Pow makes a square: onnxruntime's kernel of Pow takes longer."""
+    """Replace Pow with exponent 2 by Mul, which is faster in onnxruntime."""
     to_array = _onnx().numpy_helper.to_array
     constants = {each.name: each for each in graph.initializer}
     for node in graph.node:
@@ -219,7 +219,7 @@ def _multiply_squares(graph: Any) -> None:
 
 
 def _drop_unused(graph: Any) -> None:
-    """Remove nodes that lead to no output, then inputs and initializers that nobody reads."""
+    """Remove nodes without effect on outputs, then unused inputs and initializers."""
     needed = {each.name for each in graph.output}
     kept = []
     for node in reversed(graph.node):
@@ -236,7 +236,7 @@ def _drop_unused(graph: Any) -> None:
 
 
 def _read_inside(node: Any) -> Iterator[str]:
-    """Names that the bodies of loops and branches read from outside."""
+    """Yield the outer names that the bodies of loops and branches read."""
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
@@ -253,7 +253,7 @@ def _replace(field: Any, items: Sequence[Any]) -> None:
 
 
 def _name_batch(graph: Any) -> None:
-    """Call the first, free dimension of inputs ``batch``, and everything of the same size with it."""
+    """Name the first free dimension of inputs ``batch``, and all dimensions of the same size."""
     free = {
         each.type.tensor_type.shape.dim[0].dim_param
         for each in graph.input
@@ -266,7 +266,7 @@ def _name_batch(graph: Any) -> None:
 
 
 def _decode_in_graph(graph: Any, chosen: Sequence[str], stored: Mapping[str, NDArray[Any]], bits: int) -> None:
-    """Give every stored matrix a node that makes floats of it, under the name that its readers know."""
+    """Add a node that decodes each quantized matrix to floats, and connect its readers."""
     onnx = _onnx()
     decoders, tensors = [], []
     for tensor in graph.initializer:
@@ -305,15 +305,17 @@ def _onnx() -> Any:
         import onnx
         import onnx.numpy_helper
         import onnx.shape_inference
-        import onnxscript  # noqa: F401  (what torch's exporter is written in)
+        import onnxscript  # noqa: F401  (required by torch's exporter)
     except ImportError as error:
-        raise ConfigError(f"exporting needs onnx and onnxscript ({error}): pip install 'monolith[export]'") from error
+        raise ConfigError(
+            f"onnx or onnxscript is missing ({error}), expected both for an export: pip install 'monolith[export]'"
+        ) from error
     return onnx
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep back what torch's exporter says to its own developers."""
+    """Silence the warnings and logs of torch's exporter."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.CRITICAL)

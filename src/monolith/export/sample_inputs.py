@@ -1,4 +1,4 @@
-"""Inputs to check a dense program with: layouts with rows of zeros, as absent ids leave them, numbers, times."""
+"""Generate sample inputs that check a dense program: layouts with zero rows as for absent ids, numbers, times."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from monolith.features import Declaration
 __all__ = ["SAMPLE_SIZES", "sample_inputs"]
 
 SAMPLE_SIZES = (16, 1, 3)
-"""Rows of each sample. One row is where programs traced with more of them go wrong."""
+"""Rows of each sample. Programs traced with several rows often fail with one row."""
 
 _SHARE_OF_ZEROS = 0.2
 
 
 def sample_inputs(declaration: Declaration, seed: int = 0) -> list[dict[str, NDArray[Any]]]:
-    """Return the inputs of a batch of each of ``SAMPLE_SIZES``; the same for the same arguments."""
+    """Return one batch of inputs per size in ``SAMPLE_SIZES``. Deterministic."""
     random = np.random.default_rng(seed)
     return [_sample(declaration, size, random) for size in SAMPLE_SIZES]
 

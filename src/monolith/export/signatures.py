@@ -1,4 +1,4 @@
-"""What an export can be asked: the list of signatures in its manifest, under the original's names."""
+"""Signatures of an export, with the original's names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["ALL_TABLES", "DENSE_CALL", "dense_signatures", "score_signatures", "table_signatures"]
 
 ALL_TABLES = "MonolithMultiHashTable_0"
-"""What all tables together are called in the name of ``raw_assign``."""
+"""Name of all tables together in ``<name>/raw_assign``."""
 DENSE_CALL = "gpu_remote_call"
 
 _IDS = TensorInfo(dtype="int64", shape=(-1,))
@@ -20,10 +20,10 @@ _LOOKUP, _RAW_LOOKUP, _HASHTABLE_ASSIGN = "lookup", "raw_lookup", "hashtable_ass
 
 
 def score_signatures(heads: Sequence[str], outputs: Mapping[str, TensorInfo]) -> dict[str, Signature]:
-    """Return the signature of all heads, and one of each extra output.
+    """Return the signature of all heads, and one signature per extra output.
 
     Raises:
-        ConfigError: An extra output has a name that is taken.
+        ConfigError: An extra output has a reserved name.
     """
     records = {name: TensorInfo(dtype="string", shape=(-1,)) for name in RECORD_INPUTS}
 
@@ -33,12 +33,12 @@ def score_signatures(heads: Sequence[str], outputs: Mapping[str, TensorInfo]) ->
     extra = [name for name in outputs if name not in heads]
     for name in extra:
         if name in (SERVING_DEFAULT, _LOOKUP, _RAW_LOOKUP, _HASHTABLE_ASSIGN) or name.endswith("/raw_assign"):
-            raise ConfigError(f"an extra output is called {name!r}, which every server knows as something else")
+            raise ConfigError(f"name of an extra output is {name!r}, which is a reserved signature; rename the output")
     return {SERVING_DEFAULT: scores(heads), **{name: scores([name]) for name in extra}}
 
 
 def table_signatures(tables: Sequence[ServedTable]) -> dict[str, Signature]:
-    """Return the signatures of lookup and assignment; tables are in sorted-name order."""
+    """Return the lookup and assignment signatures; tables are sorted by name."""
     if not tables:
         return {}
     found = {
@@ -64,7 +64,7 @@ def table_signatures(tables: Sequence[ServedTable]) -> dict[str, Signature]:
 
 
 def dense_signatures(inputs: Mapping[str, TensorInfo], outputs: Mapping[str, TensorInfo]) -> dict[str, Signature]:
-    """Return the signature of a dense part that stands alone."""
+    """Return the signature of a ``dense`` sub-model."""
     return {DENSE_CALL: Signature(kind="dense", inputs=inputs, outputs=outputs)}
 
 

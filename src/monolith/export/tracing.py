@@ -1,6 +1,7 @@
-"""A model's ``forward`` as a function of tensors: layouts, dense inputs and the other columns of a batch in, heads out.
+"""Trace a model's ``forward`` as a function of tensors: layouts, dense inputs and batch columns to heads.
 
-Tables never enter the dense program: layouts are its inputs. Labels are inputs too, and fall away with the losses.
+Layouts are inputs of the dense program, so tables are not part of it. Labels are inputs too; the conversion removes
+them together with the losses.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from monolith.features import Declaration, EmbeddedBatch, Model, Output
 __all__ = ["COLUMNS", "TracedModel", "input_names", "trace"]
 
 COLUMNS = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "uid")
-"""Attributes of a batch that a program may read."""
+"""Batch attributes that a program may read."""
 
 
 class _Refused(Mapping[str, Any]):
-    """Stands for what a batch has and an exported model cannot read."""
+    """Mapping that raises for batch content that an exported model cannot read."""
 
     def __init__(self, what: str, known: Mapping[str, Any], remedy: str) -> None:
         self._what, self._known, self._remedy = what, known, remedy
@@ -32,7 +33,9 @@ class _Refused(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         if name in self._known:
             return self._known[name]
-        raise ConfigError(f"forward reads batch.{self._what}[{name!r}], which an exported model cannot; {self._remedy}")
+        raise ConfigError(
+            f"forward reads batch.{self._what}[{name!r}], which an export does not support; {self._remedy}"
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._known)
@@ -48,7 +51,7 @@ class _Names:
 
 
 class TracedModel(nn.Module):
-    """``forward`` takes the tensors of ``input_names`` and returns the predictions of all heads, then extra outputs."""
+    """Module whose ``forward`` maps the tensors of ``input_names`` to the predictions of heads and extra outputs."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -56,9 +59,9 @@ class TracedModel(nn.Module):
         self.names = _Names()
 
     def forward(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Compute all outputs; ``names`` says what they are."""
-        said = self.model(_batch_of(self.model.declaration, tensors))
-        outputs = [said] if isinstance(said, Output) else list(said)
+        """Compute all outputs; ``names`` has their names."""
+        result = self.model(_batch_of(self.model.declaration, tensors))
+        outputs = [result] if isinstance(result, Output) else list(result)
         found: dict[str, Tensor] = {}
         for output in outputs:
             _add(found, output.head, _predictions(output))
@@ -79,24 +82,24 @@ def _predictions(output: Output) -> Tensor:
 
 def _add(found: dict[str, Tensor], name: str, value: Tensor) -> None:
     if name in found:
-        raise ConfigError(f"two outputs are called {name!r}; heads and extra outputs share their names")
+        raise ConfigError(f"name of two outputs is {name!r}, expected unique names of heads and extra outputs")
     found[name] = value
 
 
 def input_names(declaration: Declaration) -> list[str]:
-    """Return the inputs of the dense program, in order."""
+    """Return the input names of the dense program, in order."""
     dense = [f"dense/{each.name}" for each in declaration.dense.values() if each.dtype != "bytes"]
     return [*(f"layout/{tensor.name}" for tensor in declaration.tensors()), *dense, *COLUMNS]
 
 
 def _batch_of(declaration: Declaration, tensors: Sequence[Tensor]) -> EmbeddedBatch:
-    """The batch that ``forward`` sees while it is traced."""
+    """Return the batch for ``forward`` during tracing."""
     by_name = dict(zip(input_names(declaration), tensors, strict=True))
     layouts: dict[str, Any] = {}
     for name in sorted(declaration.layouts):
         layout = declaration.layouts[name]
-        own = [by_name[f"layout/{tensor.name}"] for tensor in layout.tensors()]
-        layouts[name] = own if layout.out is None and not layout.is_single else own[0]
+        pieces = [by_name[f"layout/{tensor.name}"] for tensor in layout.tensors()]
+        layouts[name] = pieces if layout.out is None and not layout.is_single else pieces[0]
     dense = {each: by_name[f"dense/{each}"] for each in declaration.dense if f"dense/{each}" in by_name}
     columns: dict[str, Any] = {name: by_name[name] for name in COLUMNS}
     size = columns["weight"].shape[0]
@@ -117,24 +120,24 @@ def trace(traced: TracedModel, samples: Sequence[Tensor]) -> torch.export.Export
 
     Args:
         traced: The model.
-        samples: The inputs of one batch of at least two rows.
+        samples: Inputs of one batch with at least two rows.
 
     Raises:
-        ConfigError: ``forward`` does what a program cannot; the text says what.
+        ConfigError: ``forward`` cannot be traced; the text has the reason.
     """
     weights: dict[str, Any] = dict(traced.model.named_parameters())
     waiting = [name for name, weight in weights.items() if is_lazy(weight)]
     if waiting:
         raise ConfigError(
-            f"weights that have no shape yet cannot be exported: {', '.join(waiting)}; train the model, or load a "
-            "checkpoint first"
+            f"weights without a shape are {', '.join(waiting)}, expected none; train the model, or load a checkpoint "
+            "first"
         )
     batch = torch.export.Dim("batch", min=1)
     try:
         return torch.export.export(traced, (list(samples),), dynamic_shapes=([{0: batch} for _ in samples],))
     except ConfigError:
         raise
-    except Exception as error:  # torch raises a dozen kinds here, all of them about the user's forward
+    except Exception as error:  # torch raises many classes for an unsupported forward
         raise ConfigError(
             f"forward of {type(traced.model).__name__} cannot be exported: {_first_line(error)}; it must not depend on "
             "the values of tensors or on the size of the batch (torch.export has the rules)"

@@ -1,4 +1,4 @@
-"""Warm-up requests of an export: copied from a file of recorded ones, or made up from the declared features."""
+"""Write the warm-up requests of an export: a copy of recorded requests, or generated ones."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _MOST_IDS = 4
 
 
 def copy_warmup(source: Path, target: Path, signatures: Sequence[str]) -> None:
-    """Copy recorded requests, after a look at every one of them.
+    """Check and copy recorded requests.
 
     Raises:
-        ConfigError: The file is not there, or a request asks for what the model has not.
-        RecordCorrupt: It holds something else.
+        ConfigError: The file does not exist, or a request does not fit the model.
+        RecordCorrupt: A record is invalid.
     """
     if not source.is_file():
-        raise ConfigError(f"the warm-up file '{source}' is not there; give one, or none to have requests made up")
+        raise ConfigError(f"warm-up file is '{source}', expected an existing file; omit it to generate requests")
     for number, record in enumerate(read_tfrecords(source)):
         try:
             request = decode_warmup(record)
@@ -40,14 +40,14 @@ def copy_warmup(source: Path, target: Path, signatures: Sequence[str]) -> None:
             raise RecordCorrupt(f"'{source}', record {number}: {error}") from error
         if request.signature not in signatures or request.input not in RECORD_INPUTS:
             raise ConfigError(
-                f"'{source}', record {number} asks signature {request.signature!r} with input {request.input!r}; the "
-                f"model has {', '.join(signatures)} with {', '.join(RECORD_INPUTS)}"
+                f"record {number} of '{source}' has signature {request.signature!r} and input {request.input!r}, "
+                f"expected {', '.join(signatures)} and {', '.join(RECORD_INPUTS)}"
             )
     shutil.copyfile(source, target)
 
 
 def write_warmup(path: Path, declaration: Declaration, signatures: Sequence[str], model: str) -> None:
-    """Make up requests with random ids of every feature's slot; the same for the same arguments."""
+    """Write generated requests with random ids of every feature's slot. Deterministic."""
     random = np.random.default_rng(0)
     with TfRecordWriter(path) as writer:
         for number in range(_REQUESTS):

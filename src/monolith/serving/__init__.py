@@ -1,6 +1,6 @@
-"""Serving: exported models loaded, put behind TensorFlow Serving's API, and asked. No torch: a server starts without.
+"""Serve exported models over TensorFlow Serving's gRPC and REST APIs. A server needs no torch.
 
-Names are imported when they are first used, so that a client loads no more than it needs.
+Names are imported on first use, so that a client does not load the server.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
-"""Requests that wait for a model's threads, and are answered together where they can be.
+"""Queue of requests for the model threads, with dynamic batching.
 
-While all threads compute, requests gather; the thread that becomes free takes the oldest and every other that can be
-answered in the same call, up to a number of rows. Nobody waits for company while a thread is free, unless a latency
-budget says so. The queue has bounds, past which requests are refused at once; a request whose time is up, or whose
-caller has gone, is not computed.
-What a call computes is not known here.
+While all threads are busy, requests collect in the ``BatchQueue``. A free thread takes the oldest ``Job`` and all jobs
+with an equal key, up to ``max_rows``. With ``wait_s`` > 0 a free thread also waits for more jobs. The queue is bounded:
+``submit`` raises ``Overloaded`` when it is full. Jobs past their deadline, or whose caller is gone, are not computed.
+Thread safe.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from typing import Any, Protocol
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RecordCorrupt, RpcTimeout
 from monolith.serving import messages
-from monolith.serving.request_deadline import until
+from monolith.serving.request_deadline import deadline
 
 __all__ = ["BatchQueue", "BatchSettings", "Job", "Work", "parse_batching_parameters"]
 
@@ -28,42 +27,42 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """How requests are gathered."""
+    """Bounds of batches and of the queue."""
 
     max_rows: int = 4096
-    """Rows that are computed in one call; a single request may have more. 1 = every request alone."""
+    """Rows of one batch; a single request may have more. 1 disables batching."""
     wait_s: float = 0.0
-    """The latency budget: how long the first request of a batch may wait for others while a thread is free."""
+    """Latency budget: how long a free thread waits for further requests of a batch."""
     threads: int = 2
-    """Calls that are computed at the same time."""
+    """Batches computed in parallel."""
     max_queued_rows: int = 200_000
-    """Rows that may wait; further requests are refused."""
+    """Rows in the queue; further requests are refused."""
     max_queued_bytes: int = 256 << 20
-    """Bytes of requests that may wait."""
+    """Bytes of the queued requests."""
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "threads", "max_queued_rows", "max_queued_bytes"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"BatchSettings.{name} is {getattr(self, name)}; give at least 1")
+                raise ConfigError(f"BatchSettings.{name} is {getattr(self, name)!r}, expected at least 1")
         if not 0 <= self.wait_s <= 10:
-            raise ConfigError(f"BatchSettings.wait_s is {self.wait_s}; give 0 to 10 seconds")
+            raise ConfigError(f"BatchSettings.wait_s is {self.wait_s!r}, expected 0 to 10 seconds")
 
 
 def parse_batching_parameters(text: str, source: str, default: BatchSettings | None = None) -> BatchSettings:
-    """Return the settings of a batching parameters file of TensorFlow Serving; what it does not say is as in default.
+    """Return the settings of a TensorFlow Serving batching parameters file; missing fields come from ``default``.
 
     Raises:
-        ConfigError: It is no such text, or has a value that cannot be.
+        ConfigError: The text is invalid, or a value is out of range.
     """
     default = default or BatchSettings()
-    found = messages.BatchingParameters()
+    parsed = messages.BatchingParameters()
     try:
-        messages.parse_text(text, found, source)
+        messages.parse_text(text, parsed, source)
     except RecordCorrupt as exc:
         raise ConfigError(f"{exc}; write it as max_batch_size {{ value: 128 }}") from exc
 
     def of(name: str, otherwise: int) -> int:
-        return int(getattr(found, name).value) if found.HasField(name) else otherwise
+        return int(getattr(parsed, name).value) if parsed.HasField(name) else otherwise
 
     rows = of("max_batch_size", default.max_rows)
     batches = of("max_enqueued_batches", 0)
@@ -77,26 +76,26 @@ def parse_batching_parameters(text: str, source: str, default: BatchSettings | N
 
 
 class Work(Protocol):
-    """What a request asks for."""
+    """Computation of one request."""
 
     @property
     def key(self) -> Hashable:
-        """Works with equal keys can be done together; None = only alone."""
+        """Works with equal keys can form a batch; None means alone."""
 
     @property
     def rows(self) -> int:
-        """How many rows it has."""
+        """Number of rows."""
 
     @property
     def nbytes(self) -> int:
-        """How much memory it holds."""
+        """Bytes of the inputs."""
 
     def do(self, works: Sequence[Any]) -> Sequence[Any]:
-        """Return the answers of these works of one key; an answer that is an exception is that request's failure."""
+        """Return one result per work of equal key. An exception as a result is the error of that work."""
 
 
 class Job:
-    """One request in the queue. ``done`` is called once, by another thread, when there is an answer or an error."""
+    """One request in the queue. A model thread calls ``done`` once, with the answer or the error set."""
 
     __slots__ = ("answer", "deadline_s", "done", "error", "is_wanted", "queued_s", "work")
 
@@ -110,27 +109,27 @@ class Job:
         self.work = work
         self.done = done
         self.deadline_s = deadline_s
-        """When the answer is no longer wanted, on the queue's clock."""
+        """Deadline on the queue's clock."""
         self.is_wanted = is_wanted
-        """Says whether the caller is still there; asked before it is computed."""
+        """Returns whether the caller is still connected; called before the computation."""
         self.answer: Any = None
         self.error: BaseException | None = None
         self.queued_s = 0.0
 
     def is_late(self, now_s: float) -> bool:
-        """Say whether nobody waits for it any more."""
+        """Return whether the deadline passed or the caller is gone."""
         if self.deadline_s is not None and self.deadline_s <= now_s:
             return True
         return self.is_wanted is not None and not self.is_wanted()
 
 
 class BatchQueue:
-    """Does works in threads of its own, some of them together.
+    """Runs jobs in background threads, in batches where possible.
 
     Args:
-        settings: Its bounds.
-        clock: Measures deadlines and waiting.
-        on_batch: Told of each batch: requests, rows, and how long the first of them waited.
+        settings: Bounds of batches and of the queue.
+        clock: Clock of deadlines and waiting times.
+        on_batch: Called for each batch with the number of requests, rows, and the wait of the first request.
     """
 
     def __init__(
@@ -157,26 +156,25 @@ class BatchQueue:
             thread.start()
 
     def submit(self, job: Job) -> None:
-        """Put a request in the queue.
+        """Add a job to the queue.
 
         Raises:
             Overloaded: The queue is full.
-            ModelNotReady: The server stops.
+            ModelNotReady: The server is stopping.
         """
         work = job.work
         rows, nbytes = max(1, work.rows), work.nbytes
         with self._changed:
             if self._is_closed:
-                raise ModelNotReady("the server is stopping; ask another replica")
+                raise ModelNotReady("the server is stopping; use another replica")
             is_full = (
                 self._rows + rows > self.settings.max_queued_rows
                 or self._bytes + nbytes > self.settings.max_queued_bytes
             )
-            # An empty queue takes any single request: its size was bounded where it arrived.
+            # An empty queue takes any single request; the transport has bounded its size.
             if is_full and self._jobs:
                 raise Overloaded(
-                    f"the queue is full ({self._rows} rows and {self._bytes} bytes wait); come back later, or ask "
-                    "another replica"
+                    f"the queue is full ({self._rows} rows, {self._bytes} bytes); retry later, or use another replica"
                 )
             job.queued_s = self._clock.monotonic_s()
             self._jobs.append(job)
@@ -186,25 +184,25 @@ class BatchQueue:
 
     @property
     def queued(self) -> tuple[int, int]:
-        """Requests and rows that wait."""
+        """Number of queued requests and rows."""
         return len(self._jobs), self._rows
 
     def drain(self, timeout_s: float) -> bool:
-        """Refuse new requests and wait for those that are here; False when time ran out first."""
+        """Refuse new jobs and wait for the present ones; return False on timeout."""
         with self._changed:
             self._is_closed = True
             self._changed.notify_all()
             return self._idle.wait_for(lambda: not self._jobs and not self._under_way, timeout_s)
 
     def close(self, timeout_s: float = 0.0) -> None:
-        """Drain, fail what is left, and end the threads."""
+        """Drain the queue, fail the remaining jobs, and stop the threads."""
         self.drain(timeout_s)
         with self._changed:
             left = list(self._jobs)
             self._jobs.clear()
             self._rows = self._bytes = 0
         for job in left:
-            self._end(job, None, ModelNotReady("the server is stopping; ask another replica"))
+            self._end(job, None, ModelNotReady("the server is stopping; use another replica"))
         for thread in self._threads:
             thread.join(timeout_s + 5.0)
 
@@ -219,7 +217,7 @@ class BatchQueue:
                     self._changed.wait()
                 jobs = self._take()
                 self._under_way += 1
-                if self._jobs:  # more came than one call takes
+                if self._jobs:  # more than one batch is waiting
                     self._changed.notify()
             try:
                 self._answer(jobs)
@@ -239,7 +237,7 @@ class BatchQueue:
                 if left_s <= 0 or self._is_closed:
                     break
                 self._changed.wait(left_s)
-            if not self._jobs:  # another thread took them meanwhile
+            if not self._jobs:  # another thread took the jobs
                 return []
             first = self._jobs[0]
             key = first.work.key
@@ -264,7 +262,9 @@ class BatchQueue:
         jobs = []
         for job in taken:
             if job.is_late(now_s):
-                self._end(job, None, RpcTimeout("the deadline passed while the request waited; ask with more time"))
+                self._end(
+                    job, None, RpcTimeout("the deadline passed while the request was queued; use a longer deadline")
+                )
             else:
                 jobs.append(job)
         if not jobs:
@@ -273,7 +273,7 @@ class BatchQueue:
             self._on_batch(len(jobs), sum(job.work.rows for job in jobs), now_s - jobs[0].queued_s)
         deadlines = [job.deadline_s for job in jobs if job.deadline_s is not None]
         try:
-            with until(max(deadlines) if len(deadlines) == len(jobs) else None):
+            with deadline(max(deadlines) if len(deadlines) == len(jobs) else None):
                 answers = jobs[0].work.do([job.work for job in jobs])
         except Exception as error:
             answers = [error] * len(jobs)
@@ -287,5 +287,5 @@ class BatchQueue:
         job.answer, job.error = answer, error
         try:
             job.done(job)
-        except Exception:  # a caller that has gone must not end this thread
-            logger.exception("an answer could not be handed over")
+        except Exception:  # a failing callback must not stop this thread
+            logger.exception("result callback failed")

@@ -1,8 +1,9 @@
-"""The canary: what training publishes is tried on a sample of requests before anybody is answered with it.
+"""Canary: compare a new state of a model with the served one on a sample of requests, before the state is served.
 
-A new state is built beside the one in use, from the rows that the sample needs and those that the publish changes, and
-both score the sample. Where the difference is over a limit, the new state is never shown, and the next one is compared
-with what is shown then. Requests wait for nothing of this. How cuts are found and applied is not known here.
+``Canary`` builds a preview of the new state from the rows that the sample needs and the rows that the cut changes. Both
+states score the sample. If a difference exceeds its limit, the new state is not served, and the next one is compared
+with the state served then. Requests do not wait. ``Guarded`` is the follower's target that applies this check.
+Thread safe.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
+from monolith.artifacts.delta_log import Cut
 from monolith.core.errors import ConfigError, CutRefused, InvalidRequest
 from monolith.data import Batch
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
-from monolith.serving.canary_measures import CanaryLimits, Measures, measured
+from monolith.serving.canary_measures import CanaryLimits, Measures, measure
 from monolith.serving.canary_sample import RecordSample, read_sample
 from monolith.serving.servable import Servable
+from monolith.sync.follower import Target
+from monolith.sync.row_updates import Move
 from monolith.telemetry import names as metrics
 from monolith.telemetry.text import Samples
 
@@ -37,24 +42,24 @@ Outcome: TypeAlias = Literal["passed", "refused", "no_sample"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanarySettings:
-    """What is tried, and what is too much."""
+    """Sample and limits of the canary."""
 
     limits: CanaryLimits = field(default_factory=CanaryLimits)
     records: Path | None = None
-    """File with the sample; None = recent requests."""
+    """File with the sample; None takes recent requests."""
     record_kind: RecordKind = "example_batch"
-    """What the records of the file are."""
+    """Type of the file's records."""
     max_rows: int = 1024
-    """Rows of the sample."""
+    """Largest number of rows in the sample."""
     min_rows: int = 32
-    """With fewer rows of recent requests nothing can be said, and everything is shown."""
+    """With fewer rows of recent requests the canary passes every state."""
 
     def __post_init__(self) -> None:
         for name in ("max_rows", "min_rows"):
             if getattr(self, name) < 1:
-                raise ConfigError(f"the canary's {name} is {getattr(self, name)}; give at least 1")
+                raise ConfigError(f"the canary's {name} is {getattr(self, name)!r}, expected at least 1")
         if self.min_rows > self.max_rows:
-            raise ConfigError(f"the canary's min_rows is {self.min_rows} and max_rows {self.max_rows}; give fewer")
+            raise ConfigError(f"canary min_rows is {self.min_rows!r}, expected at most max_rows ({self.max_rows})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +69,13 @@ class _Trial:
 
 
 class Canary:
-    """Tries states of models, by the names that exports give them. Safe to use from several threads.
+    """Checks new states of models, by model name. Thread safe.
 
     Args:
-        settings: What is tried, and what is too much.
+        settings: Sample and limits.
 
     Raises:
-        ConfigError: The file of records cannot be used.
+        ConfigError: The file of records is unusable.
     """
 
     def __init__(self, settings: CanarySettings) -> None:
@@ -85,14 +90,14 @@ class Canary:
         self._trials: Counter[tuple[str, Outcome]] = Counter()
 
     def guarded(self, servable: Servable) -> Guarded:
-        """Return a version as something to be moved, which tries every state before it shows it."""
+        """Return the follower's target for a version; it checks every state before it applies the state."""
         return Guarded(self, servable)
 
     def admit(self, servable: Servable) -> None:
-        """Let a version that was loaded be served, and keep the requests that it answers as a sample.
+        """Check a loaded version against the newest served one, and sample its requests from now on.
 
         Raises:
-            CutRefused: It scores too differently from the newest one that is served.
+            CutRefused: A difference exceeds its limit.
         """
         key = servable.name, servable.version
         with self._lock:
@@ -103,7 +108,7 @@ class Canary:
         with self._lock:
             self._served[key] = servable
             gone = [each for each in self._last if each[0] == servable.name and each not in self._served]
-            for each in gone:  # versions that were refused, and are of the past now
+            for each in gone:  # earlier versions that were refused
                 del self._last[each]
         servable.before_close(lambda: self._leave(servable))
         if self._given is None and servable.can_score:
@@ -116,24 +121,28 @@ class Canary:
                 del self._served[key]
                 self._last.pop(key, None)
 
-    def check(self, servable: Servable, foresee: Callable[[Sequence[Batch]], Servable]) -> None:
-        """Try what a version will be, given as a model beside it.
+    def check(self, servable: Servable, preview: Callable[[Sequence[Batch]], Servable]) -> None:
+        """Check the next state of a version.
+
+        Args:
+            servable: The served version.
+            preview: Returns a servable that scores batches with the next state.
 
         Raises:
-            CutRefused: A measure is over its limit.
+            CutRefused: A difference exceeds its limit.
         """
         if servable.can_score:
-            self._try(servable, servable, foresee)
+            self._try(servable, servable, preview)
 
-    def _try(self, servable: Servable, old: Servable, foresee: Callable[[Sequence[Batch]], Servable]) -> None:
+    def _try(self, servable: Servable, old: Servable, preview: Callable[[Sequence[Batch]], Servable]) -> None:
         batches = self._batches(servable)
         before = batches if old is servable else self._batches(old)
         if not batches or not before:
             self._note(servable, "no_sample", None)
             return
-        found = measured(
+        found = measure(
             _scores(old, before),
-            _scores(foresee(batches), batches),
+            _scores(preview(batches), batches),
             np.concatenate([batch.label for batch in batches]),
             np.concatenate([batch.label_mask for batch in batches]),
         )
@@ -142,8 +151,8 @@ class Canary:
         if over:
             rows = sum(batch.size for batch in batches)
             raise CutRefused(
-                f"the canary refuses it for model {servable.name!r} version {servable.version}: {'; '.join(over)}; "
-                f"tried on {rows} rows; the last good state is shown on: repair what is published, or change the limits"
+                f"canary refused a new state of model {servable.name!r} version {servable.version}: {', '.join(over)} "
+                f"on {rows} rows; the last good state stays: repair the published model, or change the limits"
             )
 
     def _batches(self, servable: Servable) -> list[Batch]:
@@ -155,9 +164,9 @@ class Canary:
         except InvalidRequest as error:
             if self._given is not None:
                 raise ConfigError(
-                    f"canary_records is '{self._settings.records}', which does not fit model {servable.name!r}: {error}"
+                    f"canary_records is '{self._settings.records}', expected records for {servable.name!r}: {error}"
                 ) from error
-            logger.warning("recent requests do not fit another version model=%s error=%s", servable.name, error)
+            logger.warning("canary sample does not fit a new version model=%s error=%s", servable.name, error)
             return []
 
     def _recent_of(self, name: str) -> RecordSample:
@@ -171,10 +180,10 @@ class Canary:
             was = self._last.get(key)
             self._last[key] = _Trial(outcome == "refused", was.measures if found is None and was is not None else found)
         if was is not None and was.is_refused and outcome != "refused":
-            logger.info("a published state passes the canary again model=%s version=%d", *key)
+            logger.info("canary passed after a refusal model=%s version=%d", *key)
 
     def samples(self) -> list[Samples]:
-        """Return the numbers of now."""
+        """Return the current metrics."""
         with self._lock:
             last = [((name, str(version)), each) for (name, version), each in self._last.items()]
             trials = [((name, outcome), count) for (name, outcome), count in self._trials.items()]
@@ -198,44 +207,44 @@ class Canary:
         ]
 
 
-class Guarded:
-    """A version that is moved only to states that the canary lets pass. A ``Target`` of a follower."""
+class Guarded(Target):
+    """A follower's ``Target`` that applies only states that pass the canary."""
 
     def __init__(self, canary: Canary, servable: Servable) -> None:
         self._canary = canary
         self._servable = servable
 
     @property
+    @override
     def tables(self) -> MultiTable | None:
-        """Its rows."""
         return self._servable.tables
 
     @property
+    @override
     def shard(self) -> tuple[int, int]:
-        """(index, count) of the ids that its tables hold."""
         return self._servable.shard
 
     @property
+    @override
     def has_weights(self) -> bool:
-        """Whether it has dense weights."""
         return self._servable.has_weights
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
-        **more: Any,
+        cut: Cut | None = None,
     ) -> None:
-        """Try a state, and then move to it as ``Servable.apply`` does.
+        """Check a state, then apply it as ``Servable.apply`` does.
 
         Raises:
-            CutRefused: It is not shown.
+            CutRefused: The state fails the check and is not applied.
         """
         servable = self._servable
-        self._canary.check(servable, lambda batches: servable.foreseen(batches, update, weights=weights, tables=tables))
-        servable.apply(update, weights=weights, tables=tables, **more)
+        self._canary.check(servable, lambda batches: servable.preview(batches, move, weights=weights, tables=tables))
+        servable.apply(move, weights=weights, tables=tables, cut=cut)
 
 
 def _scores(servable: Servable, batches: Sequence[Batch]) -> dict[str, NDArray[Any]]:

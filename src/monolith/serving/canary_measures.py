@@ -1,4 +1,4 @@
-"""How far the scores of one state of a model are from those of another, over the same rows. Plain numbers."""
+"""Measure the difference between the scores of two states of a model on the same rows. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,60 +12,60 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["CanaryLimits", "Measures", "measured"]
+__all__ = ["CanaryLimits", "Measures", "measure"]
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryLimits:
-    """What is too much. Each is a measure of ``measured``; None = it does not count."""
+    """Upper limit of each measure; None ignores the measure."""
 
     nan_rate: float | None = 0.0
-    """Share of the new scores that are not finite; refused only where it is also more than before."""
+    """Share of new scores that are not finite. Exceeded only if it also grew."""
     score_shift: float | None = 0.1
-    """Mean distance of a row's new score from its old one."""
+    """Mean absolute difference between new and old scores of a row."""
     mean_shift: float | None = 0.05
-    """Distance of the mean of the new scores from that of the old ones."""
+    """Absolute difference between the means of new and old scores."""
     calibration_error: float | None = 0.5
-    """How far the sum of the new scores is from that of the labels, as a share of it; refused only where it is also
-    more than before. Counts where the sample has labels."""
+    """Relative difference between the sum of the new scores and the sum of the labels. Exceeded only if it also grew.
+    Needs a sample with labels."""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
             if value is not None and not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"the canary's limit of {field.name} is {value}; give 0 or more")
+                raise ConfigError(f"canary limit {field.name} is {value!r}, expected 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What was found, by measure: the worst of all outputs. A measure that nothing could be said of is left out."""
+    """Largest value of each measure over all outputs. Measures without data are absent."""
 
     new: Mapping[str, float]
     old: Mapping[str, float]
-    """What a measure was before, of those that are about one state."""
+    """Values of the old state, for measures of a single state."""
     outputs: Mapping[str, str]
-    """The output that each is of."""
+    """Output that has the largest value of each measure."""
 
     def over(self, limits: CanaryLimits) -> list[str]:
-        """Say of every measure that is over its limit what it is."""
-        found = []
+        """Return a text for every measure above its limit."""
+        exceeded = []
         for name, value in self.new.items():
             limit = getattr(limits, name)
             if limit is not None and value > limit and value > self.old.get(name, -1.0):
-                found.append(f"{name} of {self.outputs[name]!r} is {value:.4g} (limit {limit:g})")
-        return found
+                exceeded.append(f"{name} of {self.outputs[name]!r} is {value:.4g} (limit {limit:g})")
+        return exceeded
 
 
-def measured(old: Arrays, new: Arrays, label: NDArray[Any], label_mask: NDArray[Any]) -> Measures:
+def measure(old: Arrays, new: Arrays, label: NDArray[Any], label_mask: NDArray[Any]) -> Measures:
     """Compare the scores of two states.
 
     Args:
-        old: Output to its scores, one row per example.
-        new: The same of the other state.
-        label: (rows, labels). The outputs with one number per row go with the labels, in order.
-        label_mask: (rows, labels): where there is one.
+        old: Output name to scores of the old state, one row per example.
+        new: Output name to scores of the new state.
+        label: (rows, labels). Outputs with one number per row match the labels in order.
+        label_mask: (rows, labels): True where a label is present.
     """
     found: dict[str, tuple[float, float, str]] = {}
 
@@ -80,7 +80,7 @@ def measured(old: Arrays, new: Arrays, label: NDArray[Any], label_mask: NDArray[
             continue
         before = old.get(output)
         if before is not None and before.shape != after.shape:
-            before = None  # another model's output of the same name
+            before = None  # an unrelated output with the same name
         note("nan_rate", _nan_rate(after), None if before is None else _nan_rate(before), output)
         if before is not None and (both := np.isfinite(before) & np.isfinite(after)).any():
             one, other = before[both].astype(np.float64), after[both].astype(np.float64)
@@ -104,7 +104,7 @@ def _nan_rate(scores: NDArray[Any]) -> float:
 
 
 def _calibration_error(scores: NDArray[Any], label: NDArray[Any], there: NDArray[np.bool_]) -> float | None:
-    """Return None where there are no labels, or they add up to nothing, or scores are not finite."""
+    """Return the relative error of the sum; None without labels, with a label sum of 0, or without finite scores."""
     counted = there & np.isfinite(scores)
     total = float(label[counted].sum(dtype=np.float64))
     if total <= 0:

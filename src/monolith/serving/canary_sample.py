@@ -1,4 +1,4 @@
-"""The requests that new states of a model are tried on: recent ones, or those of a file."""
+"""Sample of requests for the canary: recent requests, or the records of a file."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MAX_BYTES = 64 << 20
 
 
 class RecordSample:
-    """Records, up to so many rows: a new one takes the place of others at random, so that old ones fade away.
+    """Bounded sample of records. A new record replaces random others, so that old records fade out. Thread safe.
 
     Args:
-        max_rows: Rows of all records.
-        seed: Of the drawing; None = another one at every start.
+        max_rows: Largest number of rows of all records.
+        seed: Seed of the sampling; None draws one.
     """
 
     def __init__(self, max_rows: int, seed: int | None = None) -> None:
@@ -32,10 +32,10 @@ class RecordSample:
         self._records: list[tuple[bytes, RecordKind, int]] = []
         self._bytes = 0
         self.rows = 0
-        """Rows of all records."""
+        """Number of rows of all records."""
 
     def add(self, records: Sequence[bytes | bytearray | memoryview], kind: RecordKind) -> None:
-        """Take one of some records that a model has scored."""
+        """Add one random record of a scored request."""
         if not records:
             return
         with self._lock:
@@ -56,19 +56,19 @@ class RecordSample:
         self._bytes += size
 
     def by_kind(self) -> dict[RecordKind, list[bytes]]:
-        """Return all records."""
+        """Return all records by kind."""
         with self._lock:
-            found: dict[RecordKind, list[bytes]] = {}
+            records: dict[RecordKind, list[bytes]] = {}
             for record, kind, _ in self._records:
-                found.setdefault(kind, []).append(record)
-            return found
+                records.setdefault(kind, []).append(record)
+            return records
 
 
 def read_sample(path: str | PathLike[str], kind: RecordKind, max_rows: int) -> RecordSample:
-    """Return the first records of a file, up to so many rows.
+    """Return the first records of a file, up to ``max_rows`` rows.
 
     Raises:
-        ConfigError: There are none, or they cannot be read.
+        ConfigError: The file has no records of this kind, or is unreadable.
     """
     sample = RecordSample(max_rows)
     try:
@@ -78,7 +78,7 @@ def read_sample(path: str | PathLike[str], kind: RecordKind, max_rows: int) -> R
                 break
             sample.add([record], kind)
     except (OSError, DataError) as error:
-        raise ConfigError(f"canary_records is '{path}', which cannot be read as {kind}: {error}") from error
+        raise ConfigError(f"canary_records is '{path}', expected records of kind {kind}: {error}") from error
     if not sample.rows:
-        raise ConfigError(f"canary_records is '{path}', which has no {kind} of up to {max_rows} rows; give others")
+        raise ConfigError(f"canary_records is '{path}', expected {kind} records of at most {max_rows} rows")
     return sample

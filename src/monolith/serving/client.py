@@ -1,4 +1,4 @@
-"""``Client``: asks a model server, ours or TensorFlow Serving, over gRPC or REST.
+"""``Client`` of a model server, Monolith's or TensorFlow Serving, over gRPC or REST.
 
 >>> Client("127.0.0.1:8500").transport
 'grpc'
@@ -39,7 +39,7 @@ from monolith.serving.tensors import encode_tensor, read_tensor
 __all__ = ["Client", "Records", "Version"]
 
 Records: TypeAlias = Literal["instances", "examples", "example_batch", "tf_examples"]
-"""Which message serialized records are."""
+"""Name of the input that carries serialized records; it selects the message type."""
 
 _ERRORS: dict[Code, type[MonolithError]] = {
     Code.INVALID_ARGUMENT: InvalidRequest,
@@ -58,7 +58,7 @@ _BY_STATUS = {
 
 
 class Version:
-    """The state of one version."""
+    """State of one version."""
 
     __slots__ = ("error", "state", "version")
 
@@ -67,21 +67,21 @@ class Version:
         self.state = state
         """START, LOADING, AVAILABLE, UNLOADING or END."""
         self.error = error
-        """Why it ended; empty when all is well."""
+        """Error that ended the version; empty without an error."""
 
     def __repr__(self) -> str:
         return f"Version({self.version}, {self.state!r}, {self.error!r})"
 
 
 class Client:
-    """Asks one server. Safe to use from several threads; close it, or use it as a context manager.
+    """Connection to one server. Thread safe. Call ``close``, or use it as a context manager.
 
     Args:
         address: ``host:port`` for gRPC, ``http://host:port`` or ``https://host:port`` for REST.
-        model: The model that is asked unless a call names another.
-        timeout_s: Longest time for a call.
+        model: Default model of calls.
+        timeout_s: Default timeout of calls.
         security: TLS and token.
-        max_message_bytes: Largest message of gRPC.
+        max_message_bytes: Largest gRPC message.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Client:
         max_message_bytes: int = 64 << 20,
     ) -> None:
         if not timeout_s > 0:
-            raise ConfigError(f"timeout_s is {timeout_s}; give a number above 0")
+            raise ConfigError(f"timeout_s is {timeout_s!r}, expected a number above 0")
         self.address = address
         self._model = model
         self._timeout_s = timeout_s
@@ -105,7 +105,7 @@ class Client:
 
     @property
     def transport(self) -> Literal["grpc", "rest"]:
-        """How it asks."""
+        """Transport of the calls."""
         return self._link.name
 
     def predict(
@@ -119,16 +119,16 @@ class Client:
         outputs: Sequence[str] = (),
         timeout_s: float | None = None,
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs for inputs given by name: features, ids of tables, or records as bytes.
+        """Return the outputs for inputs by name: features, ids of tables, or serialized records.
 
-        They are ``DegradedOutputs`` when the server computed them without some of their rows.
+        The result is a ``DegradedOutputs`` if the server computed it without some rows.
 
         Raises:
             InvalidRequest: The inputs do not fit the model.
-            ModelNotFound: There is no such model or version.
-            Overloaded: The server refuses more; come back later.
-            ModelNotReady: The model is not loaded yet, or nobody answers.
-            RpcTimeout: The time was not enough.
+            ModelNotFound: The model or version does not exist.
+            Overloaded: The server is overloaded; retry later.
+            ModelNotReady: The model is not loaded yet, or the server is unreachable.
+            RpcTimeout: The call timed out.
         """
         arrays = {name: _array(value) for name, value in inputs.items()}
         spec = _spec(model or self._model, version, label, signature)
@@ -137,20 +137,20 @@ class Client:
     def score(
         self, records: bytes | Sequence[bytes], kind: Records = "examples", **choice: Any
     ) -> dict[str, NDArray[Any]]:
-        """Return the outputs for serialized records; ``choice`` is as in ``predict``."""
-        lot = [records] if isinstance(records, bytes) else list(records)
-        return self.predict({kind: _array(lot)}, **choice)
+        """Return the outputs for serialized records; ``choice`` takes the arguments of ``predict``."""
+        listed = [records] if isinstance(records, bytes) else list(records)
+        return self.predict({kind: _array(listed)}, **choice)
 
     def status(self, model: str = "", version: int | None = None, label: str = "") -> list[Version]:
-        """Return the state of every version of a model, or of the one that is named; newest first."""
+        """Return the state of every version of a model, newest first; or of the named version."""
         return self._link.status(_spec(model or self._model, version, label, ""), self._timeout_s)
 
     def metadata(self, model: str = "", version: int | None = None, label: str = "") -> dict[str, Any]:
-        """Return the signatures: name to ``{"inputs": {name: (dtype, shape)}, "outputs": ...}``."""
+        """Return the signatures of a model: name to ``{"inputs": {name: (dtype, shape)}, "outputs": ...}``."""
         return self._link.metadata(_spec(model or self._model, version, label, ""), self._timeout_s)
 
     def reload(self, config: str, timeout_s: float | None = None) -> None:
-        """Have the server serve the models of a ModelServerConfig, given as protobuf text; over gRPC only."""
+        """Replace the models of the server by those of a ModelServerConfig in protobuf text. gRPC only."""
         request = messages.ReloadConfigRequest()
         messages.parse_text(config, request.config, "config")
         self._link.reload(request, timeout_s or self._timeout_s)
@@ -170,9 +170,9 @@ class Client:
 
 def _spec(model: str, version: int | None, label: str, signature: str) -> messages.ModelSpec:
     if not model:
-        raise ConfigError("no model is named; give model= to the client or to the call")
+        raise ConfigError("model is empty, expected a name; give model= to the client or to the call")
     if version is not None and label:
-        raise ConfigError(f"version is {version} and label is {label!r}; give one of them")
+        raise ConfigError(f"version is {version!r} and label is {label!r}, expected only one of them")
     spec = messages.ModelSpec(name=model, signature_name=signature)
     if version is not None:
         spec.version.value = version
@@ -185,7 +185,7 @@ def _array(value: ArrayLike) -> NDArray[Any]:
     if isinstance(value, bytes):
         value = [value]
     if isinstance(value, list) and value and all(isinstance(each, bytes) for each in value):
-        array = np.empty(len(value), object)  # numpy's own byte strings lose zeros at their end
+        array = np.empty(len(value), object)  # numpy byte strings lose trailing zeros
         array[:] = value
         return array
     return np.asarray(value)
@@ -195,7 +195,7 @@ def _error(code: Code, text: str, where: str) -> MonolithError:
     return _ERRORS.get(code, ServingError)(f"{text} ({code.name} from {where})")
 
 
-def _marked(outputs: dict[str, NDArray[Any]], missing: str) -> dict[str, NDArray[Any]]:
+def _mark_degraded(outputs: dict[str, NDArray[Any]], missing: str) -> dict[str, NDArray[Any]]:
     return DegradedOutputs(outputs, missing.split(",")) if missing else outputs
 
 
@@ -230,7 +230,7 @@ class _Grpc:
             request.inputs[name].MergeFromString(encode_tensor(array))
         answer, trailing = self._call_with_trailing("Predict", request, timeout_s)
         found = {name: read_tensor(tensor, name) for name, tensor in answer.outputs.items()}
-        return _marked(found, trailing.get(DEGRADED.lower(), ""))
+        return _mark_degraded(found, trailing.get(DEGRADED.lower(), ""))
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
         answer = self._call("GetModelStatus", messages.GetModelStatusRequest(model_spec=spec), timeout_s)
@@ -284,13 +284,13 @@ class _Rest:
     def __init__(self, address: str, security: Security) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise ConfigError(f"address is {address!r}; give host:port, http://host:port or https://host:port")
+            raise ConfigError(f"address is {address!r}, expected host:port, http://host:port or https://host:port")
         self._address = address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {security.token}"} if security.token else {}
         context = ssl.create_default_context(cafile=security.ca_file) if parts.scheme == "https" else None
         if context is not None and security.is_mutual:
             context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
-        # A proxy of the environment would not find servers within the cluster.
+        # Ignore proxy settings of the environment: a proxy cannot reach servers within the cluster.
         handlers: list[Any] = [ProxyHandler({})]
         if context is not None:
             handlers.append(HTTPSHandler(context=context))
@@ -304,14 +304,14 @@ class _Rest:
             body["signature_name"] = spec.signature_name
         answer, missing = self._ask_with_mark(spec, ":predict", timeout_s, json.dumps(body).encode())
         found = answer["outputs"]
-        if not isinstance(found, dict):  # a single output has no name here
+        if not isinstance(found, dict):  # a single output arrives without its name
             names = list(self.metadata(spec, timeout_s)[spec.signature_name or "serving_default"]["outputs"])
             found = {names[0]: found}
         arrays = {name: np.asarray(value) for name, value in found.items()}
         shown = {
             name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()
         }
-        return _marked({name: shown[name] for name in outputs} if outputs else shown, missing)
+        return _mark_degraded({name: shown[name] for name in outputs} if outputs else shown, missing)
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
         found = self._ask(spec, "", timeout_s)["model_version_status"]
@@ -332,7 +332,7 @@ class _Rest:
         }
 
     def reload(self, request: messages.ReloadConfigRequest, timeout_s: float) -> None:
-        raise ConfigError(f"models cannot be reloaded over REST; give the gRPC port of {self._address} as host:port")
+        raise ConfigError(f"address is {self._address!r}, expected the gRPC address host:port: REST has no reload")
 
     def _ask(self, spec: messages.ModelSpec, verb: str, timeout_s: float) -> Any:
         return self._ask_with_mark(spec, verb, timeout_s)[0]
@@ -351,9 +351,9 @@ class _Rest:
             with exc:
                 raise _error(_BY_STATUS.get(exc.code, Code.UNKNOWN), _text(exc.read()), self._address) from exc
         except TimeoutError as exc:
-            raise RpcTimeout(f"{self._address} did not answer within {timeout_s} s") from exc
+            raise RpcTimeout(f"no response from {self._address} within {timeout_s} s") from exc
         except (URLError, OSError) as exc:
-            raise ShardUnavailable(f"{self._address}: nobody answers ({getattr(exc, 'reason', exc)})") from exc
+            raise ShardUnavailable(f"{self._address} is unreachable ({getattr(exc, 'reason', exc)})") from exc
 
     def close(self) -> None:
         self._opener.close()

@@ -1,7 +1,7 @@
-"""The last few cuts that a sub-model has shown: an entry and its parts move one by one, and answer together at one cut.
+"""History of the last cuts of a sub-model, so that an entry and its parts can answer at one common cut.
 
-A part keeps what rows were before a cut changed them; only those, and only for a few cuts. Who asks, and what for, is
-not known here.
+An entry and its parts move to a new cut at different times. ``RowHistory`` keeps the preimages of changed rows for the
+last ``KEPT`` cuts. Not thread safe: the owner keeps changes and lookups apart.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from monolith.embedding.store import Ids, Rows
 __all__ = ["EXPORTED", "KEPT", "CutKey", "OtherCut", "RowHistory", "Undo", "key_of", "keys_array", "read_key"]
 
 CutKey: TypeAlias = tuple[int, int]
-"""What tells a cut from all others: its number, and when it was published in microseconds."""
+"""Identity of a cut: its number and its publish time in microseconds."""
 
 EXPORTED: CutKey = (0, 0)
-"""The state of an export, before its first cut."""
+"""Key of an export's state, before the first cut."""
 
 KEPT = 3
-"""Earlier cuts that can be asked for: processes look for cuts several times a second, each at its own moments."""
+"""Number of earlier cuts that stay available. Processes poll several times a second, at different moments."""
 
 Undo: TypeAlias = Mapping[str, tuple[Ids, Rows]]
-"""What rows were before a cut, by table: ids, which rise, and a row for each."""
+"""Preimages of a cut by table: ascending ids, and one row per id."""
 
 
 class OtherCut(ShardUnavailable):
-    """Parts of a model do not have the cut that they were asked for.
+    """Parts of a model do not hold the requested cut.
 
     Args:
-        message: Who, and what they have.
-        parts: Which parts.
-        held: The cuts that all of them have.
+        message: Error text with the parts and their cuts.
+        parts: Names of the parts.
+        held: Cuts that all of them hold.
     """
 
     def __init__(self, message: str, parts: Sequence[str], held: Sequence[CutKey]) -> None:
@@ -50,28 +50,28 @@ class OtherCut(ShardUnavailable):
 
 
 def key_of(cut: Cut) -> CutKey:
-    """Return what tells a cut from all others."""
+    """Return the key of a cut."""
     return cut.number, round(cut.published_at_s * 1e6)
 
 
 def keys_array(keys: Sequence[CutKey]) -> NDArray[np.int64]:
-    """Return keys as they travel: a row for each."""
+    """Return keys as an array with one row per key, as in requests."""
     return np.array(keys, np.int64).reshape(-1, 2)
 
 
 def read_key(value: ArrayLike) -> CutKey:
-    """Return the key of a request.
+    """Return the key in a request.
 
     Raises:
-        InvalidRequest: It is none.
+        InvalidRequest: The value is invalid.
     """
-    found: NDArray[Any] = np.asarray(value)
-    if found.shape != (2,) or found.dtype.kind not in "iu":
+    array: NDArray[Any] = np.asarray(value)
+    if array.shape != (2,) or array.dtype.kind not in "iu":
         raise InvalidRequest(
-            f"input 'cut' has shape {list(found.shape)} and type {found.dtype}; it must be two whole numbers: the "
-            "number of a cut, and when it was published in microseconds"
+            f"input 'cut' has shape {list(array.shape)} and type {array.dtype}, expected two integers: the number of a "
+            "cut and its publish time in microseconds"
         )
-    return int(found[0]), int(found[1])
+    return int(array[0]), int(array[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class _Step:
 
 
 class RowHistory:
-    """What the rows of tables were at the last few cuts. Its owner keeps changes and lookups apart."""
+    """Rows of tables at the last few cuts."""
 
     def __init__(self) -> None:
         self._key: CutKey | None = None
@@ -89,15 +89,15 @@ class RowHistory:
 
     @property
     def keys(self) -> list[CutKey]:
-        """The cuts that can be asked for, newest first; none before the first ``moved``."""
+        """Keys of the available cuts, newest first; empty before the first ``record_move``."""
         return [] if self._key is None else [self._key, *(step.before for step in self._steps)]
 
-    def moved(self, key: CutKey, undo: Undo | MultiTable | None = None) -> None:
-        """Note that the tables show another cut.
+    def record_move(self, key: CutKey, undo: Undo | MultiTable | None = None) -> None:
+        """Record that the tables show another cut.
 
         Args:
-            key: Which.
-            undo: What the changed rows were before, or the tables that were replaced; None: earlier cuts are lost.
+            key: Key of the new cut.
+            undo: Preimages of the changed rows, or the replaced tables; None drops the earlier cuts.
         """
         if undo is None or self._key is None:
             self._steps.clear()
@@ -106,7 +106,7 @@ class RowHistory:
         self._key = key
 
     def lookup(self, key: CutKey, tables: MultiTable, name: str, ids: Ids) -> Rows:
-        """Return the rows that a table had at one of ``keys``."""
+        """Return the rows of a table at one of ``keys``."""
         rows = tables[name].lookup(ids)
         for before, undo in ((step.before, step.undo) for step in self._steps) if key != self._key else ():
             if isinstance(undo, MultiTable):

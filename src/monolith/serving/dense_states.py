@@ -1,4 +1,17 @@
-"""The dense part at the cuts that a model has shown last, and scores at one that all of its parts have."""
+"""Dense parts at the last cuts, and scoring at a cut that an entry and all its parts hold.
+
+NOTE. An entry asks its ``ps_*`` parts for rows and may ask ``dense_0`` for outputs. All of them follow the same
+publisher, but each applies a cut at its own moment. ``score_at_common_cut`` finds a cut that all of them hold::
+
+    entry holds cuts 7 6 5         ps_0 holds 7 6 5 4        ps_1 holds 6 5 4 3
+    score at 7   -> ps_1 raises OtherCut(held=6 5 4 3)
+    score at 6   -> all hold it: answer
+
+The entry tries its cuts from the newest to the oldest, and skips cuts that the refusing part does not hold. If none is
+common, the entry pauses and tries again until the deadline of the request. Then it raises, or returns a degraded
+result at the newest rows of each part where the settings allow it. History is short (``KEPT`` cuts), so a part that
+lags further makes requests fail instead of mixing cuts.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +26,28 @@ __all__ = ["DenseState", "DenseStates"]
 
 
 class DenseState(NamedTuple):
-    """A cut and the dense part that belongs to it."""
+    """A cut and its dense part."""
 
     key: CutKey | None
-    """None where nothing is followed."""
+    """None if the model follows no publisher."""
     dense: DenseRunner | OwnProgram
 
 
 class DenseStates:
-    """What was shown, newest first. One thread changes it at a time; who reads ``shown`` needs no lock.
+    """Dense states, newest first. One thread changes them at a time; reading ``shown`` needs no lock.
 
     Args:
-        dense: What is shown first; None where there is no dense part.
-        keeps_earlier: Whether earlier cuts can be asked for: by an entry, or of the parts that it asks.
+        dense: First dense part; None without one.
+        keeps_earlier: Whether earlier cuts stay available, for an entry or its parts.
     """
 
     def __init__(self, dense: DenseRunner | OwnProgram | None, *, keeps_earlier: bool) -> None:
         self.shown: tuple[DenseState, ...] = () if dense is None else (DenseState(None, dense),)
-        """Replaced as a whole; empty where there is nothing, or it was closed."""
+        """Replaced as a whole, never changed; empty without a dense part and after ``close``."""
         self._kept = KEPT if keeps_earlier else 0
 
     def show(self, key: CutKey | None, dense: DenseRunner | OwnProgram) -> None:
-        """Show a cut; without a key the same one, with other weights."""
+        """Add the state of a cut. Without a key, replace the weights of the newest state."""
         if key is None:
             self.shown = (DenseState(self.shown[0].key, dense), *self.shown[1:])
             return
@@ -42,18 +55,18 @@ class DenseStates:
         self.shown = (DenseState(key, dense), *earlier[: self._kept])
 
     def close(self) -> None:
-        """Let go of all."""
+        """Release all states."""
         self.shown = ()
 
-    def agreed(self, score_at: Callable[[DenseState], Arrays], rows: RowSource) -> Arrays | None:
-        """Return scores at the newest cut that an entry and its parts have; None where it was closed meanwhile.
+    def score_at_common_cut(self, score_at: Callable[[DenseState], Arrays], rows: RowSource) -> Arrays | None:
+        """Return scores at the newest cut that an entry and its parts hold; None if ``close`` was called meanwhile.
 
         Args:
-            score_at: Scores at a state.
-            rows: Who is asked; says for how long it is tried, and whether a marked answer will do.
+            score_at: Computes the scores at a state.
+            rows: Row source; defines the retries, and whether a degraded result is allowed.
 
         Raises:
-            OtherCut: They have come to no cut that all have.
+            OtherCut: The parts held no common cut before the deadline.
         """
         shown = self.shown
         if not shown:

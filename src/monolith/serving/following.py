@@ -1,4 +1,8 @@
-"""Loading models that then follow what training publishes, and the numbers that tell how far behind they are."""
+"""Load models that follow a publisher, and report how far each is behind.
+
+``Following`` is the loader of a server with ``--sync-from``. It starts one ``Follower`` per version, and one
+``Subscription`` per publisher address. Thread safe.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ from monolith.telemetry import names as metrics
 from monolith.telemetry.histogram import Histogram
 from monolith.telemetry.text import Samples
 
-__all__ = ["Following", "Source", "StreamSettings", "StreamSource", "parse_sources"]
+__all__ = ["Following", "Source", "FeedSettings", "FeedSource", "parse_sources"]
 
 _ADDRESS = re.compile(r"[^/\\]+:[0-9]+")
 
@@ -33,70 +37,69 @@ _BOUNDS_US = tuple(
 
 
 @dataclass(frozen=True, slots=True)
-class StreamSource:
-    """A publisher that is followed over the network."""
+class FeedSource:
+    """Publisher that is followed over the network."""
 
     address: str
     """``host:port``."""
 
 
-Source: TypeAlias = Path | StreamSource
-"""Where a model follows from: a folder that this process sees, or a publisher."""
+Source: TypeAlias = Path | FeedSource
+"""Source of cuts: a folder that this process can read, or a publisher's address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
-    """How publishers are subscribed to."""
+class FeedSettings:
+    """Settings of subscriptions."""
 
     cache: Path | None = None
-    """Folder that what they send is kept in; None: one that goes with the process."""
+    """Folder of the received files; None uses a temporary folder."""
     security: Security = field(default_factory=Security)
     """TLS and token of the publishers."""
     first_cut_s: float = 10.0
-    """How long a version waits for a publisher's first cut before it is served as it was exported."""
+    """How long a load waits for the publisher's first cut. Then the version is served as exported."""
 
 
 def parse_sources(given: list[str]) -> dict[str, Source]:
-    """Return where models follow from, by name; the name is empty where it is for every model.
+    """Return the source of each model by name; the empty name stands for all other models.
 
     >>> parse_sources(["runs/clicks/published"])
     {'': PosixPath('runs/clicks/published')}
     >>> parse_sources(["clicks=10.0.0.7:8600"])
-    {'clicks': StreamSource(address='10.0.0.7:8600')}
+    {'clicks': FeedSource(address='10.0.0.7:8600')}
 
     Args:
-        given: ``FOLDER`` or ``host:port``, or ``MODEL=`` one of them for one model of several. What ends in a colon
-            and digits and has no slash is an address.
+        given: ``FOLDER`` or ``host:port``, with the prefix ``MODEL=`` for one model of several. A text without a slash
+            that ends in a colon and digits is an address.
 
     Raises:
-        ConfigError: A folder is missing, or a model is named twice.
+        ConfigError: A text has no source, or a model appears twice.
     """
-    found: dict[str, Source] = {}
+    sources: dict[str, Source] = {}
     for text in given:
         name, equals, folder = text.partition("=")
         if not equals:
             name, folder = "", text
         if not folder:
-            raise ConfigError(f"--sync-from is {text!r}; give FOLDER, or MODEL=FOLDER, or host:port for FOLDER")
-        if name in found:
-            raise ConfigError(f"--sync-from is given twice for {name or 'every model'}; give each model one folder")
-        found[name] = StreamSource(folder) if _ADDRESS.fullmatch(folder) else Path(folder)
-    return found
+            raise ConfigError(f"--sync-from is {text!r}, expected FOLDER, MODEL=FOLDER, host:port or MODEL=host:port")
+        if name in sources:
+            raise ConfigError(f"--sync-from is set twice for {name or 'every model'}, expected one source per model")
+        sources[name] = FeedSource(folder) if _ADDRESS.fullmatch(folder) else Path(folder)
+    return sources
 
 
 class Following:
-    """Loads versions, brings each to the newest cut before it is served, and keeps it there. A ``Loader``.
+    """``Loader`` that moves each version to the newest cut before it is served, and follows from then on.
 
-    A version whose cuts cannot be taken is served as it was exported, or as it was at its last cut; the log and the
-    metrics say so.
+    A version whose cuts cannot be applied is served as exported, or at its last cut. Logs and metrics show the failure.
 
     Args:
-        load: Loads a version as it was exported.
-        sources: Where to follow from, by the name that the export gives its model; the empty name is for all others.
-        clock: Measures lag.
-        poll_s: How long to wait before looking for another cut.
-        streams: How publishers are subscribed to.
-        canary: Tries every cut, and every version, before it is shown.
+        load: Loads a version as exported.
+        sources: Source by the model's name in the export; the empty name stands for all other models.
+        clock: Clock of the lag.
+        poll_s: Seconds between two looks for a new cut.
+        feeds: Settings of subscriptions.
+        canary: Checks every cut and every version before it is served.
     """
 
     def __init__(
@@ -106,7 +109,7 @@ class Following:
         *,
         clock: Clock | None = None,
         poll_s: float = 0.05,
-        streams: StreamSettings | None = None,
+        feeds: FeedSettings | None = None,
         canary: Canary | None = None,
     ) -> None:
         self._load = load
@@ -115,7 +118,7 @@ class Following:
         self._clock = clock or SystemClock()
         self._poll_s = poll_s
         self._lock = threading.Lock()
-        self._streams = streams or StreamSettings()
+        self._feeds = feeds or FeedSettings()
         self._subscriptions: dict[str, Subscription] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._followers: dict[Servable, Follower] = {}
@@ -130,12 +133,8 @@ class Following:
         if source is None:
             self._admit(servable)
             return servable
-        servable.follow()
-        if isinstance(source, StreamSource):
-            self._addresses[servable] = source.address
-            root = self._received(source.address)
-        else:
-            root = source
+        servable.mark_following()
+        root = self._subscribe(source.address) if isinstance(source, FeedSource) else source
         follower = Follower(
             root,
             servable if self._canary is None else self._canary.guarded(servable),
@@ -148,31 +147,33 @@ class Following:
         self._admit(servable)
         with self._lock:
             self._followers[servable] = follower
+            if isinstance(source, FeedSource):
+                self._addresses[servable] = source.address
         servable.before_close(lambda: self._leave(servable))
         follower.start()
         return servable
 
-    def _received(self, address: str) -> Path:
-        """Return the folder of what a publisher sends; the first who asks subscribes."""
+    def _subscribe(self, address: str) -> Path:
+        """Return the cache folder of a publisher; the first call subscribes."""
         with self._lock:
-            found = self._subscriptions.get(address)
-            if found is None:
+            subscription = self._subscriptions.get(address)
+            if subscription is None:
                 name = re.sub(r"[^\w.-]", "_", address)
-                found = Subscription(address, self._cache() / name, security=self._streams.security)
-                self._subscriptions[address] = found
-                found.start()
-        found.wait_for_first(self._streams.first_cut_s)
-        return found.folder
+                subscription = Subscription(address, self._cache() / name, security=self._feeds.security)
+                self._subscriptions[address] = subscription
+                subscription.start()
+        subscription.wait_for_first(self._feeds.first_cut_s)
+        return subscription.folder
 
     def _cache(self) -> Path:
-        if self._streams.cache is not None:
-            return self._streams.cache
+        if self._feeds.cache is not None:
+            return self._feeds.cache
         if self._scratch is None:
             self._scratch = tempfile.TemporaryDirectory(prefix="monolith-sync-")
         return Path(self._scratch.name)
 
     def close(self) -> None:
-        """End the subscriptions; a second call does nothing."""
+        """Close the subscriptions. A second call does nothing."""
         with self._lock:
             ended, self._subscriptions = list(self._subscriptions.values()), {}
             scratch, self._scratch = self._scratch, None
@@ -204,22 +205,24 @@ class Following:
                 self._events[model].add(max(0.0, now_s - cut.newest_event_s))
 
     def statuses(self) -> dict[tuple[str, int], FollowerStatus]:
-        """Return where every version is, by model and version."""
+        """Return the follower status of every version, by model and version."""
         with self._lock:
             return {
-                (each.name, each.version): self._told(each, follower.status)
+                (each.name, each.version): self._with_connection(each, follower.status)
                 for each, follower in self._followers.items()
             }
 
-    def _told(self, servable: Servable, status: FollowerStatus) -> FollowerStatus:
-        """Return a status that says also what is wrong with the connection."""
-        found = self._subscriptions.get(self._addresses.get(servable, ""))
-        if found is None:
+    def _with_connection(self, servable: Servable, status: FollowerStatus) -> FollowerStatus:
+        """Return a status that includes failures of the connection."""
+        subscription = self._subscriptions.get(self._addresses.get(servable, ""))
+        if subscription is None:
             return status
-        return replace(status, failures=status.failures + found.failures, error=status.error or found.error)
+        return replace(
+            status, failures=status.failures + subscription.failures, error=status.error or subscription.error
+        )
 
     def samples(self) -> list[Samples]:
-        """Return the numbers of now."""
+        """Return the current metrics."""
         now_s = self._clock.now_s()
         found = [((name, str(version)), status) for (name, version), status in self.statuses().items()]
         with self._lock:

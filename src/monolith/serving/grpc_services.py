@@ -1,6 +1,6 @@
-"""TensorFlow Serving's gRPC services: bytes in, bytes out, errors as gRPC's statuses.
+"""TensorFlow Serving's gRPC services: bytes in, bytes out, errors as gRPC statuses.
 
-The messages are read here and not by gRPC, so that a request which is none gets an answer that says so.
+This module parses the messages, not gRPC, so that an invalid request gets a clear INVALID_ARGUMENT.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import model_spec, signature_map, status_message
 from monolith.serving.model_config import ModelConfig, configs_of
 from monolith.serving.request_log import RequestLog
-from monolith.serving.scoring import Question, Scoring
+from monolith.serving.request_router import PredictRequest, RequestRouter
 from monolith.serving.tensors import encode_outputs, read_tensor
 
 __all__ = ["GrpcServices"]
@@ -27,40 +27,39 @@ __all__ = ["GrpcServices"]
 logger = logging.getLogger(__name__)
 
 _REFUSED = {
-    "Classify": "models here are asked with Predict; Classify needs TensorFlow's classification signatures",
-    "Regress": "models here are asked with Predict; Regress needs TensorFlow's regression signatures",
-    "MultiInference": "models here are asked with Predict, which gives all outputs of all heads at once",
+    "Classify": "use Predict; Classify needs TensorFlow's classification signatures",
+    "Regress": "use Predict; Regress needs TensorFlow's regression signatures",
+    "MultiInference": "use Predict, which returns all outputs of all heads",
 }
 
 
 class GrpcServices:
-    """The methods of PredictionService, ModelService and gRPC's Health.
+    """Methods of PredictionService, ModelService and gRPC's Health.
 
     Args:
-        scoring: Answers Predict.
-        configure: Takes another set of models, and returns after their versions were loaded or failed, or when the
-            given time is over.
-        log: Takes samples of requests.
-        is_serving: Whether the server can be sent requests.
-        timeout_s: Longest time for a call.
+        router: Answers Predict.
+        configure: Replaces the set of models; returns after their versions loaded or failed, or after the timeout.
+        log: Log of sampled requests.
+        is_serving: Whether the server is ready.
+        timeout_s: Timeout of a call.
     """
 
     def __init__(
         self,
-        scoring: Scoring,
+        router: RequestRouter,
         configure: Callable[[Sequence[ModelConfig], float], None],
         log: RequestLog,
         is_serving: Callable[[], bool],
         timeout_s: float,
     ) -> None:
-        self._scoring = scoring
+        self._router = router
         self._configure = configure
         self._log = log
         self._is_serving = is_serving
         self._timeout_s = timeout_s
 
     def handlers(self) -> dict[str, dict[str, Any]]:
-        """Return gRPC's handlers by service."""
+        """Return gRPC handlers by service."""
         refused = {verb: _refusing(verb, reason) for verb, reason in _REFUSED.items()}
         return {
             messages.PREDICTION_SERVICE: grpc.bytes_handlers(
@@ -75,17 +74,17 @@ class GrpcServices:
     def _predict(self, payload: bytes, context: Any) -> bytes:
         try:
             request = _parsed(messages.PredictRequest, payload)
-            question = _question(request)
+            parsed = _predict_request(request)
         except Exception as error:
             return grpc.abort(context, code_of(error), text_of(error))
-        answer = self._scoring.answer(question, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
-        if answer.error is not None:
-            return grpc.abort(context, code_of(answer.error), text_of(answer.error))
-        if answer.missing:
-            context.set_trailing_metadata(((DEGRADED.lower(), answer.missing),))
-        hosted = answer.hosted
+        result = self._router.call(parsed, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
+        if result.error is not None:
+            return grpc.abort(context, code_of(result.error), text_of(result.error))
+        if result.missing:
+            context.set_trailing_metadata(((DEGRADED.lower(), result.missing),))
+        hosted = result.hosted
         assert hosted is not None
-        response = encode_outputs(answer.outputs, model_spec(hosted, answer.signature).SerializeToString())
+        response = encode_outputs(result.outputs, model_spec(hosted, result.signature).SerializeToString())
         if self._log.wants(hosted.log_rate):
             self._log.add(payload, response, hosted.log_prefix)
         return response
@@ -93,12 +92,12 @@ class GrpcServices:
     def _metadata(self, payload: bytes, context: Any) -> bytes:
         request = _parsed(messages.GetModelMetadataRequest, payload)
         if not request.metadata_field:
-            raise InvalidRequest("metadata_field is empty; ask for 'signature_def'")
+            raise InvalidRequest("metadata_field is empty, expected 'signature_def'")
         answer = messages.GetModelMetadataResponse()
-        with _acquired(self._scoring.models, request.model_spec) as hosted:
+        with _acquired(self._router.models, request.model_spec) as hosted:
             for field in request.metadata_field:
                 if field != "signature_def":
-                    raise InvalidRequest(f"metadata_field {field!r} is not known; ask for 'signature_def'")
+                    raise InvalidRequest(f"metadata_field is {field!r}, expected 'signature_def'")
                 found = answer.metadata[field]
                 found.type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
                 found.value = signature_map(hosted.model.signatures).SerializeToString()
@@ -108,13 +107,13 @@ class GrpcServices:
     def _status(self, payload: bytes, context: Any) -> bytes:
         spec = _parsed(messages.GetModelStatusRequest, payload).model_spec
         version = spec.version.value if spec.HasField("version") else None
-        found = self._scoring.models.status(spec.name, version, spec.version_label)
+        found = self._router.models.status(spec.name, version, spec.version_label)
         return status_message(found).SerializeToString()
 
     def _reload(self, payload: bytes, context: Any) -> bytes:
         request = _parsed(messages.ReloadConfigRequest, payload)
         if request.config.WhichOneof("config") is None:
-            raise InvalidRequest("ReloadConfigRequest.config is empty; give a model_config_list")
+            raise InvalidRequest("ReloadConfigRequest.config is empty, expected a model_config_list")
         self._configure(configs_of(request.config, "ReloadConfigRequest"), self._time_left(context))
         answer = messages.ReloadConfigResponse()
         answer.status.error_code = 0  # type: ignore[assignment]
@@ -123,7 +122,7 @@ class GrpcServices:
     def _check(self, payload: bytes, context: Any) -> bytes:
         service = _parsed(messages.HealthCheckRequest, payload).service
         if service not in ("", messages.PREDICTION_SERVICE, messages.MODEL_SERVICE):
-            raise ModelNotFound(f"there is no service {service!r}")
+            raise ModelNotFound(f"service is {service!r}, expected a service of this server")
         answer = messages.HealthCheckResponse(status=1 if self._is_serving() else 2)  # type: ignore[arg-type]
         return answer.SerializeToString()
 
@@ -132,11 +131,11 @@ class GrpcServices:
         return self._timeout_s if left_s is None else max(0.0, min(float(left_s), self._timeout_s))
 
 
-def _question(request: messages.PredictRequest) -> Question:
+def _predict_request(request: messages.PredictRequest) -> PredictRequest:
     spec = request.model_spec
     if not spec.name:
-        raise InvalidRequest("model_spec.name is empty; name a model")
-    return Question(
+        raise InvalidRequest("model_spec.name is empty, expected the name of a model")
+    return PredictRequest(
         spec.name,
         {name: read_tensor(tensor, name) for name, tensor in request.inputs.items()},
         spec.version.value if spec.HasField("version") else None,
@@ -148,7 +147,7 @@ def _question(request: messages.PredictRequest) -> Question:
 
 def _acquired(models: HostedModels, spec: messages.ModelSpec) -> Any:
     if not spec.name:
-        raise InvalidRequest("model_spec.name is empty; name a model")
+        raise InvalidRequest("model_spec.name is empty, expected the name of a model")
     return models.acquire(spec.name, spec.version.value if spec.HasField("version") else None, spec.version_label)
 
 
@@ -156,7 +155,7 @@ def _parsed(kind: type[Any], payload: bytes) -> Any:
     try:
         return parse_bytes(kind, payload, "the request")
     except RecordCorrupt as exc:
-        raise InvalidRequest(f"the request's {len(payload)} bytes are no {kind.DESCRIPTOR.name}") from exc
+        raise InvalidRequest(f"the request has {len(payload)} bytes, expected a {kind.DESCRIPTOR.name}") from exc
 
 
 def _guarded(answer: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], bytes]:
@@ -166,7 +165,7 @@ def _guarded(answer: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], by
         except Exception as error:
             code = code_of(error)
             if code == Code.INTERNAL:
-                logger.exception("a call failed")
+                logger.exception("call failed")
             return grpc.abort(context, code, text_of(error))
 
     return call
@@ -174,6 +173,6 @@ def _guarded(answer: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], by
 
 def _refusing(verb: str, reason: str) -> Callable[[bytes, Any], bytes]:
     def call(payload: bytes, context: Any) -> bytes:
-        return grpc.abort(context, Code.UNIMPLEMENTED, f"{verb} is not served: {reason}")
+        return grpc.abort(context, Code.UNIMPLEMENTED, f"{verb} is not supported: {reason}")
 
     return call

@@ -1,15 +1,15 @@
-"""The models of a server: found on disk, loaded in the background, swapped, and let go when nobody uses them.
+"""Models of a server: ``HostedModels`` finds versions on disk, loads them in the background, swaps and unloads them.
 
-Rules that hold at every moment:
+Invariants:
 
-- A version is asked for scores only after it was loaded and warmed up; one that fails is reported, and tried again a
-  few times, or when its folder changes.
-- A version goes only when its successor is there: when a version that shall be served is available and none of the
-  others that shall be is still loading. So a model whose folder was emptied keeps what it has.
-- A version whose load fails because others are missing (a ``ClusterError``) is tried again until they are there.
-- A version is closed after the last request that uses it.
+- A version receives requests only after load and warm-up. A failed load is reported, and retried a few times, or when
+  the folder changes.
+- A version is unloaded only after its successor is available: at least one wanted version is served, and no wanted
+  version is still loading. A model whose folder was emptied therefore keeps its versions.
+- A load that fails with a ``ClusterError`` (a server of a sub-model is missing) is retried without limit.
+- A version is closed after its last request.
 
-How requests arrive, and what models compute, is not known here.
+Thread safe: one condition guards all state, and requests read an immutable routing table without it.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class _Route:
 
 
 class HostedModels:
-    """Loads, swaps and unloads. All methods may be called from several threads.
+    """Loads, swaps and unloads versions. Thread safe.
 
     Args:
         loader: Loads the version in a folder.
-        warm_up: Called with each loaded version before it is served; what it raises keeps the version out.
-        clock: Times the retries.
-        load_threads: Versions that are loaded or closed at the same time.
-        load_retries: How often a failed load is tried again.
-        retry_interval_s: How long it waits before that.
+        warm_up: Called with each loaded version before it is served; an exception fails the load.
+        clock: Clock of the retries.
+        load_threads: Versions loaded or closed in parallel.
+        load_retries: Retries of a failed load.
+        retry_interval_s: Pause before a retry.
     """
 
     def __init__(
@@ -97,33 +97,35 @@ class HostedModels:
         self._clock = clock or SystemClock()
         self._load_retries = load_retries
         self._retry_interval_s = retry_interval_s
-        self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_go_behind_requests)
+        self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_lower_priority)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
         self._routes: Mapping[str, _Route] = {}
         self._is_closed = False
 
-    # --- for requests ---
+    # --- requests ---
 
     def acquire(self, name: str, version: int | None = None, label: str = "") -> HostedVersion:
-        """Return a version for one request, which must ``leave`` it: the newest, unless version or label is given.
+        """Return a version for one request: the newest, or the one of ``version`` or ``label``.
+
+        The caller must call ``leave`` afterwards.
 
         Raises:
-            ModelNotFound: There is no such model, version or label.
+            ModelNotFound: The model, version or label does not exist.
             ModelNotReady: No version of the model is loaded yet.
         """
         while True:
-            found = _chosen(self._routes.get(name), name, version, label)
-            if found.enter():
-                return found
+            hosted = _choose(self._routes.get(name), name, version, label)
+            if hosted.enter():
+                return hosted
             with self._changed:
-                pass  # it was retired by somebody who holds the lock until the routes are new
+                pass  # the thread that retired the version holds the lock until the routes are updated
 
     def status(self, name: str, version: int | None = None, label: str = "") -> list[VersionStatus]:
-        """Return the state of every version of a model that was heard of, newest first; or of the one that is named.
+        """Return the state of every known version of a model, newest first; or of the named version.
 
         Raises:
-            ModelNotFound: There is no such model, version or label.
+            ModelNotFound: The model, version or label does not exist.
         """
         found = self.statuses(name)
         if not found:
@@ -140,27 +142,27 @@ class HostedModels:
         return chosen
 
     def statuses(self, name: str) -> list[VersionStatus]:
-        """Return the same for all versions, and nothing where ``status`` raises."""
+        """Return the state of all versions; an empty list for an unknown model."""
         with self._changed:
             model = self._models.get(name)
             found = {} if model is None else _statuses(model)
         return [found[version] for version in sorted(found, reverse=True)]
 
     def names(self) -> list[str]:
-        """Return the names of the models that are configured."""
+        """Return the names of the configured models."""
         with self._changed:
             return sorted(name for name, model in self._models.items() if not model.is_removed)
 
     @property
     def is_ready(self) -> bool:
-        """Whether every model that is configured has a version that answers."""
+        """Whether every configured model has a served version."""
         with self._changed:
             return all(model.serving for model in self._models.values() if not model.is_removed)
 
-    # --- for who configures ---
+    # --- configuration ---
 
     def configure(self, configs: Iterable[ModelConfig]) -> None:
-        """Have these models and no others; returns after the folders were looked at, while versions load."""
+        """Replace the set of models. Returns after scanning the folders, while versions load."""
         given = {config.name: config for config in configs}
         with self._changed:
             for name, model in self._models.items():
@@ -174,7 +176,7 @@ class HostedModels:
         self.poll()
 
     def poll(self) -> None:
-        """Look for versions that came or went, and begin what follows from it."""
+        """Scan the folders, and start loads and unloads."""
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
@@ -188,19 +190,19 @@ class HostedModels:
             self._settle_all()
 
     def wait_until_settled(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is loading; False when time ran out first."""
+        """Wait until no version is loading; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: self._is_closed or not any(model.loading for model in self._models.values()), timeout_s
             )
 
     def wait_until_unloaded(self, timeout_s: float | None = None) -> bool:
-        """Wait until every version that goes is closed; False when time ran out first."""
+        """Wait until all unloads are complete; return False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not any(model.leaving for model in self._models.values()), timeout_s)
 
     def failures(self) -> list[tuple[str, VersionStatus]]:
-        """Return the versions that shall be served and cannot, with the names of their models."""
+        """Return model name and status of every wanted version that failed to load."""
         with self._changed:
             return [
                 (name, failure.status)
@@ -210,7 +212,7 @@ class HostedModels:
             ]
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Unload everything, after the requests under way; a second call does nothing."""
+        """Unload all versions after their current requests. A second call does nothing."""
         with self._changed:
             self._is_closed = True
             for model in self._models.values():
@@ -219,7 +221,7 @@ class HostedModels:
         self.wait_until_unloaded(timeout_s)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
-    # --- inside; every method below is called with the lock, or from the pool ---
+    # --- internals: every method below runs with the lock, or in the pool ---
 
     def _aspire(self, model: _Model, found: Mapping[int, Path]) -> None:
         policy = model.config.policy
@@ -270,7 +272,7 @@ class HostedModels:
                     self._warm_up(hosted)
         except Exception as error:
             known = model.failures.get(version)
-            if known is None or known.status.message != text_of(error):  # not the same words every second
+            if known is None or known.status.message != text_of(error):  # log an error once, not at every retry
                 logger.error("version failed to load model=%s version=%d error=%s", name, version, text_of(error))
             if loaded is not None:
                 _close(loaded, name, version)
@@ -286,11 +288,11 @@ class HostedModels:
             before = model.serving.get(version)
             model.serving[version] = hosted
             if before is not None:
-                self._let_go(model, before)
+                self._retire(model, before)
             self._settle_all()
 
     def _pace(self) -> contextlib.AbstractContextManager[None]:
-        """Say how fast to load or close a version: without a rest while nothing is served."""
+        """Return the throttle of a load or unload; no throttle while no version is served."""
         is_alone = not any(model.serving for model in self._models.values())
         return contextlib.nullcontext() if is_alone else throttled(self._clock)
 
@@ -327,18 +329,18 @@ class HostedModels:
         for version, hosted in list(model.serving.items()):
             if model.is_removed or (version not in model.wanted and is_settled):
                 del model.serving[version]
-                self._let_go(model, hosted)
+                self._retire(model, hosted)
 
-    def _let_go(self, model: _Model, hosted: HostedVersion) -> None:
+    def _retire(self, model: _Model, hosted: HostedVersion) -> None:
         model.leaving.append(hosted)
 
         def unload() -> None:
             try:
                 self._pool.submit(self._unload, model, hosted)
-            except RuntimeError:  # the server was closed before this last request ended
+            except RuntimeError:  # the pool was shut down before the last request ended
                 self._unload(model, hosted)
 
-        # Later: the routes must not lead to it any more when it begins to refuse.
+        # In the pool, so that the routes are updated before the version refuses requests.
         self._pool.submit(hosted.retire, unload)
 
     def _unload(self, model: _Model, hosted: HostedVersion) -> None:
@@ -355,25 +357,25 @@ class HostedModels:
             self._settle_all()
 
 
-def _go_behind_requests() -> None:
-    """Lower this thread's priority: a version that loads takes what requests leave of the cores."""
+def _lower_priority() -> None:
+    """Lower this thread's priority, so that loading does not delay requests."""
     thread = threading.get_native_id()
-    with contextlib.suppress(OSError):  # Linux has priorities of threads
+    with contextlib.suppress(OSError):  # per-thread priorities exist on Linux only
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
-def _chosen(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
+def _choose(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
     if route is None:
-        raise ModelNotFound(f"model {name!r} is not served here; ask for one that is configured")
+        raise ModelNotFound(f"model is {name!r}, expected a configured model")
     if label:
         if label not in route.labels:
             raise ModelNotFound(f"model {name!r} has no label {label!r}; there are {sorted(route.labels)}")
         version = route.labels[label]
-    found = route.newest if version is None else route.versions.get(version)
-    if found is not None:
-        return found
+    hosted = route.newest if version is None else route.versions.get(version)
+    if hosted is not None:
+        return hosted
     if not route.versions:
-        raise ModelNotReady(f"no version of model {name!r} is loaded yet; try again, or ask for its status")
+        raise ModelNotReady(f"no version of model {name!r} is loaded yet; retry, or request its status")
     raise ModelNotFound(f"version {version} of model {name!r} is not served; there are {sorted(route.versions)}")
 
 
@@ -397,4 +399,4 @@ def _close(model: LoadedModel, name: str, version: int) -> None:
     try:
         model.close()
     except Exception:
-        logger.exception("version did not close well model=%s version=%d", name, version)
+        logger.exception("version failed to close model=%s version=%d", name, version)

@@ -1,4 +1,4 @@
-"""One version of a model while it is loaded: who uses it, and when it may be let go."""
+"""A loaded version and the count of requests that use it, so that it closes after the last one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["HostedVersion", "State", "VersionStatus"]
 
 
 class State(IntEnum):
-    """Where a version is on its way; the numbers are TensorFlow Serving's."""
+    """State of a version; the numbers are TensorFlow Serving's."""
 
     START = 10
     LOADING = 20
@@ -26,7 +26,7 @@ class State(IntEnum):
 
 
 class VersionStatus:
-    """What is told of a version."""
+    """State of a version as reported to clients."""
 
     __slots__ = ("code", "message", "state", "version")
 
@@ -41,15 +41,15 @@ class VersionStatus:
 
 
 class HostedVersion:
-    """A loaded version. As a context manager it is one request's hold on it, after ``enter``.
+    """A loaded version. Thread safe. After ``enter``, use it as a context manager for one request.
 
     Args:
-        name: The model's name.
-        version: Which version.
-        path: Where it was loaded from.
+        name: Name of the model.
+        version: Number of the version.
+        path: Folder of the version.
         model: The loaded model.
-        log_rate: Share of the requests that are logged.
-        log_prefix: Begin of the names of the log's files.
+        log_rate: Share of requests to log.
+        log_prefix: Path prefix of the log files.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class HostedVersion:
         self._when_unused: Callable[[], None] | None = None
 
     def enter(self) -> bool:
-        """Take hold of it for one request; False when it is on its way out."""
+        """Count one request in; return False if the version is retired."""
         with self._lock:
             if self._when_unused is not None:
                 return False
@@ -81,7 +81,7 @@ class HostedVersion:
             return True
 
     def leave(self) -> None:
-        """End one hold; the last one of a retired version lets it go."""
+        """Count one request out; after the last one of a retired version, call its callback."""
         with self._lock:
             self._users -= 1
             callback = self._when_unused if not self._users else None
@@ -89,7 +89,7 @@ class HostedVersion:
             callback()
 
     def retire(self, when_unused: Callable[[], None]) -> None:
-        """Refuse new requests, and call ``when_unused`` once after the last one that is under way; now if none is."""
+        """Refuse new requests, and call ``when_unused`` once after the last current request."""
         with self._lock:
             self._when_unused = when_unused
             is_unused = not self._users

@@ -1,7 +1,6 @@
-"""What a server knows of a model that is loaded: its signatures, and how to ask it for scores and rows.
+"""Protocol of a loaded model: its signatures, scores and rows.
 
-``monolith.serving.servable`` is the one that exports are loaded as; anything of this shape can be served. How a model
-computes, and where its rows are, is not known here.
+``monolith.serving.servable.Servable`` implements it for exports. A server can serve any implementation.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from monolith.data.sources.base import RecordKind
 __all__ = ["DEGRADED", "DegradedOutputs", "LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
-"""Name of an output to its values; the first axis of each is the row."""
+"""Output name to values; the first axis is the row."""
 
 DEGRADED = "Monolith-Degraded"
-"""Header of HTTP, and in small letters trailing metadata of gRPC, of an answer without some of its rows."""
+"""HTTP header, and in lower case gRPC trailing metadata, of a degraded result."""
 
 
 class DegradedOutputs(dict[str, NDArray[Any]]):
-    """Outputs that were computed without rows which nobody could give.
+    """Outputs computed without the rows of unavailable parts.
 
     Args:
         outputs: The outputs.
-        missing: Who did not give rows: ``ps_1``, ...
+        missing: Names of the parts, such as ``ps_1``.
     """
 
     def __init__(self, outputs: Mapping[str, NDArray[Any]], missing: Sequence[str]) -> None:
@@ -41,11 +40,11 @@ class TensorInfo(Protocol):
 
     @property
     def dtype(self) -> Any:
-        """``string``, or what numpy calls it."""
+        """``string``, or the name of a numpy type."""
 
     @property
     def shape(self) -> Sequence[int]:
-        """Its sizes; -1 where any will do."""
+        """Sizes; -1 for a free size."""
 
 
 class Signature(Protocol):
@@ -57,55 +56,55 @@ class Signature(Protocol):
 
     @property
     def inputs(self) -> Mapping[str, TensorInfo]:
-        """What it takes."""
+        """Inputs by name."""
 
     @property
     def outputs(self) -> Mapping[str, TensorInfo]:
-        """What it gives."""
+        """Outputs by name."""
 
 
 class LoadedModel(Protocol):
-    """A model that answers. Safe to call from several threads."""
+    """A loaded model. Thread safe."""
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """Ways to call it, by name."""
+        """Signatures by name."""
 
     def predict(
         self, records: Sequence[bytes], kind: RecordKind, signature: str = ..., outputs: Sequence[str] | None = None
     ) -> Outputs:
-        """Return the named outputs, or all, for the rows of all the records, in order.
+        """Return the named outputs, or all, for the rows of all records, in order.
 
         Raises:
-            MonolithError: A record cannot be read, or does not fit the model.
+            MonolithError: A record is invalid, or does not fit the model.
         """
 
     def predict_features(
         self, features: Mapping[str, Any], signature: str = ..., outputs: Sequence[str] | None = None
     ) -> Outputs:
-        """Return the same for rows whose features are given as lists, by name.
+        """Return the named outputs, or all, for rows given as lists by feature name.
 
         Raises:
-            MonolithError: A feature is unknown, or its values do not fit it.
+            MonolithError: A feature is unknown, or a value is invalid.
         """
 
     def call(self, signature: str, inputs: Mapping[str, Any]) -> Outputs:
-        """Return what a signature of another kind than ``score`` gives for these arrays.
+        """Return the outputs of a signature whose kind is not ``score``.
 
         Raises:
-            MonolithError: An input is missing, unknown, or of another type or shape.
+            MonolithError: An input is missing or unknown, or has another type or shape.
         """
 
     def warm_up(self) -> int:
-        """Answer the requests that it carries for that, and return how many there were.
+        """Replay the warm-up requests of the model; return their number.
 
         Raises:
-            MonolithError: One of them cannot be answered.
+            MonolithError: A request fails.
         """
 
     def close(self) -> None:
-        """Let go of memory and files; nobody calls it any more."""
+        """Release memory and files. No call follows."""
 
 
 Loader: TypeAlias = Callable[[Path], LoadedModel]
-"""Loads the version that is in a folder, or raises."""
+"""Loads the version in a folder, or raises."""

@@ -1,7 +1,7 @@
-"""The messages of TensorFlow Serving, and the methods of its services.
+"""TensorFlow Serving's messages and the methods of its services.
 
-The classes live in the private descriptor pool of ``monolith.data.records``, as all others do, so that
-``import tensorflow`` and ``tensorflow-serving-api`` may be loaded in the same process.
+The classes live in the project's private descriptor pool, so that a process can also import ``tensorflow`` and
+``tensorflow-serving-api``.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ __all__ = [
 ]
 
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
-"""Scores, and what a model takes and gives."""
+"""Service of predictions and signatures."""
 MODEL_SERVICE = "tensorflow.serving.ModelService"
-"""Which versions are served, and which shall be."""
+"""Service of version states and reloads."""
 HEALTH_SERVICE = "grpc.health.v1.Health"
-"""gRPC's own health check."""
+"""gRPC's standard health check."""
 
 _TENSORFLOW = ("TensorProto", "TensorShapeProto", "SignatureDef")
 _HEALTH = ("HealthCheckRequest", "HealthCheckResponse")
@@ -94,14 +94,14 @@ PREDICTION_METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "Predict": _pair("Predict"),
     "GetModelMetadata": _pair("GetModelMetadata"),
 }
-"""Method to the classes of its request and its response."""
+"""Method to the classes of its request and response."""
 MODEL_METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     "GetModelStatus": _pair("GetModelStatus"),
     "HandleReloadConfigRequest": _pair("ReloadConfig"),
 }
-"""The same for the other service."""
+"""Methods of ``MODEL_SERVICE``."""
 HEALTH_METHODS: dict[str, tuple[type[Any], type[Any]]] = {"Check": _pair("HealthCheck")}
-"""And for gRPC's."""
+"""Methods of ``HEALTH_SERVICE``."""
 
 if not TYPE_CHECKING:
     globals().update({name: _message(name) for name in __all__ if name[0].isupper() and not name.isupper()})

@@ -1,4 +1,4 @@
-"""What a model takes and gives, as messages and as JSON: TensorFlow Serving's GetModelMetadata and its REST form."""
+"""Encode signatures and version states as protobuf messages and as JSON, in TensorFlow Serving's forms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _METHOD = "tensorflow/serving/predict"
 
 
 def model_spec(hosted: HostedVersion, signature: str = "") -> messages.ModelSpec:
-    """Return the spec of the version that answered."""
+    """Return the model spec of a version."""
     spec = messages.ModelSpec(name=hosted.name, signature_name=signature)
     spec.version.value = hosted.version
     return spec
@@ -38,7 +38,7 @@ def signature_map(signatures: Mapping[str, Any]) -> messages.SignatureDefMap:
 
 
 def metadata_json(hosted: HostedVersion) -> dict[str, Any]:
-    """Return the answer of ``/metadata``."""
+    """Return the JSON response of ``/metadata``."""
     signatures = {
         name: {
             "inputs": {key: _info_json(key, info) for key, info in signature.inputs.items()},
@@ -63,7 +63,7 @@ def _info_json(name: str, info: TensorInfo) -> dict[str, Any]:
 
 
 def status_message(statuses: Sequence[VersionStatus]) -> messages.GetModelStatusResponse:
-    """Return the answer of GetModelStatus."""
+    """Return the response of GetModelStatus."""
     answer = messages.GetModelStatusResponse()
     for each in statuses:
         found = answer.model_version_status.add(version=each.version, state=int(each.state))
@@ -73,7 +73,7 @@ def status_message(statuses: Sequence[VersionStatus]) -> messages.GetModelStatus
 
 
 def status_json(statuses: Sequence[VersionStatus]) -> dict[str, Any]:
-    """Return the same for REST."""
+    """Return the JSON response of a status request."""
     return {
         "model_version_status": [
             {

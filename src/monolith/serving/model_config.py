@@ -1,4 +1,4 @@
-"""Which models a server has, and which versions of each: TensorFlow Serving's model config, checked. Plain values."""
+"""Model configs: the models of a server and the versions to serve, in TensorFlow Serving's format. Plain values."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ _MAX_VERSION = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionPolicy:
-    """Which of the versions on disk are served.
+    """Rule that selects versions on disk.
 
     >>> VersionPolicy(count=2).choose([1, 5, 3])
     (3, 5)
     """
 
     kind: Literal["latest", "latest_once", "specific", "all"] = "latest"
-    """``latest``: the newest, as they come; ``latest_once``: those that are the newest when the model is configured."""
+    """``latest`` follows new versions; ``latest_once`` keeps the newest versions at configuration time."""
     count: int = 1
-    """How many of the newest."""
+    """Number of newest versions."""
     versions: Sequence[int] = ()
-    """Those of ``specific``."""
+    """Versions of ``specific``."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "versions", tuple(sorted(set(self.versions))))
         if self.kind not in ("latest", "latest_once", "specific", "all"):
-            raise ConfigError(f"version policy is {self.kind!r}; give latest, latest_once, specific or all")
+            raise ConfigError(f"version policy is {self.kind!r}, expected latest, latest_once, specific or all")
         if self.count < 1:
-            raise ConfigError(f"num_versions is {self.count}; give at least 1")
+            raise ConfigError(f"num_versions is {self.count!r}, expected at least 1")
         if self.kind == "specific" and not self.versions:
-            raise ConfigError("version policy 'specific' names no versions; give at least one")
+            raise ConfigError("version policy 'specific' has no versions, expected at least one")
         if any(not 0 <= version <= _MAX_VERSION for version in self.versions):
-            raise ConfigError(f"versions are {list(self.versions)}; a version is from 0 to {_MAX_VERSION}")
+            raise ConfigError(f"versions are {list(self.versions)}, expected numbers from 0 to {_MAX_VERSION}")
 
     def choose(self, found: Iterable[int]) -> tuple[int, ...]:
-        """Return those of the versions on disk that shall be served, oldest first."""
+        """Return the versions to serve, oldest first."""
         on_disk = sorted(set(found))
         if self.kind == "all":
             return tuple(on_disk)
@@ -53,38 +53,40 @@ class VersionPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """One model."""
+    """Config of one model."""
 
     name: str
-    """What clients call it."""
+    """Name in requests."""
     base_path: Path
-    """Folder whose subfolders, named by numbers, are the versions."""
+    """Folder with one numbered subfolder per version."""
     policy: VersionPolicy = field(default_factory=VersionPolicy)
-    """Which of them are served."""
+    """Versions to serve."""
     labels: Mapping[str, int] = field(default_factory=dict)
-    """Other names of versions, such as ``stable`` and ``canary``."""
+    """Labels of versions, such as ``stable`` and ``canary``."""
     log_rate: float | None = None
-    """Share of the requests that are logged, from 0 to 1; None = the server's own setting."""
+    """Share of requests to log, from 0 to 1; None takes the server's setting."""
     log_prefix: str = ""
-    """Begin of the names of the log's files; empty = the server's own setting."""
+    """Path prefix of the log files; empty takes the server's setting."""
 
     def __post_init__(self) -> None:
         if not self.name:
-            raise ConfigError("a model has no name; give ModelConfig.name")
+            raise ConfigError("ModelConfig.name is empty, expected a name")
         if not str(self.base_path) or str(self.base_path) == ".":
-            raise ConfigError(f"model {self.name!r} has no base_path; give the folder of its versions")
+            raise ConfigError(f"base_path of model {self.name!r} is empty, expected the folder of its versions")
         if self.log_rate is not None and not 0 <= self.log_rate <= 1:
-            raise ConfigError(f"model {self.name!r} has sampling_rate {self.log_rate}; give 0 to 1")
+            raise ConfigError(f"sampling_rate of model {self.name!r} is {self.log_rate!r}, expected 0 to 1")
         for label, version in self.labels.items():
             if not label or version < 0:
-                raise ConfigError(f"model {self.name!r} has label {label!r} for version {version}; name a version")
+                raise ConfigError(
+                    f"label {label!r} of model {self.name!r} is {version!r}, expected a label and a version from 0"
+                )
 
 
 def parse_model_configs(text: str, source: str) -> tuple[ModelConfig, ...]:
-    """Return the models of a config file: a ModelServerConfig as protobuf text.
+    """Parse a config file: a ModelServerConfig in protobuf text.
 
     Raises:
-        ConfigError: It is no such text, or says what cannot be.
+        ConfigError: The text or a value is invalid.
     """
     message = messages.ModelServerConfig()
     try:
@@ -95,17 +97,17 @@ def parse_model_configs(text: str, source: str) -> tuple[ModelConfig, ...]:
 
 
 def configs_of(message: messages.ModelServerConfig, source: str) -> tuple[ModelConfig, ...]:
-    """Return the models of a ModelServerConfig.
+    """Return the model configs of a ModelServerConfig.
 
     Raises:
-        ConfigError: It says what cannot be.
+        ConfigError: A value is invalid.
     """
     if message.WhichOneof("config") == "custom_model_config":
-        raise ConfigError(f"{source} has a custom_model_config, which is not supported; give a model_config_list")
+        raise ConfigError(f"{source} has a custom_model_config, expected a model_config_list")
     found = tuple(_config_of(each) for each in message.model_config_list.config)
     names = [each.name for each in found]
     if doubled := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"{source} names {', '.join(map(repr, doubled))} more than once; give each model one entry")
+        raise ConfigError(f"{source} has several entries for {', '.join(map(repr, doubled))}, expected one per model")
     return found
 
 
@@ -131,7 +133,7 @@ def _policy_of(message: Any) -> VersionPolicy:
 
 
 def found_versions(base_path: Path) -> dict[int, Path]:
-    """Return the versions in a folder; none when there is no such folder."""
+    """Return the versions in a folder; empty if the folder does not exist."""
     try:
         children = list(base_path.iterdir())
     except OSError:

@@ -1,4 +1,4 @@
-"""The REST API described for machines: OpenAPI 3.1. Knows every path and status, and no model."""
+"""OpenAPI 3.1 description of the REST API, with every path and status."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _ERROR = {
     "additionalProperties": False,
 }
 _REASONS = {
-    "400": "It is no such request",
+    "400": "The request is invalid",
     "401": "The bearer token is missing or wrong",
-    "404": "There is no such model, version or label",
-    "405": "The method is another",
-    "408": "The request did not come in time",
+    "404": "The model, version or label does not exist",
+    "405": "The method is not allowed",
+    "408": "The client sent the request too slowly",
     "413": "The body is too large",
-    "415": "The body's coding is not understood",
-    "417": "What is expected is not understood",
-    "431": "The headers are too large, or too many",
-    "500": "The server failed; its log says why",
-    "501": "It is not served, or not understood",
-    "503": "The server is full, or the model not loaded; come back later",
-    "504": "There was no answer in time",
-    "505": "It is none of HTTP/1.1",
+    "415": "The content encoding is not supported",
+    "417": "The expectation is not supported",
+    "431": "The headers are too large or too many",
+    "500": "Internal error; see the log of the server",
+    "501": "Not implemented",
+    "503": "The server is overloaded, or the model is not loaded; retry later",
+    "504": "The request timed out",
+    "505": "The HTTP version is not supported",
 }
 _HEADERS = {
     "401": {"WWW-Authenticate": {"required": True, "schema": {"type": "string"}}},
@@ -49,14 +49,14 @@ _PREDICT_BODY = {
     "oneOf": [
         {
             "type": "object",
-            "description": "By row: an object with a value per input, or the value of the only input.",
+            "description": "By row: an object with a value per input, or the value of a single input.",
             "required": ["instances"],
             "properties": {"signature_name": {"type": "string"}, "instances": {"anyOf": [_ROWS, _VALUES]}},
             "additionalProperties": False,
         },
         {
             "type": "object",
-            "description": "By column: a list per input, or the list of the only input.",
+            "description": "By column: a list per input, or the list of a single input.",
             "required": ["inputs"],
             "properties": {"signature_name": {"type": "string"}, "inputs": {"type": ["object", "array"]}},
             "additionalProperties": False,
@@ -117,7 +117,7 @@ _NAME = {"name": "name", "in": "path", "required": True, "schema": {"type": "str
 
 
 def description() -> dict[str, Any]:
-    """Return the description of every path."""
+    """Return the OpenAPI document."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "Monolith model server", "version": monolith.__version__},
@@ -148,12 +148,12 @@ def _model_paths() -> dict[str, Any]:
 
 def _other_paths() -> dict[str, Any]:
     health = {
-        "/healthz": _operation("Whether the process lives", _json(_HEALTH), set()),
-        "/readyz": _operation("Whether it can be sent requests", _json(_HEALTH), set()),
+        "/healthz": _operation("Liveness", _json(_HEALTH), set()),
+        "/readyz": _operation("Readiness", _json(_HEALTH), set()),
     }
     others = {
-        "/metrics": _operation("Numbers for Prometheus", {"text/plain": {}}, {"401"}),
-        "/openapi.json": _operation("This description", _json({"type": "object"}), {"401"}),
+        "/metrics": _operation("Prometheus metrics", {"text/plain": {}}, {"401"}),
+        "/openapi.json": _operation("OpenAPI document", _json({"type": "object"}), {"401"}),
     }
     open_to_all = {path: {"get": {**operation, "security": [{}]}} for path, operation in health.items()}
     return {**open_to_all, **{path: {"get": operation} for path, operation in others.items()}}

@@ -1,7 +1,7 @@
-"""From the inputs of a request to work that a model's thread can do: what gRPC and REST have in common.
+"""Turn the inputs of a request into work for a model thread, for gRPC and REST alike.
 
-An input with one of the names of ``RECORD_INPUTS`` holds serialized records; requests of that kind for one version and
-signature are computed together. Any other input is a feature, or belongs to a signature that reads or sets rows.
+An input named in ``RECORD_INPUTS`` holds serialized records; such requests for one version and signature form batches.
+Any other input is a feature, or belongs to a signature that reads or sets rows.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 class PredictWork:
-    """One request for one version.
+    """Computation of one request for one version.
 
     Args:
-        hosted: The version; who makes this holds it until the work is done.
-        key: Equal where works can be done together; None = alone.
-        rows: How many rows it asks for.
-        nbytes: How much memory the inputs hold.
-        alone: Computes this request by itself.
-        records: The records, of a work that can be done with others.
+        hosted: The version. The caller has entered it, and leaves it after the work.
+        key: Equal for works that can form a batch; None means alone.
+        rows: Number of rows.
+        nbytes: Bytes of the inputs.
+        alone: Computes this request.
+        records: Records of this request, if it can join a batch.
         together: Computes the records of several works.
     """
 
@@ -59,14 +59,14 @@ class PredictWork:
         self._together = together
 
     def do(self, works: Sequence[PredictWork]) -> Sequence[Outputs | Exception]:
-        """Return the outputs of each of the works, or what went wrong with it."""
+        """Return the outputs or the error of each work."""
         if len(works) == 1 or self._together is None:
             return [work._answer() for work in works]
         try:
             outputs = self._together([record for work in works for record in work.records])
-        except ClusterError as error:  # somebody else is missing, and asking them one by one would only take longer
+        except ClusterError as error:  # a remote part is missing; one by one would only take longer
             return [error] * len(works)
-        except Exception:  # one of them is bad, and which one is found by asking them one by one
+        except Exception:  # one request is invalid; find it by computing one by one
             return [work._answer() for work in works]
         rows = sum(work.rows for work in works)
         if any(not array.ndim or len(array) != rows for array in outputs.values()):
@@ -86,7 +86,7 @@ class PredictWork:
         except MonolithError as error:
             return error
         except Exception as error:
-            logger.exception("a model failed model=%s version=%d", self.hosted.name, self.hosted.version)
+            logger.exception("prediction failed model=%s version=%d", self.hosted.name, self.hosted.version)
             return error
 
 
@@ -96,29 +96,34 @@ def make_work(
     """Return the work of a request.
 
     Args:
-        hosted: The version that is asked.
-        signature: Which of its signatures; empty = the default one.
-        inputs: Arrays by name. A feature may also be a list with one list of values per row.
-        wanted: The outputs asked for; none = all.
+        hosted: The version to use.
+        signature: Name of the signature; empty means the default.
+        inputs: Arrays by name; the empty name stands for the only input of the signature. A feature may also be a list
+            with one list of values per row.
+        wanted: Names of the outputs; empty means all.
 
     Raises:
-        InvalidRequest: Signature, inputs or outputs are not the model's.
-        RecordCorrupt: A record is no message.
+        InvalidRequest: The model does not have this signature, input or output.
+        RecordCorrupt: A record is invalid.
     """
     signature = signature or SERVING_DEFAULT
     declared = hosted.model.signatures.get(signature)
     if declared is None:
         known = ", ".join(sorted(hosted.model.signatures))
-        raise InvalidRequest(f"model {hosted.name!r} has no signature {signature!r}; there are {known}")
+        raise InvalidRequest(f"signature of model {hosted.name!r} is {signature!r}, expected one of {known}")
     for index, name in enumerate(wanted):
         if name not in declared.outputs:
             raise InvalidRequest(
-                f"signature {signature!r} has no output {name!r}; there are {_names(declared.outputs)}"
+                f"output of signature {signature!r} is {name!r}, expected one of {_names(declared.outputs)}"
             )
         if name in wanted[:index]:
-            raise InvalidRequest(f"output {name!r} is asked for twice; name it once")
+            raise InvalidRequest(f"output {name!r} appears twice, expected once")
     if not inputs:
-        raise InvalidRequest(f"the request has no inputs; signature {signature!r} takes {_names(declared.inputs)}")
+        raise InvalidRequest(
+            f"the request has no inputs, expected {_names(declared.inputs)} of signature {signature!r}"
+        )
+    if "" in inputs:
+        inputs = {_only_input(declared.inputs): inputs[""]}
     if declared.kind != "score":
         return _call_work(hosted, signature, inputs, wanted)
     named = [name for name in inputs if name in RECORD_INPUTS]
@@ -126,18 +131,18 @@ def make_work(
         return _features_work(hosted, signature, inputs, wanted)
     if len(inputs) > 1:
         others = ", ".join(sorted(map(repr, inputs)))
-        raise InvalidRequest(f"{named[0]!r} holds whole records; give nothing beside it ({others} came)")
+        raise InvalidRequest(f"inputs are {others}, expected only {named[0]!r}, which holds whole records")
     return _records_work(hosted, signature, named[0], inputs[named[0]], wanted)
 
 
 def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, wanted: Sequence[str]) -> PredictWork:
     records = value.ravel().tolist() if isinstance(value, np.ndarray) else _flat(value)
     if not records:
-        raise InvalidRequest(f"input {name!r} has no records; give at least one")
+        raise InvalidRequest(f"input {name!r} is empty, expected at least one record")
     for record in records:
         if type(record) is not bytes:
             raise InvalidRequest(
-                f"input {name!r} holds a {type(record).__name__}; give serialized records as strings of bytes "
+                f"input {name!r} has a {type(record).__name__}, expected serialized records as byte strings "
                 '(in JSON, {"b64": ...})'
             )
     kind = cast(RecordKind, RECORD_INPUTS[name])
@@ -159,7 +164,7 @@ def _features_work(
     columns = {name: _column(value, name) for name, value in features.items()}
     counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1:
-        raise InvalidRequest(f"the features have different numbers of rows ({counts}); give the same of each")
+        raise InvalidRequest(f"rows per feature are {counts}, expected the same number for each")
     return PredictWork(
         hosted,
         key=None,
@@ -175,7 +180,7 @@ def _call_work(hosted: HostedVersion, signature: str, inputs: Mapping[str, Any],
     def alone() -> Outputs:
         found = hosted.model.call(signature, arrays)
         if absent := [name for name in wanted if name not in found]:
-            raise InvalidRequest(f"output {absent[0]!r} needs inputs that the request does not have")
+            raise InvalidRequest(f"output {absent[0]!r} needs inputs that are missing from the request")
         return {name: found[name] for name in wanted} if wanted else found
 
     return PredictWork(
@@ -191,7 +196,7 @@ def _as_array(value: Any, name: str) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise InvalidRequest(f"input {name!r} is no array ({error}); give rows of equal length") from error
+        raise InvalidRequest(f"input {name!r} is invalid ({error}), expected rows of equal length") from error
 
 
 def _flat(value: Any) -> list[Any]:
@@ -202,13 +207,22 @@ def _column(value: Any, name: str) -> list[Any]:
     found = value.tolist() if isinstance(value, np.ndarray) else value
     if isinstance(found, list):
         return found
-    raise InvalidRequest(f"feature {name!r} is a single value; give a list with one entry per row")
+    raise InvalidRequest(f"feature {name!r} is a single value, expected a list with one entry per row")
 
 
 def _nbytes(value: Any) -> int:
     if isinstance(value, list):
         return sum(map(_nbytes, value))
     return len(value) if isinstance(value, bytes | str) else 16
+
+
+def _only_input(declared: Mapping[str, Any]) -> str:
+    """Return the input that values without a name belong to: the only one, or the only one that takes records."""
+    records = [name for name in declared if name in RECORD_INPUTS]
+    names = records if len(records) == 1 else list(declared)
+    if len(names) != 1:
+        raise InvalidRequest(f"the request names no input, expected one of {', '.join(names)}; name each input")
+    return names[0]
 
 
 def _names(declared: Mapping[str, Any]) -> str:

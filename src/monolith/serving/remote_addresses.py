@@ -1,7 +1,4 @@
-"""Where the sub-models of an entry are served: addresses that were given, in an agent's file, or found by discovery.
-
-Addresses only; who is asked first, and what is said, is not known here.
-"""
+"""Addresses of the servers of sub-models: fixed, in an agent's file, or from discovery. Thread safe."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from typing_extensions import override
+
 from monolith.core.errors import ConfigError
 from monolith.discovery import Discovery, Event, Removed, Watch, split_address
 
@@ -27,57 +26,58 @@ _OLD_KEY = re.compile(r"(ps|dense):([0-9]+)")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where one sub-model is served."""
+    """Servers of one sub-model."""
 
     name: str
-    """What the servers call it."""
+    """Name of the sub-model on the servers."""
     addresses: tuple[str, ...]
-    """``host:port`` of gRPC of each replica."""
+    """gRPC address ``host:port`` of each replica."""
 
 
 class Addresses(Protocol):
-    """Who serves the sub-models. Safe to use from several threads."""
+    """Address book of sub-models. Thread safe."""
 
     def find(self, model: str, part: str) -> Place:
-        """Return where ``part`` (``ps_0``, ``dense_0``, ...) of a model is served now; no addresses when nowhere.
+        """Return the current servers of ``part`` (``ps_0``, ``dense_0``, ...) of a model; possibly no addresses.
 
         Raises:
-            ClusterError: Discovery cannot be asked.
+            ClusterError: Discovery is unavailable.
         """
 
     def close(self) -> None:
-        """End watches; a second call does nothing."""
+        """Close watches. A second call does nothing."""
 
 
-class GivenAddresses:
-    """Addresses that do not change.
+class GivenAddresses(Addresses):
+    """Fixed addresses.
 
     Args:
-        places: Sub-model to its replicas. A key is ``ps_0``, or ``model:ps_0`` where several models are asked; it is
-            also what the servers call the sub-model.
+        places: Sub-model to replicas. A key is ``ps_0``, or ``model:ps_0`` with several models; it is also the name of
+            the sub-model on the servers.
     """
 
     def __init__(self, places: Mapping[str, Iterable[str]]) -> None:
-        self._places = _checked(places, "remote")
+        self._places = _check_addresses(places, "remote")
 
+    @override
     def find(self, model: str, part: str) -> Place:
-        """Return where a sub-model is served."""
-        return _found(self._places, model, part)
+        return _find(self._places, model, part)
 
+    @override
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
 
-class FileAddresses:
-    """Addresses in a file of JSON, ``{"ps_0": ["host:port", ...], ...}``, that an agent replaces when they change.
+class FileAddresses(Addresses):
+    """Addresses in a JSON file, ``{"ps_0": ["host:port", ...], ...}``, which an agent replaces.
 
-    The keys are those of ``GivenAddresses``; ``ps:0`` is read as ``ps_0``. A file that cannot be read changes nothing.
+    The keys are those of ``GivenAddresses``; ``ps:0`` means ``ps_0``. An unreadable update keeps the old addresses.
 
     Args:
         path: The file.
 
     Raises:
-        ConfigError: It cannot be read now.
+        ConfigError: The file is unreadable at the start.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -86,8 +86,8 @@ class FileAddresses:
         self._stamp = _stamp(self._path)
         self._places = self._read()
 
+    @override
     def find(self, model: str, part: str) -> Place:
-        """Return where a sub-model is served, after the file was read again if it has changed."""
         stamp = _stamp(self._path)
         with self._lock:
             if stamp != self._stamp:
@@ -95,31 +95,34 @@ class FileAddresses:
                 try:
                     self._places = self._read()
                 except ConfigError as error:
-                    logger.warning("addresses stay as they are error=%s", error)
+                    logger.warning("address file not read, keeping old addresses error=%s", error)
             places = self._places
-        return _found(places, model, part)
+        return _find(places, model, part)
 
+    @override
     def close(self) -> None:
-        """Do nothing."""
+        pass
 
     def _read(self) -> dict[str, tuple[str, ...]]:
         try:
             body: Any = json.loads(self._path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise ConfigError(
-                f"file of addresses {str(self._path)!r} cannot be read ({error}); write JSON like "
+                f"address file {str(self._path)!r} is unreadable ({error}), expected JSON like "
                 '{"ps_0": ["host:port"]}'
             ) from error
         if not isinstance(body, dict) or not all(isinstance(each, list) for each in body.values()):
-            raise ConfigError(f'{str(self._path)!r} holds no addresses; write JSON like {{"ps_0": ["host:port"]}}')
-        return _checked(body, str(self._path))
+            raise ConfigError(
+                f'address file {str(self._path)!r} is invalid, expected JSON like {{"ps_0": ["host:port"]}}'
+            )
+        return _check_addresses(body, str(self._path))
 
 
-class DiscoveredAddresses:
-    """Addresses of services that registered: the service type is the sub-model's name, each index a replica.
+class DiscoveredAddresses(Addresses):
+    """Addresses of registered services: the service type is the sub-model's name, each index a replica.
 
     Args:
-        discovery: Where they register; connected.
+        discovery: Connected discovery client.
     """
 
     def __init__(self, discovery: Discovery) -> None:
@@ -129,8 +132,8 @@ class DiscoveredAddresses:
         self._watches: dict[str, Watch] = {}
         self._found: dict[str, dict[str, str]] = {}
 
+    @override
     def find(self, model: str, part: str) -> Place:
-        """Return where a sub-model is served; the first call for each begins to watch."""
         if part not in self._watches:
             with self._starting:
                 if part not in self._watches:
@@ -139,8 +142,8 @@ class DiscoveredAddresses:
         with self._lock:
             return Place(part, tuple(sorted(set(self._found[part].values()))))
 
+    @override
     def close(self) -> None:
-        """End the watches."""
         with self._starting:
             for watch in self._watches.values():
                 watch.close()
@@ -155,26 +158,28 @@ class DiscoveredAddresses:
 
 
 def parse_remotes(texts: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """Return the addresses of ``PART=host:port,host:port`` texts.
+    """Parse texts of the form ``PART=host:port,host:port``.
 
     >>> parse_remotes(["ps_0=a:1,b:1", "ps_1=c:1"])
     {'ps_0': ('a:1', 'b:1'), 'ps_1': ('c:1',)}
 
     Raises:
-        ConfigError: A text is not of this form, or names a part for the second time.
+        ConfigError: A text has another form, or a part appears twice.
     """
     found: dict[str, tuple[str, ...]] = {}
     for text in texts:
         key, equals, rest = text.partition("=")
         if not key or not equals or not rest:
-            raise ConfigError(f"--remote is {text!r}; write PART=host:port,host:port, such as ps_0=10.0.0.7:8500")
+            raise ConfigError(f"--remote is {text!r}, expected PART=host:port,host:port, such as ps_0=10.0.0.7:8500")
         if key in found:
-            raise ConfigError(f"--remote names {key!r} twice; give all its replicas at once, with commas")
+            raise ConfigError(
+                f"--remote has {key!r} twice, expected all its replicas in one option, separated by commas"
+            )
         found[key] = tuple(rest.split(","))
-    return _checked(found, "--remote")
+    return _check_addresses(found, "--remote")
 
 
-def _checked(places: Mapping[str, Iterable[Any]], where: str) -> dict[str, tuple[str, ...]]:
+def _check_addresses(places: Mapping[str, Iterable[Any]], where: str) -> dict[str, tuple[str, ...]]:
     found = {}
     for key, addresses in places.items():
         listed = tuple(addresses)
@@ -182,13 +187,15 @@ def _checked(places: Mapping[str, Iterable[Any]], where: str) -> dict[str, tuple
             try:
                 split_address(address)
             except ConfigError as error:
-                raise ConfigError(f"{where}: {address!r} of {key!r} is no address ({error})") from error
+                raise ConfigError(
+                    f"{where}: address of {key!r} is {address!r}, expected host:port ({error})"
+                ) from error
         old = _OLD_KEY.fullmatch(key)
         found[f"{old[1]}_{old[2]}" if old else key] = tuple(dict.fromkeys(listed))
     return found
 
 
-def _found(places: Mapping[str, tuple[str, ...]], model: str, part: str) -> Place:
+def _find(places: Mapping[str, tuple[str, ...]], model: str, part: str) -> Place:
     key = f"{model}:{part}"
     return Place(key, places[key]) if key in places else Place(part, places.get(part, ()))
 

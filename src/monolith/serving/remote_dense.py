@@ -1,4 +1,4 @@
-"""``RemoteDense``: the dense part of an entry, computed by the ``dense_0`` sub-model that other servers have."""
+"""``RemoteDense``: runs the dense part of an entry on the servers of its ``dense_0`` sub-model."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from monolith.artifacts.export_manifest import ExportManifest
 from monolith.serving.cut_history import CutKey
 from monolith.serving.remote_addresses import Place
-from monolith.serving.remote_calls import Ask, RemoteCalls, Verb
+from monolith.serving.remote_calls import RemoteCall, RemoteCalls, Verb
 from monolith.serving.remote_messages import metadata_request, predict_request, read_input_names, read_outputs
 
 __all__ = ["RemoteDense"]
@@ -19,11 +19,11 @@ _PART, _SIGNATURE = "dense_0", "gpu_remote_call"
 
 
 class RemoteDense:
-    """A ``DenseRunner`` of one version of an entry; ``check`` comes first.
+    """``DenseRunner`` of one version of an entry. Call ``check`` first.
 
     Args:
-        manifest: The entry's.
-        calls: Asks the servers.
+        manifest: Manifest of the entry.
+        calls: Remote calls.
     """
 
     def __init__(self, manifest: ExportManifest, calls: RemoteCalls) -> None:
@@ -33,11 +33,11 @@ class RemoteDense:
         self._inputs: Sequence[str] = ()
 
     def check(self) -> None:
-        """See that somebody has the version, and learn what it takes.
+        """Check that a server has the version, and read its input names.
 
         Raises:
-            ShardUnavailable: Nobody has it.
-            RpcTimeout: Nobody answers in time.
+            ShardUnavailable: No server has the version.
+            RpcTimeout: No server answers in time.
         """
         place = self._calls.place_of(self._model, _PART)
         answer = self._answer(place, "GetModelMetadata", metadata_request(place.name, self._version), "its signatures")
@@ -46,12 +46,12 @@ class RemoteDense:
     def run(
         self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], cut: CutKey | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Compute the named outputs, with the weights of a cut; None: the newest.
+        """Compute the named outputs with the weights of a cut; None takes the newest.
 
         Raises:
-            OtherCut: Who was asked has weights of other cuts only.
-            ShardUnavailable: No replica computed them.
-            RpcTimeout: The time was not enough.
+            OtherCut: The server holds weights of other cuts only.
+            ShardUnavailable: No replica answered.
+            RpcTimeout: The call timed out.
         """
         wanted = {name: inputs[name] for name in self._inputs}
         place = self._calls.place_of(self._model, _PART)
@@ -60,9 +60,9 @@ class RemoteDense:
         return read_outputs(answer, outputs, _PART, cut)
 
     def _answer(self, place: Place, verb: Verb, payload: bytes, what: str) -> bytes:
-        ask = Ask(_PART, f"{what} of model {self._model!r} version {self._version}", place, verb, payload)
-        self._calls.ask_all([ask])
-        if ask.answer is None:
-            assert ask.error is not None
-            raise ask.error
-        return ask.answer
+        call = RemoteCall(_PART, f"{what} of model {self._model!r} version {self._version}", place, verb, payload)
+        self._calls.run_all([call])
+        if call.answer is None:
+            assert call.error is not None
+            raise call.error
+        return call.answer

@@ -1,4 +1,7 @@
-"""Loads exports. An entry is told who gives its rows and dense part; it is ready once they all have its version."""
+"""Load exports. For a distributed export, connect ``entry`` to its ``ps_*`` and ``dense_0`` servers.
+
+A load of an entry succeeds when all of these servers have its version.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from monolith.core.errors import ConfigError
 from monolith.core.throttle import yield_gil
 from monolith.serving.remote_calls import RemoteCalls
 from monolith.serving.remote_dense import RemoteDense
-from monolith.serving.remote_rows import RemoteRows
+from monolith.serving.remote_rows import PsRowClient
 from monolith.serving.servable import Servable
 
 __all__ = ["servable_loader"]
@@ -22,8 +25,8 @@ def servable_loader(
     """Return a loader of exports.
 
     Args:
-        calls: Asks the servers of sub-models; None = only exports that need none can be loaded.
-        threads: Threads that the dense part of one call may use.
+        calls: Remote calls to the servers of sub-models; None allows no ``entry``.
+        threads: Threads of the dense part, per call.
         in_memory: Read tables into memory instead of mapping their files.
     """
 
@@ -34,10 +37,10 @@ def servable_loader(
             return Servable.load(folder, threads=threads, in_memory=in_memory, manifest=manifest)
         if calls is None:
             raise ConfigError(
-                f"'{folder}' is an entry, which asks other servers for its rows; say where they are: --remote "
+                f"'{folder}' is the `entry` of a distributed export; configure the servers of its rows: --remote "
                 "ps_0=host:port, --remote-file or --discovery"
             )
-        rows = RemoteRows(manifest, calls)
+        rows = PsRowClient(manifest, calls)
         dense = RemoteDense(manifest, calls) if manifest.dense is None else None
         rows.check()
         if dense is not None:

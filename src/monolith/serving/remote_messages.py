@@ -1,4 +1,4 @@
-"""Requests and answers of TensorFlow Serving's Predict as one server sends them to another."""
+"""Encode and parse TensorFlow Serving's Predict messages between an entry and its parts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def predict_request(
     outputs: Sequence[str],
     cut: CutKey | None = None,
 ) -> bytes:
-    """Return the bytes of a request, as of a cut if one is given; numbers go as they lie in memory."""
-    if cut is not None:  # the answer says also which cuts there are
+    """Return an encoded request, optionally as of a cut. Values travel as ``tensor_content``."""
+    if cut is not None:  # the response then lists the available cuts
         inputs, outputs = {**inputs, _CUT: np.array(cut, np.int64)}, ()
     request = messages.PredictRequest(output_filter=outputs)
     request.model_spec.name = model
@@ -44,36 +44,40 @@ def predict_request(
 
 
 def read_outputs(payload: bytes, names: Sequence[str], part: str, cut: CutKey | None = None) -> dict[str, NDArray[Any]]:
-    """Return the named outputs of an answer.
+    """Return the named outputs of a response.
 
     Args:
-        payload: The answer.
-        names: What is wanted of it.
-        part: Who gave it.
-        cut: What was asked for; who follows nothing says nothing of it.
+        payload: The response.
+        names: Names of the outputs.
+        part: Name of the part that answered.
+        cut: The requested cut. A part that does not follow returns no list of cuts.
 
     Raises:
-        ShardUnavailable: It is no answer, or lacks one of them: something else listens there.
-        OtherCut: It says that there are other cuts only.
+        ShardUnavailable: The response is invalid, or lacks an output. Another service may listen at the address.
+        OtherCut: The part holds other cuts only.
     """
     try:
-        found = parse_bytes(messages.PredictResponse, payload, "the answer").outputs
+        found = parse_bytes(messages.PredictResponse, payload, "the response").outputs
         if cut is not None and _CUTS in found:
             held = [(number, time_us) for number, time_us in read_tensor(found[_CUTS], _CUTS).reshape(-1, 2).tolist()]
             if cut not in held:
                 numbers = ", ".join(str(number) for number, _ in held)
                 raise OtherCut(
-                    f"{part} shows cut {numbers}, not {cut[0]}; see whether all parts follow the same", [part], held
+                    f"{part} holds cuts {numbers}, expected {cut[0]}; check that all parts follow the same publisher",
+                    [part],
+                    held,
                 )
         if absent := [name for name in names if name not in found]:
-            raise InvalidRequest(f"it has no output {absent[0]!r}")
+            raise InvalidRequest(f"output {absent[0]!r} is missing")
         return {name: read_tensor(found[name], name) for name in names}
     except (RecordCorrupt, InvalidRequest) as error:
-        raise ShardUnavailable(f"{part} gave an answer that cannot be used ({error}); see what serves it") from error
+        raise ShardUnavailable(
+            f"{part} sent an invalid response ({error}); check the service at its address"
+        ) from error
 
 
 def metadata_request(model: str, version: int) -> bytes:
-    """Return the bytes of a request for a version's signatures."""
+    """Return an encoded request for the signatures of a version."""
     request = messages.GetModelMetadataRequest(metadata_field=["signature_def"])
     request.model_spec.name = model
     request.model_spec.version.value = version
@@ -81,16 +85,18 @@ def metadata_request(model: str, version: int) -> bytes:
 
 
 def read_input_names(payload: bytes, signature: str, part: str) -> list[str]:
-    """Return the names of a signature's inputs.
+    """Return the input names of a signature.
 
     Raises:
-        ShardUnavailable: There is no such signature.
+        ShardUnavailable: The signature does not exist, or the response is invalid.
     """
     try:
-        packed = parse_bytes(messages.GetModelMetadataResponse, payload, "the answer").metadata["signature_def"].value
-        found = parse_bytes(messages.SignatureDefMap, packed, "the answer").signature_def
+        packed = parse_bytes(messages.GetModelMetadataResponse, payload, "the response").metadata["signature_def"].value
+        found = parse_bytes(messages.SignatureDefMap, packed, "the response").signature_def
     except RecordCorrupt as error:
-        raise ShardUnavailable(f"{part} gave an answer that cannot be used ({error}); see what serves it") from error
+        raise ShardUnavailable(
+            f"{part} sent an invalid response ({error}); check the service at its address"
+        ) from error
     if signature not in found:
-        raise ShardUnavailable(f"{part} has no signature {signature!r}; see what serves it")
+        raise ShardUnavailable(f"{part} has no signature {signature!r}; check the service at its address")
     return sorted(found[signature].inputs)

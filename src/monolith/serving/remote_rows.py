@@ -1,7 +1,7 @@
-"""``RemoteRows``: the rows of an entry, asked of the ``ps_<i>`` sub-models that other servers have.
+"""``PsRowClient``: fetches the rows of an entry from the servers of its ``ps_<i>`` sub-models.
 
-One request per shard and batch, all shards at the same time. Rows come from one version only. Zeros are not made up,
-unless the settings allow it; then the answer says so.
+A batch sends one request per shard, in parallel. All rows come from one version. Missing rows fail the request, unless
+the settings allow a degraded result.
 """
 
 from __future__ import annotations
@@ -9,28 +9,29 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from monolith.artifacts.export_manifest import ExportManifest, ServedTable
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding.shard_map import Division, divide
 from monolith.embedding.store import Ids, Rows
 from monolith.serving.cut_history import CutKey, OtherCut
-from monolith.serving.remote_calls import Ask, RemoteCalls
+from monolith.serving.remote_calls import RemoteCall, RemoteCalls
 from monolith.serving.remote_messages import predict_request, read_outputs
-from monolith.serving.servable_parts import PartialRows
+from monolith.serving.servable_parts import PartialRows, RowSource
 
-__all__ = ["RemoteRows"]
+__all__ = ["PsRowClient"]
 
 _SIGNATURE, _ANSWER = "raw_lookup", "flat_emb"
-_PAUSE_S = 0.005  # until parts are asked again that had no cut in common
+_PAUSE_S = 0.005  # pause before the next attempt to find a common cut
 
 
-class RemoteRows:
-    """A ``RowSource`` of one version of an entry.
+class PsRowClient(RowSource):
+    """``RowSource`` of one version of an entry.
 
     Args:
-        manifest: The entry's.
-        calls: Asks the servers.
+        manifest: Manifest of the entry.
+        calls: Remote calls.
     """
 
     def __init__(self, manifest: ExportManifest, calls: RemoteCalls) -> None:
@@ -41,65 +42,68 @@ class RemoteRows:
         self._shards = 1 if manifest.shard is None else manifest.shard[1]
 
     def check(self) -> None:
-        """See that every shard answers for the version.
+        """Check that every shard has the version.
 
         Raises:
-            ShardUnavailable: One does not.
-            RpcTimeout: One takes too long.
+            ShardUnavailable: A shard is missing.
+            RpcTimeout: A shard does not answer in time.
         """
-        asks = [self._ask(shard, [np.empty(0, np.int64)] * len(self._tables)) for shard in range(self._shards)]
-        self._calls.ask_all(asks)
-        for ask in asks:
-            if ask.error is not None:
-                raise ask.error
+        calls = [self._call(shard, [np.empty(0, np.int64)] * len(self._tables)) for shard in range(self._shards)]
+        self._calls.run_all(calls)
+        for call in calls:
+            if call.error is not None:
+                raise call.error
 
+    @override
     def tries(self) -> Iterator[None]:
-        """Yield again and again, with pauses, for as long as a batch may wait for its rows."""
         return self._calls.tries(_PAUSE_S)
 
     @property
+    @override
     def allows_degraded(self) -> bool:
-        """Whether a marked answer is better than none."""
         return self._calls.settings.allow_degraded
 
+    @override
     def pull(self, ids: Mapping[str, Ids], cut: CutKey | None = None) -> Mapping[str, Rows]:
-        """Return one row per id of every table named, as of a cut; None: the newest of each shard.
+        """Return one row per id and table, as of a cut; None takes the newest rows of each shard.
 
         Raises:
-            OtherCut: Shards have rows of other cuts only.
-            ShardUnavailable: No replica of a shard gave its rows; the text names shard, tables and addresses.
-            RpcTimeout: The time was not enough.
+            OtherCut: Shards hold other cuts only.
+            ShardUnavailable: No replica of a shard answered; the text has shard, tables and addresses.
+            RpcTimeout: The calls timed out.
         """
         divisions = {name: divide(np.ascontiguousarray(keys, np.int64), self._shards) for name, keys in ids.items()}
-        asks = {shard: ask for shard in range(self._shards) if (ask := self._ask_of(shard, divisions, cut)) is not None}
-        self._calls.ask_all(list(asks.values()))
+        calls = {
+            shard: call for shard in range(self._shards) if (call := self._call_of(shard, divisions, cut)) is not None
+        }
+        self._calls.run_all(list(calls.values()))
         dims = {table.name: table.dim for table in self._tables}
         found: dict[str, Rows] = {name: np.zeros((len(keys), dims[name]), np.float32) for name, keys in ids.items()}
         missing: list[str] = []
         refusals: list[OtherCut] = []
-        for shard, ask in asks.items():
-            if ask.answer is None:
-                assert ask.error is not None
+        for shard, call in calls.items():
+            if call.answer is None:
+                assert call.error is not None
                 if not self.allows_degraded:
-                    raise ask.error
-                missing.append(ask.part)
+                    raise call.error
+                missing.append(call.part)
                 continue
             try:
-                self._scatter(ask.answer, ask.part, shard, divisions, found, cut)
+                self._scatter(call.answer, call.part, shard, divisions, found, cut)
             except OtherCut as other:
                 refusals.append(other)
         if refusals:
-            raise _joined(refusals)
+            raise _merge(refusals)
         return PartialRows(found, missing) if missing else found
 
     # --- inside ---
 
-    def _ask_of(self, shard: int, divisions: Mapping[str, Division], cut: CutKey | None) -> Ask | None:
+    def _call_of(self, shard: int, divisions: Mapping[str, Division], cut: CutKey | None) -> RemoteCall | None:
         none = np.empty(0, np.int64)
         parts = [divisions[table.name].parts[shard] if table.name in divisions else none for table in self._tables]
-        return self._ask(shard, parts, cut) if any(map(len, parts)) else None
+        return self._call(shard, parts, cut) if any(map(len, parts)) else None
 
-    def _ask(self, shard: int, parts: Sequence[Ids], cut: CutKey | None = None) -> Ask:
+    def _call(self, shard: int, parts: Sequence[Ids], cut: CutKey | None = None) -> RemoteCall:
         part = f"ps_{shard}"
         place = self._calls.place_of(self._model, part)
         tables = ", ".join(repr(table.name) for table, ids in zip(self._tables, parts, strict=True) if len(ids))
@@ -109,7 +113,7 @@ class RemoteRows:
         }
         what = f"rows of {tables or 'its tables'} of model {self._model!r} version {self._version}"
         payload = predict_request(place.name, self._version, _SIGNATURE, inputs, [_ANSWER], cut)
-        return Ask(part, what, place, "Predict", payload)
+        return RemoteCall(part, what, place, "Predict", payload)
 
     def _scatter(
         self,
@@ -125,8 +129,8 @@ class RemoteRows:
         needed = sum(len(divisions[table.name].parts[shard]) * table.dim for table in wanted)
         if len(flat) != needed:
             raise ShardUnavailable(
-                f"{part} gave {len(flat)} numbers for rows that have {needed}; its tables are not those of model "
-                f"{self._model!r} version {self._version}"
+                f"{part} returned {len(flat)} numbers, expected {needed}; check that it serves model {self._model!r} "
+                f"version {self._version}"
             )
         at = 0
         for table in wanted:
@@ -136,7 +140,7 @@ class RemoteRows:
             at = end
 
 
-def _joined(refusals: Sequence[OtherCut]) -> OtherCut:
+def _merge(refusals: Sequence[OtherCut]) -> OtherCut:
     held = [key for key in refusals[0].held if all(key in other.held for other in refusals[1:])]
     parts = [part for other in refusals for part in other.parts]
     return OtherCut("; ".join(map(str, refusals)), parts, held)

@@ -1,4 +1,4 @@
-"""Until when the request that this thread computes is wanted; a model that asks others bounds its calls by it."""
+"""Deadline of the request that the current thread serves; remote calls inherit it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = ["request_deadline_s", "until"]
+__all__ = ["deadline", "request_deadline_s"]
 
 _deadline_s: ContextVar[float | None] = ContextVar("monolith_request_deadline_s", default=None)
 
 
 def request_deadline_s() -> float | None:
-    """Return the moment, on the server's monotonic clock; None outside of a request."""
+    """Return the deadline on the server's monotonic clock; None outside of a request."""
     return _deadline_s.get()
 
 
 @contextmanager
-def until(deadline_s: float | None) -> Iterator[None]:
-    """Compute what is wanted until then; None = without end."""
+def deadline(deadline_s: float | None) -> Iterator[None]:
+    """Set the deadline of the current thread; None removes it."""
     token = _deadline_s.set(deadline_s)
     try:
         yield

@@ -1,6 +1,6 @@
-"""A sample of the requests and their answers, in files: TFRecords of PredictionLog, which can warm a server up again.
+"""Log of sampled requests and responses: TFRecords of PredictionLog, which can warm up a server.
 
-Writing is done by a thread of its own; when it is behind, samples are dropped and counted, and no request waits.
+A background thread writes. When its queue is full, samples are dropped and counted; requests never wait. Thread safe.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ _MAX_WAITING = 128
 
 
 class RequestLog:
-    """Writes ``<prefix>-<process>-<number>.tfrecord``, a file for every 256 samples.
+    """Writes files ``<prefix>-<process>-<number>.tfrecord`` of 256 samples each.
 
     Args:
-        rate: Share of the requests that are written, from 0 to 1.
-        prefix: Begin of the files' names, with their folder.
-        on_outcome: Told ``written`` or ``dropped`` for each sample.
-        seed: Of the sampling; None = another one at every start.
+        rate: Share of requests to log, from 0 to 1.
+        prefix: Path prefix of the files.
+        on_outcome: Called with ``written`` or ``dropped`` for each sample.
+        seed: Seed of the sampling; None draws one.
     """
 
     def __init__(self, rate: float, prefix: str, on_outcome: Callable[[str], None], seed: int | None = None) -> None:
         if not 0 <= rate <= 1:
-            raise ConfigError(f"request log rate is {rate}; give 0 to 1")
+            raise ConfigError(f"request log rate is {rate!r}, expected 0 to 1")
         if rate and not prefix:
-            raise ConfigError(f"request log rate is {rate} without a prefix; say where the files go")
+            raise ConfigError(f"request log prefix is empty, expected a path prefix for rate {rate}")
         self._rate = rate
         self._prefix = prefix
         self._on_outcome = on_outcome
@@ -50,12 +50,12 @@ class RequestLog:
         self._thread.start()
 
     def wants(self, rate: float | None = None) -> bool:
-        """Say whether the next request is in the sample; ``rate`` is that of its model."""
+        """Return whether to log the next request; ``rate`` is the rate of its model."""
         rate = self._rate if rate is None else rate
         return rate > 0 and self._random.random() < rate
 
     def add(self, request: bytes, response: bytes, prefix: str = "") -> None:
-        """Take one sample: the wire forms of a PredictRequest and a PredictResponse."""
+        """Queue one sample: an encoded PredictRequest and PredictResponse."""
         if not (prefix or self._prefix):
             return
         call = b"\x0a" + varint(len(request)) + request + b"\x12" + varint(len(response)) + response
@@ -65,7 +65,7 @@ class RequestLog:
             self._on_outcome("dropped")
 
     def close(self) -> None:
-        """Write what waits and finish the files."""
+        """Write the queued samples and close the files."""
         self._waiting.put(None)
         self._thread.join()
 
@@ -76,7 +76,7 @@ class RequestLog:
                 self._on_outcome("written")
             except (OSError, MonolithError) as error:
                 self._on_outcome("dropped")
-                logger.warning("the request log cannot be written prefix=%s error=%s", sample[0], error)
+                logger.warning("request log not written prefix=%s error=%s", sample[0], error)
         for prefix in list(self._writers):
             self._finish(prefix)
 
@@ -94,4 +94,4 @@ class RequestLog:
         try:
             self._writers.pop(prefix).close()
         except (OSError, MonolithError) as error:
-            logger.warning("the request log cannot be written prefix=%s error=%s", prefix, error)
+            logger.warning("request log not written prefix=%s error=%s", prefix, error)

@@ -1,7 +1,7 @@
-"""TensorFlow Serving's REST paths, and those for health and metrics.
+"""TensorFlow Serving's REST paths, and the paths of health, metrics and OpenAPI.
 
-Finds what a path means and who answers it. The JSON is read in :mod:`monolith.serving.rest_json`, HTTP in
-:mod:`monolith.serving.http_server`.
+``Rest`` is the handler of :mod:`monolith.serving.http_server`. :mod:`monolith.serving.rest_json` parses the JSON: small
+bodies in the server's thread, large or compressed ones in a small pool, so that other clients do not wait.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ import hmac
 import json
 import logging
 import re
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
-from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import InvalidRequest
 from monolith.rpc.status import Code, code_of, http_status, text_of
-from monolith.serving.http_server import Reply, Request
+from monolith.serving.http_server import HttpError, Reply, Request
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
-from monolith.serving.rest_json import encode_answer, only_input, parse_body
-from monolith.serving.scoring import Answer, Question, Scoring
+from monolith.serving.request_router import PredictRequest, PredictResult, RequestRouter
+from monolith.serving.rest_json import encode_answer, parse_body
 
 __all__ = ["Rest", "error_body"]
 
@@ -34,52 +33,71 @@ _MODEL = re.compile(
     r"(?::(?P<verb>predict|classify|regress)|(?P<metadata>/metadata))?"
 )
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_HEALTH = ("/healthz", "/readyz")
+_INLINE_BYTES = 64 << 10
+_PARSE_THREADS = 2
 
 
 def error_body(text: str) -> bytes:
-    """Return TensorFlow Serving's form of an error."""
+    """Return an error body in TensorFlow Serving's form."""
     return json.dumps({"error": text}).encode()
 
 
 class Rest:
-    """Answers requests of HTTP.
+    """Handler of HTTP requests.
 
     Args:
-        scoring: Answers for the models.
-        metrics: Gives the page for Prometheus.
-        metrics_path: Where that is, besides /metrics.
-        is_ready: Whether the server can be sent requests.
-        token: What callers must know; empty = nothing. Health is told to everybody.
-        timeout_s: Longest time for a request.
+        router: Answers predict requests.
+        metrics: Returns the Prometheus page.
+        metrics_path: Path of that page, besides /metrics.
+        is_ready: Whether the server is ready.
+        token: Bearer token that callers must send; empty disables the check. Health needs no token.
+        timeout_s: Timeout of a request.
+        max_values: Largest number of JSON values in a body.
     """
 
     def __init__(
         self,
-        scoring: Scoring,
+        router: RequestRouter,
         metrics: Callable[[], str],
         metrics_path: str,
         is_ready: Callable[[], bool],
         token: str,
         timeout_s: float,
+        max_values: int = 1 << 20,
     ) -> None:
-        self._scoring = scoring
+        self._router = router
         self._metrics = metrics
         self._metrics_paths = {"/metrics", metrics_path}
         self._is_ready = is_ready
         self._expected = f"Bearer {token}".encode() if token else b""
         self._timeout_s = timeout_s
+        self._max_values = max_values
+        self._description = b""
+        self._pool = ThreadPoolExecutor(_PARSE_THREADS, thread_name_prefix="rest-parse")
+
+    def close(self) -> None:
+        """Stop the threads; requests that wait for them get no reply."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def admit(self, method: str, path: str, headers: Mapping[str, str]) -> None:
+        """Check the token, before the body is read.
+
+        Raises:
+            HttpError: The token is missing or wrong.
+        """
+        if not self._expected or path in _HEALTH:
+            return
+        token = headers.get("authorization", "").encode("latin-1")
+        if not hmac.compare_digest(token, self._expected):
+            text = "bearer token is missing or wrong, expected the server's token"
+            raise HttpError(401, text, {"WWW-Authenticate": "Bearer"})
 
     def __call__(self, request: Request, reply: Reply) -> None:
-        """Answer one request; the reply may come later."""
-        if request.path in ("/healthz", "/readyz"):
+        """Handle one request. The reply may follow later, from another thread."""
+        if request.path in _HEALTH:
             self._health(request, reply)
             return
-        if self._expected:
-            given = request.headers.get("authorization", "").encode("latin-1")
-            if not hmac.compare_digest(given, self._expected):
-                text = "the bearer token is missing or wrong; give the server's token"
-                reply(401, error_body(text), headers={"WWW-Authenticate": "Bearer"})
-                return
         found = _MODEL.fullmatch(request.path)
         if found is not None:
             self._model(request, reply, found)
@@ -87,11 +105,12 @@ class Rest:
             if request.method not in ("GET", "HEAD"):
                 _refuse_method(reply, request.method, "GET")
             elif request.path == "/openapi.json":
-                reply(200, json.dumps(description()).encode())
+                self._description = self._description or json.dumps(description()).encode()
+                reply(200, self._description)
             else:
-                reply(200, self._metrics().encode(), _TEXT)
+                self._pool.submit(self._guard, reply, lambda: reply(200, self._metrics().encode(), _TEXT))
         else:
-            text = f"there is nothing at {request.path}; models are at /v1/models/NAME, the rest at /openapi.json"
+            text = f"path is {request.path}, expected /v1/models/NAME or a path of /openapi.json"
             reply(404, error_body(text))
 
     def _health(self, request: Request, reply: Reply) -> None:
@@ -100,7 +119,7 @@ class Rest:
         elif request.path == "/healthz" or self._is_ready():
             reply(200, b'{"status":"ok"}')
         else:
-            reply(503, error_body("the server is not ready: a model has no version that answers, or it is stopping"))
+            reply(503, error_body("the server is not ready: a model has no served version, or the server is stopping"))
 
     def _model(self, request: Request, reply: Reply, found: re.Match[str]) -> None:
         name = unquote(found["name"], errors="replace")
@@ -112,54 +131,58 @@ class Rest:
             return
         try:
             if found["verb"] == "predict":
-                self._predict(request, reply, name, version, label)
+                if len(request.body) <= _INLINE_BYTES and not request.is_compressed:
+                    self._predict(request, reply, name, version, label)
+                else:
+                    self._pool.submit(self._guard, reply, lambda: self._predict(request, reply, name, version, label))
             elif found["verb"]:
-                text = f"{found['verb']} is not served: models here are asked with predict"
+                text = f"{found['verb']} is not supported; use predict"
                 reply(http_status(Code.UNIMPLEMENTED), error_body(text))
             elif found["metadata"]:
-                with self._scoring.models.acquire(name, version, label) as hosted:
+                with self._router.models.acquire(name, version, label) as hosted:
                     reply(200, json.dumps(metadata_json(hosted), indent=1).encode())
             else:
-                statuses = self._scoring.models.status(name, version, label)
+                statuses = self._router.models.status(name, version, label)
                 reply(200, json.dumps(status_json(statuses), indent=1).encode())
         except Exception as error:
             _fail(reply, error)
 
-    def _predict(self, request: Request, reply: Reply, name: str, version: int | None, label: str) -> None:
-        body = parse_body(request.body)
-        inputs = body.inputs
-        if "" in inputs:
-            inputs = {self._only_input(name, version, label, body.signature): inputs[""]}
+    def _guard(self, reply: Reply, act: Callable[[], None]) -> None:
+        """Run ``act``; turn its exceptions into error responses."""
+        try:
+            act()
+        except HttpError as error:
+            reply(error.status, error_body(str(error)), headers=error.headers)
+        except Exception as error:
+            _fail(reply, error)
 
-        def then(answer: Answer) -> None:
-            if answer.error is not None:
-                _fail(reply, answer.error)
+    def _predict(self, request: Request, reply: Reply, name: str, version: int | None, label: str) -> None:
+        if not request.is_wanted():  # the client left while the request waited for a thread
+            return
+        body = parse_body(request.read_body(), self._max_values)
+
+        def on_result(result: PredictResult) -> None:
+            if result.error is not None:
+                _fail(reply, result.error)
                 return
             try:
-                encoded = encode_answer(answer.outputs, body.is_by_row)
+                encoded = encode_answer(result.outputs, body.is_by_row)
             except InvalidRequest as error:
                 _fail(reply, error)
                 return
-            reply(200, encoded, headers={DEGRADED: answer.missing} if answer.missing else {})
+            reply(200, encoded, headers={DEGRADED: result.missing} if result.missing else {})
 
-        question = Question(name, inputs, version, label, body.signature)
-        self._scoring.ask(question, "rest", then, timeout_s=self._timeout_s, is_wanted=request.is_wanted)
-
-    def _only_input(self, name: str, version: int | None, label: str, signature: str) -> str:
-        with self._scoring.models.acquire(name, version, label) as hosted:
-            declared: Any = hosted.model.signatures.get(signature or SERVING_DEFAULT)
-            names = [] if declared is None else list(declared.inputs)
-        records = [each for each in names if each in RECORD_INPUTS]
-        return only_input(records if len(records) == 1 else names) if names else ""
+        parsed = PredictRequest(name, body.inputs, version, label, body.signature)
+        self._router.submit(parsed, "rest", on_result, timeout_s=self._timeout_s, is_wanted=request.is_wanted)
 
 
 def _refuse_method(reply: Reply, method: str, expected: str) -> None:
-    reply(405, error_body(f"{method} is not taken here; use {expected}"), headers={"Allow": expected})
+    reply(405, error_body(f"method is {method}, expected {expected}"), headers={"Allow": expected})
 
 
 def _fail(reply: Reply, error: BaseException) -> None:
     code = code_of(error)
     if code == Code.INTERNAL:
-        logger.error("a request failed error=%s", text_of(error))
+        logger.error("request failed error=%s", text_of(error))
     headers = {"Retry-After": "1"} if code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE) else None
     reply(http_status(code), error_body(text_of(error)), headers=headers)

@@ -1,14 +1,14 @@
-"""TensorFlow Serving's JSON: requests by row or by column, byte strings as ``{"b64": ...}``, and their answers.
+"""TensorFlow Serving's JSON: requests by row or by column, byte strings as ``{"b64": ...}``, and responses.
 
 ==========  ==========================================  =====================================================
-            request                                     answer
+            request                                     response
 ==========  ==========================================  =====================================================
 by row      ``{"instances": [row, ...]}``               ``{"predictions": [row, ...]}``
 by column   ``{"inputs": {"name": [...], ...}}``        ``{"outputs": {"name": [...], ...}}``
 ==========  ==========================================  =====================================================
 
-A row is an object with a value per input, or the value itself where the signature has a single input; likewise a
-signature with a single output answers with values, not objects.
+A row is an object with a value per input. For a signature with a single input, a row is the value itself. A signature
+with a single output returns values, not objects.
 """
 
 from __future__ import annotations
@@ -27,57 +27,76 @@ from monolith import _native
 from monolith.core.errors import InvalidRequest
 from monolith.serving.loaded_model import Outputs
 
-__all__ = ["ParsedBody", "encode_answer", "only_input", "parse_body"]
+__all__ = ["ParsedBody", "encode_answer", "parse_body"]
 
 _KEYS = {"signature_name", "instances", "inputs"}
 
 
 class ParsedBody:
-    """What a body asks for."""
+    """Parsed body of a predict request."""
 
     __slots__ = ("inputs", "is_by_row", "signature")
 
     def __init__(self, signature: str, inputs: Mapping[str, Any], is_by_row: bool) -> None:
         self.signature = signature
         self.inputs = inputs
-        """By name; the one with the empty name is the signature's only input."""
+        """Inputs by name; the empty name stands for the only input of the signature."""
         self.is_by_row = is_by_row
 
 
-def parse_body(body: bytes) -> ParsedBody:
-    """Return what the body of a predict request asks for.
+def parse_body(body: bytes, max_values: int = 1 << 20) -> ParsedBody:
+    """Parse the body of a predict request.
+
+    Args:
+        body: JSON text.
+        max_values: Largest number of values. Parsing takes time and memory per value, at most a few bytes of text each.
 
     Raises:
-        InvalidRequest: It is no such JSON.
+        InvalidRequest: The body is invalid, or has too many values.
     """
+    _check_values(body, max_values)
     found, records = _loaded(body)
     if not isinstance(found, dict):
-        raise InvalidRequest('the body is no JSON object; send {"instances": [...]} or {"inputs": {...}}')
+        raise InvalidRequest('the body is invalid, expected a JSON object {"instances": [...]} or {"inputs": {...}}')
     signature = found.get("signature_name", "")
     if not isinstance(signature, str):
-        raise InvalidRequest("signature_name is no string")
+        raise InvalidRequest(f"signature_name is {signature!r}, expected a string")
     if unknown := sorted(set(found) - _KEYS):
-        raise InvalidRequest(f"the body has {unknown[0]!r}; there are signature_name, and instances or inputs")
+        raise InvalidRequest(f"the body has {unknown[0]!r}, expected signature_name, and instances or inputs")
     if ("instances" in found) == ("inputs" in found):
-        raise InvalidRequest("the body must have either instances (by row) or inputs (by column)")
+        raise InvalidRequest(
+            "the body has both or neither of instances and inputs, expected instances (by row) or inputs (by column)"
+        )
     try:
         if "instances" in found:
             return ParsedBody(signature, _by_row(found["instances"], records), True)
         return ParsedBody(signature, _by_column(found["inputs"], records), False)
     except RecursionError as exc:
-        raise InvalidRequest("the body is nested too deeply") from exc
+        raise InvalidRequest("the body is nested too deeply; flatten it") from exc
+
+
+def _check_values(body: bytes, max_values: int) -> None:
+    # Every value but the first follows one of these signs; signs within strings only raise the count.
+    count = 1 + sum(body.count(sign) for sign in (b",", b"[", b"{"))
+    if count > max_values:
+        raise InvalidRequest(
+            f"the body has about {count} values, expected at most {max_values}; send fewer rows, or use gRPC"
+        )
 
 
 def _loaded(body: bytes) -> tuple[Any, Sequence[bytes]]:
-    """Return the body's value, and the records of its base64 objects, which hold numbers of them; or plain JSON."""
+    """Return the value of the body, and the records of its base64 objects.
+
+    With records, each base64 object holds the index of its record. Without, the value is plain JSON.
+    """
     lifted = _native.lift_records(body)
     if lifted is not None:
-        with contextlib.suppress(ValueError, RecursionError):  # what is wrong with it is said of the whole body
+        with contextlib.suppress(ValueError, RecursionError):  # parse the whole body below for the error text
             return json.loads(lifted[0]), lifted[1]
     try:
         return json.loads(body), ()
     except (ValueError, RecursionError) as exc:
-        raise InvalidRequest(f"the body is no JSON ({_short(exc)})") from exc
+        raise InvalidRequest(f"the body is invalid JSON ({_short(exc)})") from exc
 
 
 def _by_row(rows: Any, records: Sequence[bytes]) -> dict[str, Any]:
@@ -85,14 +104,14 @@ def _by_row(rows: Any, records: Sequence[bytes]) -> dict[str, Any]:
         raise InvalidRequest("instances must be a list with at least one row")
     if not _is_object(rows[0]):
         if any(_is_object(row) for row in rows):
-            raise InvalidRequest("instances mixes objects and plain values; give every row the same form")
+            raise InvalidRequest("instances mixes objects and plain values, expected one form for all rows")
         return {"": [_decoded(row, records) for row in rows]}
     names: dict[str, None] = {}
     for index, row in enumerate(rows):
         if not _is_object(row):
-            raise InvalidRequest(f"row {index} of instances is no object, row 0 is; give every row the same form")
+            raise InvalidRequest(f"row {index} of instances is a plain value, expected an object like row 0")
         names.update(dict.fromkeys(row))
-    # A row may lack a feature, as a record may.
+    # A row may lack a feature, like a record.
     return {name: [_decoded(row.get(name, []), records) for row in rows] for name in names}
 
 
@@ -113,31 +132,33 @@ def _decoded(value: Any, records: Sequence[bytes]) -> Any:
     if not isinstance(value, dict):
         return value
     if len(value) != 1 or "b64" not in value:
-        return value  # the model says which objects it takes
-    if records:  # every base64 object was lifted, or none
+        return value  # the model checks other objects
+    if records:  # all base64 objects were lifted, or none
         return records[value["b64"]]
     if not isinstance(value["b64"], str):
-        raise InvalidRequest('the value of "b64" is no string')
+        raise InvalidRequest('the value of "b64" must be a string')
     found = _native.decode_base64(value["b64"])
     if found is not None:
         return found
     try:
         return base64.b64decode(value["b64"], validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise InvalidRequest(f"a b64 value is no base64 ({_short(exc)})") from exc
+        raise InvalidRequest(f"a b64 value is invalid base64 ({_short(exc)})") from exc
 
 
 def encode_answer(outputs: Outputs, is_by_row: bool) -> bytes:
-    """Return the body of an answer.
+    """Return the body of a response.
 
     Raises:
-        InvalidRequest: The outputs have no rows in common, and an answer by row was asked for.
+        InvalidRequest: The request is by row, and the outputs differ in their number of rows.
     """
     if not is_by_row:
         return b'{"outputs":' + _columns(outputs) + b"}"
     sizes = {len(array) if array.ndim else -1 for array in outputs.values()}
     if len(sizes) != 1 or -1 in sizes:
-        raise InvalidRequest("the outputs have no rows in common; ask by column, with inputs instead of instances")
+        raise InvalidRequest(
+            "the outputs differ in their number of rows; request by column, with inputs instead of instances"
+        )
     if len(outputs) == 1:
         return b'{"predictions":' + _columns(outputs) + b"}"
     lists = {name: _plain(array, name) for name, array in outputs.items()}
@@ -182,14 +203,3 @@ def _texts(value: Any, is_binary: bool) -> Any:
 
 def _short(error: BaseException) -> str:
     return str(error)[:120]
-
-
-def only_input(names: Sequence[str]) -> str:
-    """Return the name of a signature's only input.
-
-    Raises:
-        InvalidRequest: It has several.
-    """
-    if len(names) != 1:
-        raise InvalidRequest(f"the signature takes {', '.join(names)}; name each input")
-    return names[0]

@@ -1,4 +1,4 @@
-"""How many rows serialized records have, without reading them."""
+"""Count the rows of serialized records without parsing them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["row_count"]
 
 
 def row_count(records: Sequence[bytes], kind: RecordKind) -> int:
-    """Return the rows of all records.
+    """Return the number of rows of all records.
 
     Raises:
-        RecordCorrupt: One is no message.
+        RecordCorrupt: A record is invalid.
     """
     if kind != "example_batch":
         return len(records)
@@ -25,5 +25,5 @@ def row_count(records: Sequence[bytes], kind: RecordKind) -> int:
 def _batch_size(record: bytes, index: int) -> int:
     rows = _native.batch_rows(record)
     if rows is None:
-        raise RecordCorrupt(f"record {index}: {len(record)} bytes are no ExampleBatch; check the record kind")
+        raise RecordCorrupt(f"record {index} has {len(record)} bytes, expected an ExampleBatch; check the record kind")
     return rows

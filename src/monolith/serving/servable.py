@@ -1,7 +1,7 @@
-"""``Servable``: an export in memory, ready to be asked. Thread safe, and changed by ``apply`` and ``assign`` only.
+"""``Servable``: a loaded export that answers predictions.
 
-Records go through the parser, the declaration and the layout kernel that training uses, then through the dense program.
-Nothing here knows of requests over a network, of versions beside this one, or of torch.
+Records pass the parser, the declaration and the layout kernel of training, then the dense program. Only ``apply`` and
+``assign`` change a servable, under a read-write lock: predictions see the state before or after a change. Thread safe.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from monolith.artifacts.export_warmup import decode_warmup
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
 from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
+from monolith.core.rwlock import ReadWriteLock
 from monolith.core.throttle import yield_gil
 from monolith.data import Batch
 from monolith.data.records.tfrecord import read_tfrecords
@@ -45,29 +46,28 @@ from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key
 from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
-from monolith.serving.servable_gate import Gate
 from monolith.serving.servable_parsers import Parsers
 from monolith.serving.servable_parts import Arrays, DenseRunner, OwnProgram, PartialRows, RowSource
 from monolith.serving.servable_tables import TableCalls
-from monolith.sync.row_moves import Touched
+from monolith.sync.row_updates import Move, Touched
 
 __all__ = ["Servable"]
 
 _CUT, _CUTS = "cut", "cuts"
 _PARTS = ("entry", "dense")
-"""Sub-models that compute the dense part of an answer whose rows are elsewhere."""
+"""Sub-models that compute a dense part from rows of other servers."""
 
-# One version of a model after another declares the same.
+# Successive versions of a model have equal declarations.
 _declaration = functools.lru_cache(maxsize=64)(Declaration.from_json)
 
 
 class Servable:
-    """One version of a model, or of a sub-model. Make it with ``load``.
+    """One version of a model or sub-model. Create it with ``load``.
 
     Attributes:
-        folder: Where it was loaded from.
-        manifest: What it is.
-        tables: Its rows; None where they are elsewhere. Change them through ``apply`` only.
+        folder: Folder of the export.
+        manifest: Manifest of the export.
+        tables: Rows; None if other servers hold them. Change them through ``apply`` only.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class Servable:
         self.folder = folder
         self.manifest = manifest
         self.tables = tables
-        self._gate = Gate()
+        self._lock = ReadWriteLock()
         self._dense = dense
         self._is_closed = False
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
-        """Told of records that were scored."""
+        """Called with the records of every successful prediction."""
         self._embedder: Embedder | None = None
         self._calls = None if tables is None else TableCalls(tables)
         self._rows = rows
@@ -116,18 +116,18 @@ class Servable:
         """Load an export.
 
         Args:
-            folder: The folder of one version.
-            threads: Threads that the dense part of one call may use.
-            verify: What is checked of every file first. Tables are mapped, not read: that their indexes are sound is
-                always checked, that every row is as it was written only with ``checksums``.
-            in_memory: Read the tables into memory of its own instead of mapping their files.
-            rows: Where an ``entry`` gets rows.
-            dense: What computes the dense part of an ``entry`` that has none.
-            manifest: What the folder's manifest says, where it was read already.
+            folder: Folder of one version.
+            threads: Threads of the dense part, per call.
+            verify: Check of the files before loading. Tables are mapped, not read: their indexes are always checked,
+                their rows only with ``checksums``.
+            in_memory: Read the tables into memory instead of mapping their files.
+            rows: Row source of an ``entry``.
+            dense: Runner of the dense part, for an ``entry`` without one.
+            manifest: Manifest of the folder, if the caller has read it.
 
         Raises:
-            ArtifactError: There is no export in the folder, or it is not what was written; the text says what is wrong.
-            ConfigError: An ``entry`` was given nobody to ask.
+            ArtifactError: The folder has no export, or a file is damaged.
+            ConfigError: The export is an ``entry``, and ``rows`` or ``dense`` is missing.
         """
         path = Path(folder)
         manifest = manifest or read_export_manifest(path)
@@ -144,27 +144,27 @@ class Servable:
 
     @property
     def name(self) -> str:
-        """The model's name."""
+        """Name of the model."""
         return self.manifest.name
 
     @property
     def version(self) -> int:
-        """The version's number."""
+        """Number of the version."""
         return self.manifest.version
 
     @property
     def shard(self) -> tuple[int, int]:
-        """(index, count) of the ids that its tables hold: ``uint64(id) % count == index``."""
+        """(index, count) of the ids in the tables: ``uint64(id) % count == index``."""
         return self.manifest.shard if self.manifest.sub_model == "ps" and self.manifest.shard else (0, 1)
 
     @property
     def has_weights(self) -> bool:
-        """Whether the dense part is here, and takes other weights."""
+        """Whether this servable holds the dense part, so that ``apply`` can change its weights."""
         return isinstance(self._dense, OwnProgram)
 
     @property
     def signatures(self) -> Mapping[str, Signature]:
-        """What it can be asked."""
+        """Signatures by name."""
         return self.manifest.signatures
 
     # --- scoring ------------------------------------------------------------------------------------------------------
@@ -179,16 +179,16 @@ class Servable:
         """Score serialized records.
 
         Args:
-            records: The messages; the rows of all of them count, in order.
-            kind: Which message they are.
-            signature: What is asked.
-            outputs: Names of the signature's outputs to compute; None = all.
+            records: Serialized messages; the result has the rows of all records, in order.
+            kind: Type of the messages.
+            signature: Name of the signature.
+            outputs: Outputs to compute; None means all outputs of the signature.
 
         Returns:
             Output name to array with one row per example.
 
         Raises:
-            InvalidRequest: The records cannot be read or do not fit the model, or there is no such signature.
+            InvalidRequest: A record is invalid or does not fit the model, or the signature does not exist.
         """
         wanted = self._wanted(signature, outputs)
         try:
@@ -206,17 +206,17 @@ class Servable:
         signature: str = SERVING_DEFAULT,
         outputs: Sequence[str] | None = None,
     ) -> Arrays:
-        """Score examples whose features are given by name, as JSON has them.
+        """Score examples whose features are given by name, as in JSON.
 
         Args:
-            features: A mapping of feature name to a list with one value per example; or a list of mappings, one per
-                example. The value of a sparse feature is a plain value or a list of them, which become ids as those of
-                records do, or ``{"fids": [...]}``; that of a dense feature is a number or a list of them.
-            signature: What is asked.
-            outputs: Names of the signature's outputs to compute; None = all.
+            features: A mapping of feature name to a list with one value per example, or a list of mappings, one per
+                example. A sparse feature takes a value or a list of values, hashed to ids like those of records, or
+                ``{"fids": [...]}``. A dense feature takes a number or a list of numbers.
+            signature: Name of the signature.
+            outputs: Outputs to compute; None means all outputs of the signature.
 
         Raises:
-            InvalidRequest: A feature is unknown, or its value is none.
+            InvalidRequest: A feature is unknown, or its value is invalid.
         """
         self._wanted(signature, outputs)
         embedder = self._embedder
@@ -226,14 +226,14 @@ class Servable:
 
     @property
     def can_score(self) -> bool:
-        """Whether it takes records: a sub-model with rows or the dense part alone does not."""
+        """Whether it scores records; a ``ps`` or ``dense`` sub-model does not."""
         return self._embedder is not None and SERVING_DEFAULT in self.signatures
 
     def read(self, records: Sequence[bytes | bytearray | memoryview], kind: RecordKind) -> Batch:
-        """Return the batch that serialized records are, for ``predict_batch``.
+        """Parse serialized records into a batch for ``predict_batch``.
 
         Raises:
-            InvalidRequest: The records cannot be read, or do not fit the model.
+            InvalidRequest: A record is invalid, or does not fit the model.
         """
         self._wanted(SERVING_DEFAULT, None)
         try:
@@ -244,7 +244,7 @@ class Servable:
     def predict_batch(
         self, batch: Batch, signature: str = SERVING_DEFAULT, outputs: Sequence[str] | None = None
     ) -> Arrays:
-        """Score a batch that was read with the model's schema."""
+        """Score a batch that ``read`` returned."""
         return self._score(batch, self._wanted(signature, outputs))
 
     def _wanted(self, signature: str, outputs: Sequence[str] | None) -> list[str]:
@@ -252,7 +252,7 @@ class Servable:
         found = self._signature(signature)
         if found.kind != "score" or self._embedder is None:
             raise InvalidRequest(
-                f"signature {signature!r} of {self.name!r} does not take records; use {_scoring(self.signatures)}"
+                f"signature {signature!r} of {self.name!r} takes no records; use {_scoring(self.signatures)}"
             )
         if outputs is None:
             return list(found.outputs)
@@ -279,7 +279,7 @@ class Servable:
         names, rows = self._table_names, self._rows
         flat = [np.empty((plan.rows, tensor.width), np.float32) for tensor in self._tensors]
         if rows is None:
-            with self._gate.shared():  # rows and weights of one cut
+            with self._lock.shared():  # rows and weights of one cut
                 dense, tables = self._dense, self.tables
                 if dense is None or tables is None:
                     raise self._closed()
@@ -298,7 +298,7 @@ class Servable:
             scores = state.dense.run(inputs, outputs, **({} if is_here else cut))
             return DegradedOutputs(scores, found.missing) if isinstance(found, PartialRows) else scores
 
-        scores = self._states.agreed(score_at, rows)
+        scores = self._states.score_at_common_cut(score_at, rows)
         if scores is None:
             raise self._closed()
         return scores
@@ -322,20 +322,20 @@ class Servable:
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, table: str, ids: ArrayLike) -> Rows:
-        """Return the row of every id of a table; zeros, or first values, where there is none."""
-        with self._gate.shared():
+        """Return one row per id; zeros or initial values for absent ids."""
+        with self._lock.shared():
             return self._table_calls().lookup(table, ids)
 
     def assign(self, table: str, ids: ArrayLike, rows: ArrayLike) -> None:
-        """Set rows of a table; the next prediction sees them."""
-        with self._gate.exclusive():
+        """Set rows of a table. The next prediction sees them."""
+        with self._lock.exclusive():
             self._table_calls().assign(table, ids, rows)
 
     def call(self, signature: str, inputs: Mapping[str, ArrayLike]) -> Arrays:
         """Call a signature that takes tensors: lookup, raw_lookup, raw_assign, hashtable_assign or the dense call.
 
         Raises:
-            InvalidRequest: An input is missing, unknown, or of another type or shape.
+            InvalidRequest: An input is missing or unknown, or has another type or shape.
         """
         self._check_open()
         found = self._signature(signature)
@@ -348,14 +348,17 @@ class Servable:
         if found.kind == "dense":
             return self._call_dense(found, inputs, key)
         if key is not None:
-            with self._gate.shared():
+            with self._lock.shared():
                 return self._call_rows_at(signature, found, inputs, key)
         is_change = found.kind in ("raw_assign", "hashtable_assign")
-        with self._gate.exclusive() if is_change else self._gate.shared():
+        with self._lock.exclusive() if is_change else self._lock.shared():
             return self._table_calls().call(signature, found, inputs)
 
     def _call_rows_at(self, name: str, signature: Signature, inputs: Mapping[str, ArrayLike], key: CutKey) -> Arrays:
-        """Answer as of a cut, or say only which cuts there are; as ever where nothing is followed."""
+        """Return rows as of a cut, with the list of cuts; only the list if the cut is not held.
+
+        A servable that follows no publisher returns its rows without a list.
+        """
         calls, keys = self._table_calls(), self._history.keys
         if not keys:
             return calls.call(name, signature, inputs)
@@ -363,7 +366,7 @@ class Servable:
         if key not in keys:
             return cuts
         tables = self.tables
-        assert tables is not None  # there are calls
+        assert tables is not None  # set together with the calls
         look = functools.partial(self._history.lookup, key, tables)
         return {**TableCalls(tables, look).call(name, signature, inputs), **cuts}
 
@@ -389,31 +392,31 @@ class Servable:
     def _table_calls(self) -> TableCalls:
         self._check_open()
         if self._calls is None:
-            raise InvalidRequest(f"sub-model {self.manifest.sub_model!r} of {self.name!r} holds no tables; ask its ps")
+            raise InvalidRequest(
+                f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables; call a ps sub-model"
+            )
         return self._calls
 
-    # --- change and end -----------------------------------------------------------------------------------------------
+    # --- changes and life cycle ---------------------------------------------------------------------------------------
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
         cut: Cut | None = None,
-        touched: Callable[[], Touched | None] | None = None,
     ) -> None:
-        """Move to another cut: change rows and dense weights, in one step as predictions see it.
+        """Change rows and dense weights together. Predictions see the old state or the new one.
 
         Args:
-            update: Changes the tables; no prediction reads rows meanwhile.
+            move: Changes rows of the tables in use; predictions wait meanwhile.
             weights: Dense weights that changed, named as in a checkpoint.
-            tables: Take the place of the tables, which go when the last prediction is done with them.
-            cut: What it then shows; None: not said.
-            touched: Gives the ids that ``update`` changes, by table; None where that are perhaps all.
+            tables: New tables. The old tables are freed after the last prediction that reads them.
+            cut: The cut that the servable shows afterwards; None if unknown.
 
         Raises:
-            ConfigError: There is nothing here of what is to change.
+            ConfigError: The servable has no tables or weights to change.
         """
         self._check_open()
         session: OwnProgram | None = None
@@ -423,57 +426,59 @@ class Servable:
                     f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
                 )
             session = self._dense.with_weights(weights)
-        if (update is not None or tables is not None) and self.tables is None:
+        if (move is not None or tables is not None) and self.tables is None:
             raise ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables to change")
-        is_asked = cut is not None and self.manifest.sub_model == "ps"
-        ids = touched() if is_asked and touched is not None else None
-        with self._gate.exclusive():
-            undo = self._undo(tables, ids) if is_asked else None
+        keeps_history = cut is not None and self.manifest.sub_model == "ps"
+        ids = move.touched_ids() if keeps_history and move is not None else None
+        with self._lock.exclusive():
+            undo = self._preimages(tables, ids) if keeps_history else None
             if tables is not None:
                 self._replace_tables(tables)
-            if update is not None and self.tables is not None:
-                update(self.tables)
+            if move is not None and self.tables is not None:
+                move.apply(self.tables)
             if session is not None:
                 self._dense = session
-            self._show(None if cut is None else key_of(cut), undo)
+            self._publish_state(None if cut is None else key_of(cut), undo)
 
-    def follow(self) -> None:
-        """Note that it follows from now on: it shows its export, and entry and parts answer together."""
-        with self._gate.exclusive():
-            self._show(EXPORTED, None)
+    def mark_following(self) -> None:
+        """Mark that a follower moves this servable from now on; it shows its export, the cut ``EXPORTED``."""
+        with self._lock.exclusive():
+            self._publish_state(EXPORTED, None)
 
-    def _undo(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
-        """Return what brings the rows of now back, which are about to change; None where that would be too much."""
-        now = self.tables
-        if now is None or (tables is not None and self._history.keys[:1] == [EXPORTED]):
+    def _preimages(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
+        """Return the rows that a change overwrites; None if the history should restart instead."""
+        present = self.tables
+        if present is None or (tables is not None and self._history.keys[:1] == [EXPORTED]):
             return None
         if tables is not None:
-            return now
-        return None if ids is None else {name: (ids[name], now[name].lookup(ids[name])) for name in now if name in ids}
+            return present
+        if ids is None:
+            return None
+        return {name: (ids[name], present[name].lookup(ids[name])) for name in present if name in ids}
 
-    def _show(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
+    def _publish_state(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:
-            self._history.moved(key, undo)
+            self._history.record_move(key, undo)
         if self._dense is not None:
             self._states.show(key, self._dense)
 
-    def foreseen(
+    def preview(
         self,
         batches: Sequence[Batch],
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
     ) -> Servable:
-        """Return a model beside this one that scores some batches as this one will after ``apply``; nobody waits.
+        """Return a second servable that scores batches as this one will after ``apply``. Predictions do not wait.
 
-        It holds the rows that the batches need, and those that the update changes.
+        The preview holds the rows that the batches need and the rows that the move changes.
 
         Args:
-            batches: What it will be asked.
-            update: As of ``apply``; called for tables of its own.
-            weights: As of ``apply``.
-            tables: As of ``apply``.
+            batches: Batches to score with the preview.
+            move: As in ``apply``; applied to the tables of the preview.
+            weights: As in ``apply``.
+            tables: As in ``apply``.
         """
         self._check_open()
         dense, embedder = self._dense, self._embedder
@@ -485,24 +490,24 @@ class Servable:
             return Servable(self.folder, self.manifest, None, self._rows, dense)
         if tables is None:
             tables = self._rows_of(batches, embedder)
-            if update is not None:
-                update(tables)
+            if move is not None:
+                move.apply(tables)
         return Servable(self.folder, self.manifest, tables, None, dense)
 
     def _rows_of(self, batches: Sequence[Batch], embedder: Embedder) -> MultiTable:
-        """Return tables with the rows that batches need."""
+        """Return tables with the rows that the batches need."""
         plans = [embedder.plan(batch) for batch in batches if batch.size]
-        with self._gate.shared():
+        with self._lock.shared():
             tables = self.tables
             if tables is None:
                 raise self._closed()
-            found = tables.emptied()
+            needed = tables.emptied()
             for plan in plans:
                 for place, name in enumerate(self._table_names):
                     ids = plan.ids(place)
                     rows, is_there = tables[name].lookup(ids, return_found=True)
-                    found[name].assign(ids[is_there], rows[is_there])
-        return found
+                    needed[name].assign(ids[is_there], rows[is_there])
+        return needed
 
     def _replace_tables(self, tables: MultiTable) -> None:
         self.tables = tables
@@ -511,10 +516,10 @@ class Servable:
             self._embedder.store = tables
 
     def warm_up(self) -> int:
-        """Answer the warm-up requests that the export carries, and return how many there were.
+        """Replay the warm-up requests of the export; return their number.
 
         Raises:
-            ServingError: One of them cannot be answered: the version is not fit to be served.
+            ServingError: A request fails. The version must not be served.
         """
         if not self.manifest.warmup:
             return 0
@@ -528,22 +533,22 @@ class Servable:
             count += 1
         return count
 
-    def before_close(self, act: Callable[[], None]) -> None:
-        """Have ``act`` called when it is closed, before it lets go of anything."""
-        self._before_close.append(act)
+    def before_close(self, callback: Callable[[], None]) -> None:
+        """Register a callback that ``close`` calls first."""
+        self._before_close.append(callback)
 
     def close(self) -> None:
-        """Let go of tables and program; calls under way end well, later ones are refused."""
+        """Release tables and program. Current calls finish; later calls raise ``ModelNotReady``."""
         while self._before_close:
             self._before_close.pop()()
-        with self._gate.exclusive():
+        with self._lock.exclusive():
             self._is_closed = True
             tables = [] if self.tables is None else [self.tables[name] for name in self.tables]
             self.tables = self._calls = self._embedder = self._dense = None
             self._states.close()
             self._history = RowHistory()
         yield_gil()
-        while tables:  # one by one: to unmap them all takes a while, in which nothing else in Python can run
+        while tables:  # one by one: unmapping holds the interpreter lock
             tables.pop()
             yield_gil()
 
@@ -552,7 +557,7 @@ class Servable:
             raise self._closed()
 
     def _closed(self) -> ModelNotReady:
-        return ModelNotReady(f"version {self.version} of model {self.name!r} was unloaded; ask for another version")
+        return ModelNotReady(f"version {self.version} of model {self.name!r} is unloaded; request another version")
 
 
 def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:
@@ -568,17 +573,21 @@ def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> Mul
         raise ManifestInvalid(str(error)) from error
     if list(tables) != [table.name for table in manifest.tables]:
         raise ManifestInvalid(
-            f"'{folder / TABLES}' holds the tables {', '.join(tables)}; the manifest says "
-            f"{', '.join(table.name for table in manifest.tables)}"
+            f"'{folder / TABLES}' has tables {', '.join(tables)}, expected "
+            f"{', '.join(table.name for table in manifest.tables)}; export the model again"
         )
     return tables
 
 
 def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: object | None) -> None:
     if tables is None and rows is None:
-        raise ConfigError(f"'{folder}' is an entry, whose rows are in ps sub-models; give it who to ask: rows=")
+        raise ConfigError(
+            f"'{folder}' is the `entry` of a distributed export; pass rows= (a RowSource for its ps_* shards)"
+        )
     if dense is None:
-        raise ConfigError(f"'{folder}' is an entry, whose dense part is in dense_0; give it who to ask: dense=")
+        raise ConfigError(
+            f"'{folder}' is the `entry` of a distributed export; pass dense= (a DenseRunner for its dense_0)"
+        )
 
 
 def _scoring(signatures: Mapping[str, Signature]) -> str:

@@ -1,4 +1,4 @@
-"""Examples given by feature name, as JSON has them, as records: what becomes of them is what becomes of any record."""
+"""Encode examples given by feature name, as in JSON, as serialized records."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _FIDS = "fids"
 def records_of_features(
     declaration: Declaration, features: Mapping[str, Any] | Sequence[Mapping[str, Any]]
 ) -> list[bytes]:
-    """Return a serialized Example per example; see ``Servable.predict_features``.
+    """Return one serialized Example per example; see ``Servable.predict_features``.
 
     Raises:
-        InvalidRequest: A feature is unknown, a value is none, or columns differ in length.
+        InvalidRequest: A feature is unknown, a value is invalid, or columns differ in length.
     """
     rows = _rows(features)
     return [_record(declaration, row, number) for number, row in enumerate(rows)]
@@ -34,14 +34,16 @@ def _rows(features: Any) -> list[Mapping[str, Any]]:
     if isinstance(features, Mapping):
         lengths = {name: len(values) if _is_list(values) else None for name, values in features.items()}
         if len(set(lengths.values())) > 1 or None in lengths.values():
-            shown = ", ".join(f"{name}: {'no list' if size is None else size}" for name, size in lengths.items())
-            raise InvalidRequest(f"every feature needs a list with one value per example, got {shown}")
+            shown = ", ".join(f"{name}: {'not a list' if size is None else size}" for name, size in lengths.items())
+            raise InvalidRequest(
+                f"lengths of features are {shown}, expected a list with one value per example for each"
+            )
         count = next(iter(lengths.values()), 0) or 0
         return [{name: values[row] for name, values in features.items()} for row in range(count)]
     if not _is_list(features) or not all(isinstance(row, Mapping) for row in features):
         raise InvalidRequest(
-            "examples are a list of objects with a value per feature, or one object with a list per feature; got "
-            f"{type(features).__name__}"
+            f"examples are a {type(features).__name__}, expected a list of objects with a value per feature, or an "
+            "object with a list per feature"
         )
     return list(features)
 
@@ -57,7 +59,7 @@ def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> by
             _put_dense(example.named_feature.add(name=dense.column or name).feature, dense, value, where)
         else:
             raise InvalidRequest(
-                f"example {number} has {name!r}, which is no feature of the model; {_near(name, declaration)}"
+                f"feature of example {number} is {name!r}, expected a feature of the model; {_near(name, declaration)}"
             )
     content: bytes = example.SerializeToString()
     return content
@@ -67,14 +69,14 @@ def _put_sparse(target: Any, feature: EmbeddingFeature, value: Any, where: str) 
     if isinstance(value, Mapping):
         if set(value) != {_FIDS}:
             raise InvalidRequest(
-                f"{where} is an object with {', '.join(map(str, value)) or 'nothing'}; give {{'fids': [...]}}"
+                f"{where} is an object with {', '.join(map(str, value)) or 'no keys'}, expected {{'fids': [...]}}"
             )
         target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in _as_list(value[_FIDS]))
         return
     values = _as_list(value)
     if all(isinstance(each, str | bytes) for each in values):
         target.bytes_list.value.extend(_bytes(each, where) for each in values)
-    elif feature.slot is None:  # nothing to make an id with: the number is the id
+    elif feature.slot is None:  # without a slot the number is the id
         target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in values)
     elif all(type(each) is int for each in values):
         target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
@@ -86,7 +88,7 @@ def _put_dense(target: Any, feature: DenseFeature, value: Any, where: str) -> No
     values = _as_list(value)
     if feature.dtype == "bytes":
         if not all(isinstance(each, str | bytes) for each in values):
-            raise InvalidRequest(f"{where} is {value!r}; it takes text")
+            raise InvalidRequest(f"{where} is {value!r}, expected text")
         target.bytes_list.value.extend(_bytes(each, where) for each in values)
     elif feature.dtype == "int64":
         target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
@@ -105,13 +107,13 @@ def _as_list(value: Any) -> list[Any]:
 def _bytes(value: str | bytes, where: str) -> bytes:
     try:
         return value.encode() if isinstance(value, str) else value
-    except UnicodeEncodeError as exc:  # JSON can name half of a character
-        raise InvalidRequest(f"{where} holds {value!r}, which is no text of Unicode; send whole characters") from exc
+    except UnicodeEncodeError as exc:  # JSON can encode a lone surrogate
+        raise InvalidRequest(f"{where} is {value!r}, expected valid Unicode text") from exc
 
 
 def _whole(value: Any, where: str) -> int:
     if type(value) is not int or not -(2**63) <= value < 2**64:
-        raise InvalidRequest(f"{where} holds {value!r}; it takes whole numbers of 64 bits")
+        raise InvalidRequest(f"{where} is {value!r}, expected 64-bit integers")
     return value
 
 
@@ -121,12 +123,12 @@ def _signed(value: int) -> int:
 
 def _real(value: Any, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > 3.4e38 or math.isnan(value):
-        raise InvalidRequest(f"{where} holds {value!r}; it takes finite numbers")
+        raise InvalidRequest(f"{where} is {value!r}, expected finite numbers")
     return float(value)
 
 
 def _near(name: Any, declaration: Declaration) -> str:
     known = [*declaration.features, *declaration.dense]
-    # Of a long name, comparing would cost more than the request: nobody misspells that much.
+    # Comparing a very long name would cost more than the request.
     near = difflib.get_close_matches(str(name), known, n=1) if len(str(name)) <= _LONGEST_NAME else []
     return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

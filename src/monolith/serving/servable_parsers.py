@@ -1,4 +1,4 @@
-"""Parsers of one schema for many threads: each call borrows one, and they are kept."""
+"""Pool of parsers of one schema. Each call borrows a parser. Thread safe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _KINDS: tuple[str, ...] = get_args(RecordKind)
 
 
 class Parsers:
-    """Turns records of any kind into batches. Thread safe."""
+    """Parses records of any kind into batches. Thread safe."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
@@ -25,16 +25,16 @@ class Parsers:
         """Return one batch with the rows of all records.
 
         Raises:
-            InvalidRequest: There is no such kind of record.
-            DataError: A record cannot be read, or does not fit.
+            InvalidRequest: The kind is unknown.
+            DataError: A record is invalid, or does not fit the schema.
         """
         idle = self._idle.get(kind)
         if idle is None:
-            raise InvalidRequest(f"records of kind {kind!r} are unknown; give one of {', '.join(_KINDS)}")
+            raise InvalidRequest(f"record kind is {kind!r}, expected one of {', '.join(_KINDS)}")
         try:
-            parser = idle.pop()  # one step for other threads too
+            parser = idle.pop()  # atomic
         except IndexError:
             parser = BatchParser(kind, self._schema)
         batch = parser(records)
-        idle.append(parser)  # one that failed is not used again
+        idle.append(parser)  # a parser that failed is dropped
         return batch

@@ -1,4 +1,4 @@
-"""What a model asks others for when it is not all in one folder: rows, and the dense part."""
+"""Protocols of the remote parts of a model: rows and the dense part."""
 
 from __future__ import annotations
 
@@ -18,36 +18,36 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
 class RowSource(Protocol):
-    """Where an entry's rows come from when they are not in its folder."""
+    """Source of an entry's rows. Thread safe."""
 
     def pull(self, ids: Mapping[str, Ids], cut: CutKey | None = None) -> Mapping[str, Rows]:
-        """Return one row per id of every table named; the ids of a table are unique.
+        """Return one row per id and table; the ids of a table are unique.
 
         Args:
-            ids: The ids, by table.
-            cut: Whose rows; None: the newest of each part.
+            ids: Ids by table.
+            cut: Key of the cut; None takes the newest rows of each part.
 
         Raises:
-            OtherCut: Somebody has rows of other cuts only.
+            OtherCut: A part holds other cuts only.
         """
         ...
 
     def tries(self) -> Iterator[None]:
-        """Yield again and again, with pauses, for as long as a batch may wait for its rows."""
+        """Yield once per attempt, with pauses, until the timeout of a batch."""
         ...
 
     @property
     def allows_degraded(self) -> bool:
-        """Whether a marked answer is better than none."""
+        """Whether a degraded result is preferred to an error."""
         ...
 
 
 class PartialRows(dict[str, Rows]):
-    """Rows of which some could not be had, and are zeros.
+    """Rows with zeros in place of missing ones.
 
     Args:
         rows: Table to rows.
-        missing: Who did not give theirs.
+        missing: Names of the unavailable parts.
     """
 
     def __init__(self, rows: Mapping[str, Rows], missing: Sequence[str]) -> None:
@@ -56,16 +56,16 @@ class PartialRows(dict[str, Rows]):
 
 
 class DenseRunner(Protocol):
-    """What computes the dense part when it is not in the folder."""
+    """Runs the dense part on another server."""
 
     def run(self, inputs: Mapping[str, NDArray[Any]], outputs: Sequence[str], cut: CutKey | None = None) -> Arrays:
-        """Compute the named outputs, with the weights of a cut; None: the newest.
+        """Compute the named outputs with the weights of a cut; None takes the newest.
 
         Raises:
-            OtherCut: It has weights of other cuts only.
+            OtherCut: The server holds other cuts only.
         """
         ...
 
 
 OwnProgram = ProgramSession | TorchSession
-"""A dense part that is in the folder; its weights are those it was opened with."""
+"""Dense part in the export's folder. A session has fixed weights."""

@@ -1,4 +1,4 @@
-"""The signatures of tables: lookup and assignment by tensors, with the names and shapes of the original."""
+"""Table signatures: lookup and assignment by tensors, with the original's names and shapes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _RAW_ASSIGN = "/raw_assign"
 
 
 class TableCalls:
-    """What can be asked of tables by tensors. Whoever calls sees to it that changes come alone.
+    """Calls of table signatures. Not thread safe: the caller holds the lock of the tables.
 
     Args:
         tables: The tables.
-        look: Looks rows up instead of the tables: table and ids in, rows out.
+        look: Lookup that replaces the one of the tables: (table, ids) to rows.
     """
 
     def __init__(self, tables: MultiTable, look: Callable[[str, Any], Rows] | None = None) -> None:
@@ -34,7 +34,7 @@ class TableCalls:
         self._look = look or (lambda table, ids: tables[table].lookup(ids))
 
     def lookup(self, table: str, ids: ArrayLike) -> Rows:
-        """Return the rows of a table's ids."""
+        """Return one row per id of a table."""
         try:
             return self._look(table, ids)
         except (ConfigError, EngineError) as error:
@@ -48,17 +48,17 @@ class TableCalls:
             raise InvalidRequest(str(error)) from error
 
     def call(self, name: str, signature: Signature, inputs: Mapping[str, ArrayLike]) -> Arrays:
-        """Call one of the signatures; see the reference of the export format for inputs and outputs."""
-        # Tables that a request does not touch may be left out of it; everything else is needed.
+        """Call a signature; the export format reference lists inputs and outputs."""
+        # A request may omit tables that it does not use. All other inputs are required.
         optional = signature.kind in ("lookup", "hashtable_assign")
         known = ", ".join(signature.inputs)
         for key in inputs:
             if key not in signature.inputs:
-                raise InvalidRequest(f"signature {name!r} has no input {key!r}; it has {known}")
+                raise InvalidRequest(f"input of signature {name!r} is {key!r}, expected one of {known}")
         for key in signature.inputs:
             if key not in inputs and not optional:
-                raise InvalidRequest(f"signature {name!r} needs the input {key!r}; it takes {known}")
-        given = {key: _checked(key, inputs[key], info) for key, info in signature.inputs.items() if key in inputs}
+                raise InvalidRequest(f"signature {name!r} lacks the input {key!r}, expected {known}")
+        given = {key: _check(key, inputs[key], info) for key, info in signature.inputs.items() if key in inputs}
         if signature.kind == "lookup":
             return {table: self.lookup(table, ids) for table, ids in given.items()}
         if signature.kind == "raw_lookup":
@@ -79,7 +79,9 @@ class TableCalls:
         values = given["flat_value"]
         needed = sum(len(ids) * self._tables[name].dim for name, ids in zip(names, parts, strict=True))
         if needed != len(values):
-            raise InvalidRequest(f"flat_value has {len(values)} numbers, the ids of {', '.join(names)} need {needed}")
+            raise InvalidRequest(
+                f"flat_value has {len(values)} numbers, expected {needed} for the ids of {', '.join(names)}"
+            )
         at = 0
         for name, ids in zip(names, parts, strict=True):
             end = at + len(ids) * self._tables[name].dim
@@ -93,24 +95,24 @@ class TableCalls:
         for name in self._tables:
             ids, values = given.get(f"{name}_id"), given.get(f"{name}_value")
             if (ids is None) != (values is None):
-                raise InvalidRequest(f"of {name}_id and {name}_value only one is there; give both, or neither")
+                raise InvalidRequest(f"one of {name}_id and {name}_value is missing, expected both or neither")
             if ids is None or values is None:
                 continue
             if len(ids) != len(values):
-                raise InvalidRequest(f"{name}_id has {len(ids)} ids and {name}_value {len(values)} rows")
+                raise InvalidRequest(f"{name}_value has {len(values)} rows, expected {len(ids)} as in {name}_id")
             pairs[name] = ids, values
         for name, (ids, values) in pairs.items():
             self.assign(name, ids, values)
         return {f"{name}_result": np.array(len(ids), np.int64) for name, (ids, _) in pairs.items()}
 
 
-def _checked(name: str, value: ArrayLike, info: TensorInfo) -> NDArray[Any]:
+def _check(name: str, value: ArrayLike, info: TensorInfo) -> NDArray[Any]:
     array = np.asarray(value)
     if array.dtype.kind not in ("iu" if info.dtype == "int64" else "iuf"):
-        raise InvalidRequest(f"input {name!r} is of type {array.dtype}; it must be {info.dtype}")
+        raise InvalidRequest(f"type of input {name!r} is {array.dtype}, expected {info.dtype}")
     wrong_size = any(size not in (-1, have) for size, have in zip(info.shape, array.shape, strict=False))
     if array.ndim != len(info.shape) or wrong_size:
-        raise InvalidRequest(f"input {name!r} has shape {list(array.shape)}; it must be {list(info.shape)}")
+        raise InvalidRequest(f"shape of input {name!r} is {list(array.shape)}, expected {list(info.shape)}")
     if info.dtype == "int64" and array.dtype == np.uint64:
         return array.view(np.int64)
     return np.ascontiguousarray(array, info.dtype)
@@ -119,7 +121,5 @@ def _checked(name: str, value: ArrayLike, info: TensorInfo) -> NDArray[Any]:
 def _split(ids: NDArray[Any], splits: NDArray[Any], tables: int) -> list[NDArray[Any]]:
     bounds = splits.tolist()
     if bounds[0] != 0 or bounds[-1] != len(ids) or any(a > b for a, b in itertools.pairwise(bounds)):
-        raise InvalidRequest(
-            f"id_split is {bounds} for {len(ids)} ids; it must rise from 0 to {len(ids)} in {tables + 1} numbers"
-        )
+        raise InvalidRequest(f"id_split is {bounds}, expected {tables + 1} ascending numbers from 0 to {len(ids)}")
     return [ids[begin:end] for begin, end in itertools.pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""A model server as one object: models, queue, gRPC, REST, polling, and a clean end. Starts without torch."""
+"""``ModelServer``: models, queue, gRPC, REST and polling in one object. Needs no torch. Thread safe."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics, metrics_page
 from monolith.serving.model_config import ModelConfig, parse_model_configs
 from monolith.serving.request_log import RequestLog
+from monolith.serving.request_router import RequestRouter
 from monolith.serving.rest import Rest, error_body
-from monolith.serving.scoring import Scoring
 from monolith.telemetry.text import Samples
 
 __all__ = ["ModelServer"]
@@ -35,14 +35,14 @@ logger = logging.getLogger(__name__)
 
 
 class ModelServer:
-    """Serves models. ``start`` opens the ports, ``stop`` closes them after the requests under way.
+    """Serves models. ``start`` opens the ports; ``stop`` drains current requests and closes them.
 
     Args:
-        config: What it serves, and where.
-        loader: Loads the version that is in a folder.
-        clock: Measures requests, deadlines and retries.
-        metrics: Where things are counted; given where others count there too.
-        samples: Gives further numbers for the page of metrics.
+        config: Settings.
+        loader: Loads the version in a folder.
+        clock: Clock of requests, deadlines and retries.
+        metrics: Metrics of requests; pass them to share them with other components.
+        samples: Returns further metrics for the page.
     """
 
     def __init__(
@@ -68,29 +68,30 @@ class ModelServer:
         )
         self.queue = BatchQueue(config.batching, clock, self.metrics.batch)
         self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.metrics.logged)
-        self._scoring = Scoring(self.models, self.queue, self.metrics, clock)
+        self._router = RequestRouter(self.models, self.queue, self.metrics, clock)
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
         self._grpc: object | None = None
         self._workers: ThreadPoolExecutor | None = None
         self._http: HttpServer | None = None
+        self._rest: Rest | None = None
         self._config_text: str | None = None
         self.address = ""
-        """Where gRPC listens, ``host:port``; empty before ``start``, and where it is not served."""
+        """gRPC address, ``host:port``; empty before ``start`` and without gRPC."""
         self.rest_address = ""
-        """Where REST listens."""
+        """REST address, ``host:port``; empty before ``start`` and without REST."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it can be sent requests: every model has a version that answers, and it is not stopping."""
+        """Whether every model has a served version, and the server is not stopping."""
         return not self._ending.is_set() and self.models.is_ready
 
     def start(self) -> Self:
-        """Begin to load models, open the ports, and return while models load.
+        """Open the ports and start loading models; return before they are loaded.
 
         Raises:
-            ClusterError: A port is taken.
-            ConfigError: The model config file cannot be read, or says what cannot be.
+            ClusterError: A port is in use.
+            ConfigError: The model config file is unreadable or invalid.
         """
         config = self.config
         try:
@@ -105,25 +106,25 @@ class ModelServer:
         self._every(config.version_poll_s, self.models.poll, "version-poll")
         if config.model_config_file is not None:
             self._every(config.model_config_poll_s, self._reread_models, "config-poll")
-        logger.info("model server listens grpc=%s rest=%s", self.address or "-", self.rest_address or "-")
+        logger.info("model server listening grpc=%s rest=%s", self.address or "-", self.rest_address or "-")
         return self
 
     def configure(self, models: Sequence[ModelConfig], timeout_s: float | None = None) -> None:
-        """Serve these models and no others; returns when their versions are loaded.
+        """Replace the set of models; return when their versions are loaded.
 
         Raises:
-            ModelNotReady: A version failed to load, or is not loaded in time; the others are served.
+            ModelNotReady: A version failed to load, or the timeout passed. The other versions are served.
         """
         self.models.configure(models)
         if not self.models.wait_until_settled(timeout_s):
-            raise ModelNotReady(f"models are still loading after {timeout_s:.1f} s; ask for their status")
+            raise ModelNotReady(f"models are still loading after {timeout_s:.1f} s; request their status")
         names = {model.name for model in models}
         failed = [f"{name} {each.version}: {each.message}" for name, each in self.models.failures() if name in names]
         if failed:
             raise ModelNotReady(f"{len(failed)} versions failed to load: {'; '.join(failed)}")
 
     def stop(self, drain_s: float | None = None) -> None:
-        """Refuse new requests, let those under way end for ``drain_s``, unload all; a second call does nothing."""
+        """Refuse new requests, drain current ones for ``drain_s``, and unload all. A second call does nothing."""
         if self._ending.is_set():
             return
         self._ending.set()
@@ -131,6 +132,8 @@ class ModelServer:
         stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
         if self._http is not None:
             self._http.close(drain_s)
+        if self._rest is not None:
+            self._rest.close()
         if stopped is not None:
             stopped.wait()
         if self._workers is not None:
@@ -155,7 +158,7 @@ class ModelServer:
     def _start_grpc(self, port: int) -> None:
         config = self.config
         services = GrpcServices(
-            self._scoring, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
+            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
         )
         self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
         server = grpc.make_server(
@@ -166,43 +169,46 @@ class ModelServer:
             config.max_calls,
             config.grpc_options,
         )
-        bound = grpc.bind(server, _joined(config.host, port), config.security)
+        bound = grpc.bind(server, _join(config.host, port), config.security)
         server.start()
         self._grpc = server
-        self.address = _joined(config.host, bound)
+        self.address = _join(config.host, bound)
 
     def _start_rest(self, port: int) -> None:
         config = self.config
         rest = Rest(
-            self._scoring,
+            self._router,
             lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._samples()),
             config.metrics_path,
             lambda: self.is_ready,
             config.security.token,
             config.request_timeout_s,
+            config.rest_max_values,
         )
         limits = HttpLimits(
             max_body=config.max_message_bytes,
+            max_pending=config.rest_max_pending_bytes,
             max_connections=config.max_calls,
             idle_s=config.idle_timeout_s,
             read_s=config.read_timeout_s,
             answer_s=config.request_timeout_s,
         )
-        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security))
-        self.rest_address = _joined(config.host, self._http.port)
+        self._rest = rest
+        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
+        self.rest_address = _join(config.host, self._http.port)
 
     def _every(self, pause_s: float, act: object, name: str) -> None:
         if pause_s <= 0:
             return
 
-        def go_on() -> None:
+        def run() -> None:
             while not self._ending.wait(pause_s):
                 try:
                     act()  # type: ignore[operator]
                 except (MonolithError, OSError) as error:
-                    logger.warning("%s failed, the models stay as they are error=%s", name, error)
+                    logger.warning("%s failed, keeping models error=%s", name, error)
 
-        thread = threading.Thread(target=go_on, name=name, daemon=True)
+        thread = threading.Thread(target=run, name=name, daemon=True)
         self._pollers.append(thread)
         thread.start()
 
@@ -218,7 +224,7 @@ class ModelServer:
         assert self.config.model_config_file is not None
         if _read(self.config.model_config_file) != self._config_text:
             self.models.configure(self._read_models())
-            logger.info("model config was read again file=%s", self.config.model_config_file)
+            logger.info("model config reloaded file=%s", self.config.model_config_file)
 
 
 def _warm_up(hosted: HostedVersion) -> None:
@@ -231,7 +237,7 @@ def _read(path: Path) -> str:
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"model_config_file is {str(path)!r}, which cannot be read ({error})") from error
+        raise ConfigError(f"model_config_file is {str(path)!r}, expected a readable file ({error})") from error
 
 
 def _tls(security: Security) -> ssl.SSLContext | None:
@@ -239,7 +245,7 @@ def _tls(security: Security) -> ssl.SSLContext | None:
         return None
     certificate, key = security.read("cert_file"), security.read("key_file")
     if certificate is None or key is None:
-        raise ConfigError("a server with TLS needs Security.cert_file and Security.key_file; give both")
+        raise ConfigError("cert_file or key_file is missing, expected both for a server with TLS")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -248,9 +254,11 @@ def _tls(security: Security) -> ssl.SSLContext | None:
             context.verify_mode = ssl.CERT_REQUIRED
             context.load_verify_locations(security.ca_file)
     except ssl.SSLError as error:
-        raise ConfigError(f"the certificate {str(security.cert_file)!r} cannot be used ({error.reason})") from error
+        raise ConfigError(
+            f"cert_file is {str(security.cert_file)!r}, expected a certificate that fits key_file ({error.reason})"
+        ) from error
     return context
 
 
-def _joined(host: str, port: int) -> str:
+def _join(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,8 +1,8 @@
-"""TensorFlow's tensors and numpy's arrays, each from the other.
+"""Convert between TensorFlow's TensorProto and numpy arrays.
 
-A tensor from a client is checked before memory is given to it: its shape must fit the values that came, but for the one
-rule by which TensorFlow lets a last value stand for all that follow, and that only up to ``MAX_ELEMENTS``. A tensor of
-strings becomes an array of ``bytes`` objects. What the arrays mean is not known here.
+``read_tensor`` checks a client's tensor before it allocates memory: the shape must fit the values. The one exception is
+TensorFlow's rule that the last value fills the rest, up to ``MAX_ELEMENTS``. A string tensor becomes an array of
+``bytes`` objects. Pure functions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ __all__ = [
 Array = NDArray[Any]
 
 MAX_ELEMENTS = 1 << 24
-"""Elements that a tensor may have beyond those that the request spells out."""
+"""Largest number of elements of a tensor whose last value fills the rest."""
 DT_STRING = 7
 
-# Number of the data type -> its name, its numpy type, the field that spells it out. numpy has no bfloat16.
+# Number of the data type -> name, numpy type, field of the values. numpy has no bfloat16.
 _TYPES: dict[int, tuple[str, np.dtype[Any], str]] = {
     1: ("DT_FLOAT", np.dtype(np.float32), "float_val"),
     2: ("DT_DOUBLE", np.dtype(np.float64), "double_val"),
@@ -52,7 +52,7 @@ _TYPES: dict[int, tuple[str, np.dtype[Any], str]] = {
     23: ("DT_UINT64", np.dtype(np.uint64), "uint64_val"),
 }
 _NUMBERS = {kind: number for number, (_, kind, _) in _TYPES.items()}
-# A single byte of tag and no length for these: the little-endian values are their wire form.
+# One tag byte each; the packed little-endian values are the wire form.
 _RAW_TAGS = {np.dtype(np.float32): b"\x2a", np.dtype(np.float64): b"\x32"}
 
 
@@ -60,12 +60,12 @@ def data_type(dtype: Any) -> int:
     """Return TensorFlow's number of a numpy type; strings and bytes are DT_STRING.
 
     Raises:
-        InvalidRequest: It has none.
+        InvalidRequest: TensorFlow has no such type.
     """
     kind = np.dtype(object if dtype == "string" else dtype)
     number = DT_STRING if kind.kind in "SUO" else _NUMBERS.get(kind.newbyteorder("="))
     if number is None:
-        raise InvalidRequest(f"an array of {kind} has no tensor type; give float32, int64 or bytes")
+        raise InvalidRequest(f"type of an array is {kind}, expected float32, int64 or bytes")
     return number
 
 
@@ -78,14 +78,14 @@ def dtype_name(number: int) -> str:
 
 
 def read_tensor(tensor: TensorProto, name: str) -> Array:
-    """Return the array that a client sent as ``name``.
+    """Return a client's tensor as an array.
 
     Raises:
-        InvalidRequest: Data type, shape and values do not fit each other.
+        InvalidRequest: Data type, shape and values do not match.
     """
     found = _TYPES.get(tensor.dtype)
     if found is None:
-        raise InvalidRequest(f"input {name!r} has {dtype_name(tensor.dtype)}, which is not understood here")
+        raise InvalidRequest(f"type of input {name!r} is {dtype_name(tensor.dtype)}, expected a supported type")
     shape = _shape_of(tensor, name)
     if tensor.dtype == DT_STRING:
         return _strings(tensor, shape, name)
@@ -94,8 +94,8 @@ def read_tensor(tensor: TensorProto, name: str) -> Array:
         expected = math.prod(shape) * kind.itemsize
         if len(tensor.tensor_content) != expected:
             raise InvalidRequest(
-                f"input {name!r}: shape {shape} of {kind} needs {expected} bytes of tensor_content, "
-                f"{len(tensor.tensor_content)} came"
+                f"tensor_content of input {name!r} has {len(tensor.tensor_content)} bytes, expected {expected} for "
+                f"shape {shape} of {kind}"
             )
         return np.frombuffer(tensor.tensor_content, kind.newbyteorder("<")).reshape(shape)
     values = np.array(getattr(tensor, field), np.uint16 if kind == np.float16 else None)
@@ -104,16 +104,16 @@ def read_tensor(tensor: TensorProto, name: str) -> Array:
     elif (
         field == "int_val" and values.size and (values.min() < np.iinfo(kind).min or values.max() > np.iinfo(kind).max)
     ):
-        raise InvalidRequest(f"input {name!r} has values outside of {kind}")
+        raise InvalidRequest(f"input {name!r} has values out of range, expected {kind}")
     return _filled(values.astype(kind, copy=False), shape, name)
 
 
 def _shape_of(tensor: TensorProto, name: str) -> tuple[int, ...]:
     if tensor.tensor_shape.unknown_rank:
-        raise InvalidRequest(f"input {name!r} has a shape of unknown rank; give its dimensions")
+        raise InvalidRequest(f"shape of input {name!r} has unknown rank, expected its dimensions")
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     if len(shape) > 32 or any(size < 0 for size in shape):
-        raise InvalidRequest(f"input {name!r} has shape {shape[:33]}; give up to 32 sizes, none below 0")
+        raise InvalidRequest(f"shape of input {name!r} is {shape[:33]}, expected at most 32 sizes from 0")
     return shape
 
 
@@ -122,9 +122,9 @@ def _filled(values: Array, shape: tuple[int, ...], name: str) -> Array:
     if len(values) == count:
         return values.reshape(shape)
     if len(values) > count:
-        raise InvalidRequest(f"input {name!r}: {len(values)} values came for shape {shape}, which holds {count}")
+        raise InvalidRequest(f"input {name!r} has {len(values)} values, expected {count} for shape {shape}")
     if count > MAX_ELEMENTS:
-        raise InvalidRequest(f"input {name!r}: shape {shape} has {count} values, {len(values)} came; send them all")
+        raise InvalidRequest(f"input {name!r} has {len(values)} values, expected all {count} of shape {shape}")
     whole = np.zeros(count, values.dtype)
     whole[: len(values)] = values
     if len(values):
@@ -138,22 +138,22 @@ def _strings(tensor: TensorProto, shape: tuple[int, ...], name: str) -> Array:
         values = _string_list(tensor.tensor_content, math.prod(shape), name)
     count = math.prod(shape)
     if len(values) != count:
-        raise InvalidRequest(f"input {name!r}: {len(values)} strings came for shape {shape}, which holds {count}")
+        raise InvalidRequest(f"input {name!r} has {len(values)} strings, expected {count} for shape {shape}")
     array = np.empty(count, object)
     array[:] = values
     return array.reshape(shape)
 
 
 def _string_list(content: bytes, count: int, name: str) -> list[bytes]:
-    """Read the lengths of ``count`` strings, each as a varint, and then the strings."""
+    """Read ``count`` lengths as varints, then the strings."""
     if count > len(content):
-        raise InvalidRequest(f"input {name!r}: {len(content)} bytes of tensor_content are too few for {count} strings")
+        raise InvalidRequest(f"tensor_content of input {name!r} has {len(content)} bytes, expected {count} strings")
     place, lengths = 0, []
     for _ in range(count):
         length = shift = 0
         while True:
             if place >= len(content) or shift > 28:
-                raise InvalidRequest(f"input {name!r}: tensor_content is no list of {count} strings")
+                raise InvalidRequest(f"tensor_content of input {name!r} is invalid, expected {count} strings")
             byte = content[place]
             place += 1
             length |= (byte & 0x7F) << shift
@@ -162,7 +162,7 @@ def _string_list(content: bytes, count: int, name: str) -> list[bytes]:
                 break
         lengths.append(length)
     if place + sum(lengths) != len(content):
-        raise InvalidRequest(f"input {name!r}: tensor_content is no list of {count} strings")
+        raise InvalidRequest(f"tensor_content of input {name!r} is invalid, expected {count} strings")
     values = []
     for length in lengths:
         values.append(content[place : place + length])
@@ -174,7 +174,7 @@ def _string_list(content: bytes, count: int, name: str) -> list[bytes]:
 
 
 def make_tensor(array: Any) -> TensorProto:
-    """Return a tensor of an array, or of what numpy makes one of.
+    """Return the tensor of an array, or of a value that numpy can convert to an array.
 
     >>> make_tensor([[1, 2]]).int64_val
     [1, 2]
@@ -183,7 +183,7 @@ def make_tensor(array: Any) -> TensorProto:
 
 
 def encode_tensor(array: Array) -> bytes:
-    """Return the wire form of a tensor: values in the field of their type, where old clients look for them."""
+    """Return an encoded tensor. The values are in the field of their type, where old clients read them."""
     number = data_type(array.dtype)
     head = bytes((8, number)) + _delimited(
         b"\x12", b"".join(_delimited(b"\x12", b"\x08" + varint(size)) for size in array.shape)
@@ -203,7 +203,7 @@ def encode_tensor(array: Array) -> bytes:
 
 
 def encode_outputs(outputs: Mapping[str, Array], model_spec: bytes) -> bytes:
-    """Return the wire form of a PredictResponse."""
+    """Return an encoded PredictResponse."""
     parts = []
     for name, array in outputs.items():
         entry = _delimited(b"\x0a", name.encode()) + _delimited(b"\x12", encode_tensor(array))
@@ -220,7 +220,7 @@ def _delimited(tag: bytes, payload: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """Return protobuf's form of a number that is not negative."""
+    """Return the protobuf varint of a number from 0."""
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)

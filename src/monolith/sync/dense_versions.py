@@ -1,12 +1,13 @@
-"""Versions of the dense weights: a file of the tensors that changed, and a list that says where each tensor lies.
+"""Versions of the dense weights: a file with the changed tensors, and a list that names the file of every tensor.
 
 ::
 
     dense/
       dense-00000000000000000007.safetensors    the tensors that version 7 changed
-      dense-00000000000000000007.json           of every tensor: the version whose file has it; sizes and checksums
+      dense-00000000000000000007.json           for every tensor the version whose file has it; sizes and checksums
 
-A reader that has some version reads only the files of the tensors that are new to it, whatever it has missed.
+``DenseWriter`` is the only writer of a folder. ``DenseReader`` reads the difference between the version in use and
+another one, so it opens only files of changed tensors. Each object is used by one thread.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FORMAT = "monolith.dense"
 _VERSION = 1
 _NAME = re.compile(r"dense-(\d{20})\.json")
 _KEPT = 8
-"""Newest versions that can be read: who is about to read one must find it when another was published meanwhile."""
+"""Number of versions that stay readable. A reader of one version must find its files while newer ones appear."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -43,16 +44,16 @@ Arrays = Mapping[str, NDArray[Any]]
 @dataclass(frozen=True, slots=True)
 class _List:
     tensors: Mapping[str, int]
-    """Name to the version whose file has it."""
+    """Tensor name to the version whose file has the tensor."""
     files: Mapping[int, tuple[int, int]]
-    """Version to size and checksum of its file."""
+    """Version to the size and checksum of its file."""
 
 
 class DenseWriter:
-    """The one writer of a folder of versions. Goes on counting where another one stopped.
+    """Writes versions. The numbers continue after the newest version in the folder.
 
     Args:
-        root: What is published; the versions lie in a folder of it.
+        root: Published folder; the versions lie in its subfolder ``dense``.
     """
 
     def __init__(self, root: str | PathLike[str]) -> None:
@@ -62,19 +63,21 @@ class DenseWriter:
             leftover.unlink()
         numbers = _numbers(self._folder)
         self.version = numbers[-1] if numbers else 0
-        """The newest version; 0 before the first."""
+        """Number of the newest version; 0 before the first."""
         self._last: dict[str, NDArray[Any]] = {}
         self._list = _List({}, {})
 
     def write(self, weights: Arrays) -> int:
-        """Write what differs from the last call, all of it in the first one; return the newest version.
+        """Write the tensors that changed since the last call; return the newest version.
+
+        The first call writes all tensors.
 
         Args:
-            weights: All tensors; they are kept, so nobody may change them afterwards.
+            weights: All tensors. The writer keeps references, so callers must not change the arrays afterwards.
 
         Raises:
-            ConfigError: A tensor is of a type that no server has.
-            OSError: The files could not be written; what changed comes with the next call.
+            ConfigError: A tensor has a type that servers do not support.
+            OSError: The files could not be written. The next call writes the changes.
         """
         changed = {name: value for name, value in weights.items() if not _is_same(self._last.get(name), value)}
         if not changed and self._last.keys() == weights.keys():
@@ -88,18 +91,18 @@ class DenseWriter:
         tensors = {name: version if name in changed else self._list.tensors[name] for name in weights}
         files = {**self._list.files, version: record}
         found = _List(tensors, {number: files[number] for number in sorted(set(tensors.values()))})
-        replace_file(_list_path(self._folder, version), _encoded(found))
+        replace_file(_list_path(self._folder, version), _encode(found))
         self.version, self._list, self._last = version, found, dict(weights)
         self._tidy_up()
         return version
 
     def _tidy_up(self) -> None:
-        """Remove what none of the newest versions needs."""
+        """Remove files that none of the newest versions needs."""
         numbers = _numbers(self._folder)
         kept = numbers[-_KEPT:]
         needed = set(self._list.tensors.values()) | set(kept)
         for number in kept[:-1]:
-            with suppress(ArtifactError):  # damaged: nobody can read that version
+            with suppress(ArtifactError):  # a damaged version is unreadable anyway
                 needed |= set(_read_list(self._folder, number).tensors.values())
         for number in numbers[:-_KEPT]:
             _list_path(self._folder, number).unlink(missing_ok=True)
@@ -110,10 +113,10 @@ class DenseWriter:
 
 
 class DenseReader:
-    """Reads versions, each as its difference from the one before. Used by one thread.
+    """Reads versions as differences from the version in use.
 
     Args:
-        root: What is published.
+        root: Published folder.
     """
 
     def __init__(self, root: str | PathLike[str]) -> None:
@@ -121,10 +124,10 @@ class DenseReader:
         self._known: Mapping[str, tuple[int, int, int]] = {}
 
     def changes(self, version: int) -> tuple[dict[str, NDArray[Any]], Mapping[str, tuple[int, int, int]]]:
-        """Return the tensors of a version that differ from those of ``known``, and what to hand to ``took``.
+        """Return the tensors of a version that differ from the version in use, and stamps for ``mark_applied``.
 
         Raises:
-            ArtifactError: A file is missing or was altered.
+            ArtifactError: A file is missing or corrupt.
         """
         found = _read_list(self._folder, version)
         stamps = {name: (number, *found.files[number]) for name, number in found.tensors.items()}
@@ -135,25 +138,25 @@ class DenseReader:
             weights |= {name: arrays[name] for name, stamp in wanted.items() if stamp[0] == number}
         return weights, stamps
 
-    def took(self, stamps: Mapping[str, tuple[int, int, int]]) -> None:
-        """Remember that the tensors of a version are in use; the next ``changes`` are from there."""
+    def mark_applied(self, stamps: Mapping[str, tuple[int, int, int]]) -> None:
+        """Mark a version as the one in use; ``changes`` compares with it from now on."""
         self._known = stamps
 
     def _read(self, number: int, record: tuple[int, int]) -> dict[str, NDArray[Any]]:
         path = _tensor_path(self._folder, number)
         try:
             if _record(path) != record:
-                raise ManifestInvalid(f"'{path}' is not what was published: its size or checksum differs")
+                raise ManifestInvalid(f"'{path}' is corrupt: size or checksum differs from the list; publish again")
             return read_tensors(path)
         except FileNotFoundError as error:
-            raise ArtifactError(f"'{path}' is gone: a newer version was published meanwhile; read that") from error
+            raise ArtifactError(f"'{path}' is gone: newer versions replaced it; read a newer cut") from error
 
 
 def version_files(root: str | PathLike[str], version: int) -> list[str]:
-    """Return the names, within ``root``, of all files that a version needs; its list is the last.
+    """Return the names, relative to ``root``, of all files that a version needs; the list is the last.
 
     Raises:
-        ArtifactError: The list is missing or was altered.
+        ArtifactError: The list is missing or corrupt.
     """
     numbers = sorted(_read_list(Path(root) / DENSE, version).files)
     paths = [*(_tensor_path(Path(DENSE), number) for number in numbers), _list_path(Path(DENSE), version)]
@@ -161,7 +164,7 @@ def version_files(root: str | PathLike[str], version: int) -> list[str]:
 
 
 def _is_same(one: NDArray[Any] | None, other: NDArray[Any]) -> bool:
-    """As bytes: a weight that is not a number is the same as itself, and 0 is not -0."""
+    """Compare bytes, so that NaN equals NaN and 0 differs from -0."""
     if one is None or one.dtype != other.dtype or one.shape != other.shape:
         return False
     return np.array_equal(one.reshape(-1).view(np.uint8), other.reshape(-1).view(np.uint8))
@@ -172,7 +175,7 @@ def _record(path: Path) -> tuple[int, int]:
     return len(content), _native.crc32c(content)
 
 
-def _encoded(found: _List) -> bytes:
+def _encode(found: _List) -> bytes:
     files = {str(number): {"bytes": size, "crc32c": checksum} for number, (size, checksum) in found.files.items()}
     return seal({"format": _FORMAT, "version": _VERSION, "tensors": dict(found.tensors), "files": files})
 
@@ -182,13 +185,13 @@ def _read_list(folder: Path, version: int) -> _List:
     try:
         body = unseal(path.read_bytes())
     except FileNotFoundError as error:
-        raise ArtifactError(f"'{path}' is missing: the dense weights of a cut are gone; publish again") from error
+        raise ArtifactError(f"'{path}' is missing: the cut has no dense weights; publish again") from error
     except ValueError as error:
-        raise ManifestInvalid(f"'{path}' cannot be believed: {error}; publish again") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}; publish again") from error
     if body.get("format") != _FORMAT or body.get("version") != _VERSION:
         raise VersionConflict(
-            f"'{path}' is {body.get('format')!r} of version {body.get('version')}, this release reads {_FORMAT!r} of "
-            f"version {_VERSION}; use the one that wrote it"
+            f"'{path}' is {body.get('format')!r} version {body.get('version')}, expected {_FORMAT!r} version "
+            f"{_VERSION}; use the release that wrote it"
         )
     files = {int(number): (each["bytes"], each["crc32c"]) for number, each in body["files"].items()}
     return _List(body["tensors"], files)

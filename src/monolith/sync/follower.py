@@ -1,6 +1,7 @@
-"""Following: a loaded model goes from published cut to published cut, and shows nothing in between.
+"""Move a loaded model from published cut to published cut.
 
-What a model is, and who asks it meanwhile, is not known here.
+``Follower`` polls a published folder and applies each new cut to a ``Target``. A target shows one cut at every moment,
+never a state between two cuts. Each follower has one thread; ``status`` may be read from any thread.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError, CutRefused, MonolithError
 from monolith.embedding import MultiTable
 from monolith.sync.dense_versions import DenseReader
-from monolith.sync.row_moves import Touched, opened, plan_move, rebuilt, replay, touched_ids
+from monolith.sync.row_updates import Move, plan_update, rebuild_tables
 
 __all__ = ["Follower", "FollowerStatus", "Target"]
 
@@ -28,81 +29,79 @@ logger = logging.getLogger(__name__)
 
 
 class Target(Protocol):
-    """A model that can be moved."""
+    """A model that a follower moves."""
 
     @property
     def tables(self) -> MultiTable | None:
-        """Its rows; None where it has none."""
+        """Rows of the model; None if other servers hold them."""
         ...
 
     @property
     def shard(self) -> tuple[int, int]:
-        """(index, count) of the ids that its tables hold."""
+        """(index, count) of the ids in the tables."""
         ...
 
     @property
     def has_weights(self) -> bool:
-        """Whether it has dense weights."""
+        """Whether the model holds dense weights."""
         ...
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
         cut: Cut | None = None,
-        touched: Callable[[], Touched | None] | None = None,
     ) -> None:
-        """Change rows, or replace all of them, and change weights, in one step as predictions see it.
+        """Change rows and weights together. Predictions see the old state or the new one.
 
         Args:
-            update: Changes the tables.
+            move: Changes rows of the tables in use.
             weights: Dense weights that changed.
-            tables: Take the place of the tables.
-            cut: What it then shows.
-            touched: Gives the ids that ``update`` changes, by table; None where that are perhaps all.
+            tables: New tables; they replace the tables in use.
+            cut: The cut that the model shows afterwards.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerStatus:
-    """Where a follower is."""
+    """State of a follower."""
 
     applied: Cut | None = None
-    """What the model shows; None while it shows what was exported."""
+    """The cut that the model shows; None while the model shows its export."""
     newest: Cut | None = None
-    """What was published last, as far as it is known here."""
+    """The newest published cut that the follower has read."""
     failures: int = 0
-    """Looks that failed."""
+    """Failed attempts to move."""
     error: str = ""
-    """Why the last look failed; empty when it did not."""
+    """Error of the last attempt; empty if it succeeded."""
 
     @property
     def cuts_behind(self) -> int:
-        """Cuts that are published and not applied."""
+        """Number of cuts that are published and not applied."""
         if self.newest is None or self.newest == self.applied:
             return 0
         return max(1, self.newest.number - (0 if self.applied is None else self.applied.number))
 
     def lag_s(self, now_s: float) -> float:
-        """Return for how long the newest cut has been waiting; 0 when it is applied."""
+        """Return how long the newest cut has been waiting, in seconds; 0 if it is applied."""
         if self.newest is None or not self.cuts_behind:
             return 0.0
         return max(0.0, now_s - self.newest.published_at_s)
 
 
 class Follower:
-    """Moves one model. ``step`` is called by one thread: the own one after ``start``.
+    """Moves one model. One thread calls ``step``: the follower's thread after ``start``.
 
     Args:
-        root: What is published.
+        root: Published folder.
         target: The model.
-        clock: Measures lag.
-        poll_s: How long to wait before looking for another cut.
-        name: What it is called in logs.
-        on_applied: Told of every cut that the model has come to.
+        clock: Clock of lags and log lines.
+        poll_s: Seconds between two looks for a new cut.
+        name: Name of the model in log lines.
+        on_applied: Called with every cut after it was applied.
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class Follower:
         on_applied: Callable[[Cut], None] | None = None,
     ) -> None:
         if not poll_s > 0:
-            raise ConfigError(f"poll_s is {poll_s}; give a number above 0")
+            raise ConfigError(f"poll_s is {poll_s!r}, expected a number above 0")
         self._root = Path(root)
         self._target = target
         self._clock = clock
@@ -132,46 +131,46 @@ class Follower:
 
     @property
     def status(self) -> FollowerStatus:
-        """Where it is."""
+        """Current state of the follower."""
         return self._status
 
     def start(self) -> None:
-        """Follow in a thread of its own until ``close``."""
-        self._thread = threading.Thread(target=self._go_on, name="follower", daemon=True)
+        """Start the thread that follows until ``close``."""
+        self._thread = threading.Thread(target=self._run, name="follower", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following, after the move under way; a second call does nothing."""
+        """Stop following after the current move. A second call does nothing."""
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._poll_s):
             self.try_step()
 
     def try_step(self) -> bool:
-        """Like ``step``; what is wrong is kept in ``status`` and told in the log once, and the model stays as it is."""
+        """Call ``step``; on failure log the error once, keep it in ``status``, and leave the model unchanged."""
         try:
             return self.step()
         except (MonolithError, OSError) as error:
             text = str(error)
             if text != self._status.error:
-                logger.warning("the published state cannot be taken; trying again model=%s error=%s", self._name, text)
+                logger.warning("cut not applied, retrying model=%s error=%s", self._name, text)
             self._status = replace(self._status, failures=self._status.failures + 1, error=text)
             return False
 
     def step(self) -> bool:
-        """Move to the newest cut; return whether there was one to move to.
+        """Move to the newest cut; return whether the model moved.
 
         Raises:
-            ArtifactError: What was published is damaged, or was removed meanwhile.
-            SchemaMismatch: It is of another model.
-            CutRefused: The model does not take it; this cut is not tried again.
+            ArtifactError: A published file is damaged, or was removed meanwhile.
+            SchemaMismatch: The cut belongs to another model.
+            CutRefused: The target refuses the cut. The follower does not try this cut again.
         """
         cut = read_cut(self._root)
         if cut is not None and cut == self._refused:
-            return False  # one try each: the next cut is tried on top of what is shown
+            return False  # one attempt per cut; the next cut starts from the state shown now
         if cut is None or cut == self._status.applied:
             if self._status.error:
                 self._status = replace(self._status, error="")
@@ -185,12 +184,12 @@ class Follower:
             self._refused = cut
             raise
         if stamps is not None:
-            self._dense.took(stamps)
+            self._dense.mark_applied(stamps)
         self._status = replace(self._status, applied=cut, error="")
         self._on_applied(cut)
         logger.log(
             logging.DEBUG if rows is not None else logging.INFO,
-            "moved model=%s cut=%d rows=%s tensors=%d seconds=%.3f age_s=%.3f",
+            "cut applied model=%s cut=%d rows=%s tensors=%d seconds=%.3f age_s=%.3f",
             self._name,
             cut.number,
             "all" if rows is None else rows,
@@ -201,22 +200,17 @@ class Follower:
         return True
 
     def _move(self, cut: Cut, weights: Mapping[str, NDArray[Any]]) -> int | None:
-        """Move rows and weights; return how many rows, None for all of them."""
+        """Move rows and weights; return the number of rows, None for a full rebuild."""
         target, tables = self._target, self._target.tables
         if tables is None:
             target.apply(weights=weights, cut=cut)
             return 0
-        move = plan_move(self._root, cut, self._at)
+        update = plan_update(self._root, cut, self._at)
         keep = target.shard
-        if move.is_anew:
-            target.apply(weights=weights, tables=rebuilt(move, tables, keep), cut=cut)
+        if update.is_full_rebuild:
+            target.apply(weights=weights, tables=rebuild_tables(update, tables, keep), cut=cut)
         else:
-            with opened(move.segments) as held:
-                target.apply(
-                    lambda tables: replay(held, tables, keep),
-                    weights=weights,
-                    cut=cut,
-                    touched=lambda: touched_ids(held, keep),
-                )
-        self._at = move.positions
-        return None if move.is_anew else move.rows
+            with update.open(keep) as move:
+                target.apply(move, weights=weights, cut=cut)
+        self._at = update.positions
+        return None if update.is_full_rebuild else update.rows

@@ -1,6 +1,8 @@
-"""Publishing: rows and dense weights of one moment are written, and then named together as a cut.
+"""Publish the rows and dense weights of one moment, and name them together as a cut.
 
-Who calls, how often, and what keeps training from going on meanwhile, comes in from outside.
+``Publisher`` writes the dense weights and the cut. A ``RowLogs`` writes the rows: ``LocalRowLog`` for tables in this
+process, ``ServerDeltaLogs`` for parameter servers. The caller decides when to publish, and passes the lock that keeps
+training from changing rows and weights meanwhile.
 """
 
 from __future__ import annotations
@@ -20,68 +22,73 @@ from numpy.typing import NDArray
 from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, shard_folder
 from monolith.core.clock import Clock
 from monolith.embedding import MultiTable
-from monolith.sync.base import Base, write_base
+from monolith.sync.base_snapshot import BaseSnapshot, write_base
 from monolith.sync.dense_versions import DenseWriter
 
-__all__ = ["LocalRows", "Publisher", "RowState", "Rows", "Weights"]
+__all__ = ["LocalRowLog", "Publisher", "LogPositions", "RowLogs", "Weights"]
 
 logger = logging.getLogger(__name__)
 
 Weights: TypeAlias = Mapping[str, NDArray[Any]]
-"""Dense weights, by the names that a checkpoint gives them."""
+"""Dense weights by their names in a checkpoint."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowState:
-    """Where the logs of all shards are."""
+class LogPositions:
+    """Positions of the logs of all shards."""
 
     positions: Mapping[int, LogPosition]
     newest_event_s: int
 
 
-class Rows(Protocol):
+class RowLogs(Protocol):
     """The logs of all shards of a model."""
 
     folders: tuple[Path, ...]
-    """The log of each shard."""
+    """Folder of each shard's log."""
 
-    def write(self, take: Callable[[], Weights]) -> tuple[RowState, Weights]:
-        """Write what has changed; return also the dense weights of that instant.
+    def write(self, take: Callable[[], Weights]) -> tuple[LogPositions, Weights]:
+        """Write the changed rows; return the positions, and the dense weights of the same moment.
 
         Args:
             take: Copies the weights of this process.
 
         Raises:
-            OSError: It could not be written, and comes with the next call.
+            OSError: The rows could not be written. The next call writes them.
         """
         ...
 
-    def base_of(self, tables: Path, state: RowState) -> Base:
-        """Return a snapshot as what to begin with; ``state`` is what was written last before it was taken."""
+    def base_of(self, tables: Path, state: LogPositions) -> BaseSnapshot:
+        """Return a base snapshot.
+
+        Args:
+            tables: Folder of the snapshot.
+            state: Positions of the last ``write`` before the snapshot.
+        """
         ...
 
-    def compact(self, base: Base) -> None:
-        """Remove what a base contains from the logs."""
+    def compact(self, base: BaseSnapshot) -> None:
+        """Remove the segments that a base contains."""
         ...
 
     def close(self) -> None:
-        """Let go of the logs."""
+        """Release the logs."""
         ...
 
 
-class LocalRows:
-    """The one log of tables in this process; its first segment holds all rows.
+class LocalRowLog:
+    """Delta log of the tables in this process. Its first segment holds all rows.
 
     Args:
-        root: What is published; the log lies in a folder of it.
-        tables: The tables. Nobody else may write a delta log of them.
-        clock: What segments are stamped with.
-        lock: Keeps everybody from changing tables and weights while it is entered.
-        flavour: ``serving``: values as the tables' slices are served, the smallest form. ``durable``: with optimizer
-            state, which fits exports of every precision.
+        root: Published folder; the log lies in a subfolder.
+        tables: The tables. Only this object may write a delta log of them.
+        clock: Clock of the segments' timestamps.
+        lock: While it is entered, tables and weights do not change.
+        flavour: ``serving``: values as the slices are served, the smallest form. ``durable``: with optimizer state,
+            which fits exports of every precision.
 
     Raises:
-        ConfigError: Another process publishes there.
+        ConfigError: Another process publishes to the folder.
     """
 
     def __init__(
@@ -97,44 +104,47 @@ class LocalRows:
         self._tables = tables
         self._writer = DeltaWriter(self.folders[0], (0, 1), tables, clock=clock, flavour=flavour, lock=lock)
 
-    def write(self, take: Callable[[], Weights]) -> tuple[RowState, Weights]:
-        """Write what has changed, and call ``take`` at that instant; training waits while changed rows are copied."""
+    def write(self, take: Callable[[], Weights]) -> tuple[LogPositions, Weights]:
+        """Write the changed rows, and call ``take`` at the same moment.
+
+        Training waits while changed rows are copied.
+        """
 
         def take_all() -> tuple[int, Weights]:
             return max((self._tables[name].max_time_s for name in self._tables), default=0), take()
 
         sequence, (newest_event_s, taken) = self._writer.cut(take_all)
         position = LogPosition(self._writer.log, sequence)
-        return RowState(positions={0: position}, newest_event_s=newest_event_s), taken
+        return LogPositions(positions={0: position}, newest_event_s=newest_event_s), taken
 
-    def base_of(self, tables: Path, state: RowState) -> Base:
-        """Return a snapshot as what to begin with: nothing was learnt between the publish and the snapshot."""
-        return Base(tables=tables, positions=state.positions)
+    def base_of(self, tables: Path, state: LogPositions) -> BaseSnapshot:
+        """Return a base snapshot with these positions: training was paused between the publish and the snapshot."""
+        return BaseSnapshot(tables=tables, positions=state.positions)
 
-    def compact(self, base: Base) -> None:
-        """Remove what a base contains from the log."""
+    def compact(self, base: BaseSnapshot) -> None:
+        """Remove the segments that a base contains."""
         if base.positions[0].log == self._writer.log:
             self._writer.compact(base.positions[0].sequence)
 
     def close(self) -> None:
-        """Let another process write to the log."""
+        """Release the log for another process."""
         self._writer.close()
 
 
 class Publisher:
-    """Publishes the rows and dense weights of a model, as often as it is asked to. Safe to use from several threads.
+    """Publishes the rows and dense weights of a model. Thread safe.
 
     Args:
-        root: The folder to publish in; servers read it.
-        rows: The logs of the rows.
-        weights: Copies the dense weights; called while nothing changes.
-        clock: What cuts are stamped with.
+        root: Folder to publish to; servers read it.
+        rows: Logs of the rows.
+        weights: Copies the dense weights; called while neither rows nor weights change.
+        clock: Clock of the cuts' timestamps.
     """
 
     def __init__(
         self,
         root: str | PathLike[str],
-        rows: Rows,
+        rows: RowLogs,
         weights: Callable[[], Weights],
         *,
         clock: Clock,
@@ -148,14 +158,13 @@ class Publisher:
         self._turn = threading.Lock()
         self._published: tuple[Mapping[int, LogPosition], int] | None = None
         self.newest: Cut | None = None
-        """The cut that was published last by this object."""
+        """The last cut that this object published."""
 
-    def publish(self) -> RowState:
-        """Publish what has changed since the last call, if anything; return where the logs are.
+    def publish(self) -> LogPositions:
+        """Publish the changes since the last call, if any; return the positions of the logs.
 
         Raises:
-            OSError: Something could not be written. The published cut stays as it was, and what changed comes with the
-                next one.
+            OSError: A file could not be written. The current cut stays, and the next call publishes the changes.
         """
         with self._turn:
             state, weights = self._rows.write(self._weights)
@@ -169,18 +178,18 @@ class Publisher:
                 )
                 self.newest = publish(self.root, cut, clock=self._clock)
                 self._published = state.positions, dense
-                logger.debug("published cut=%d dense=%d", self.newest.number, dense)
+                logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
             return state
 
-    def rebase(self, tables: Path, state: RowState) -> None:
-        """Let those who begin take a snapshot, which is safe, instead of what the logs have of before.
+    def rebase(self, tables: Path, state: LogPositions) -> None:
+        """Make a safe snapshot the base that followers start from, and drop the segments before it.
 
         Args:
-            tables: The snapshot's folder.
-            state: What ``publish`` returned when it was taken.
+            tables: Folder of the snapshot.
+            state: The result of ``publish`` when the snapshot was taken.
 
         Raises:
-            OSError: It could not be noted; the logs keep everything.
+            OSError: The base could not be written. The logs keep all segments.
         """
         base = self._rows.base_of(tables, state)
         with self._turn:
@@ -188,6 +197,6 @@ class Publisher:
             self._rows.compact(base)
 
     def close(self) -> None:
-        """Let another process publish here."""
+        """Release the folder for another publisher."""
         with self._turn:
             self._rows.close()

@@ -1,8 +1,8 @@
-"""Pushing: rows that a run changes go to model servers that do not follow it, by assignments over TensorFlow Serving.
+"""Push changed rows to model servers that do not follow, as assignments over TensorFlow Serving's API.
 
-The published log says which ids changed; the tables of the run say what their rows are. Every target has its own queue
-and thread: one that is slow, broken or away is no other's concern. Removed rows go as what the run shows for an absent
-id, zeros as a rule: the protocol has no other way to say it. Dense weights are not pushed; they need an export.
+``RowPusher`` reads the changed ids from the published log and the rows from the run's tables. Every target has its own
+queue and thread, so a slow or unreachable target does not delay the others. A removed row is pushed as the value of an
+absent id, usually zeros, because the protocol has no removal. Dense weights are not pushed; they need an export.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from monolith.sync.push_ids import IdSet
 from monolith.sync.push_messages import Assignments
 from monolith.sync.push_sender import Export, PushSettings, Sender, SenderStatus
 from monolith.sync.push_targets import PushTarget
-from monolith.sync.row_moves import opened, plan_move
+from monolith.sync.row_updates import iterate_segments, plan_update
 
 __all__ = ["PushSettings", "RowPusher"]
 
@@ -32,21 +32,21 @@ logger = logging.getLogger(__name__)
 
 
 class RowPusher:
-    """Pushes the rows of a run to targets, from the first cut on, which has all of them, until it is closed.
+    """Pushes the rows of a run to targets until ``close``. The first cut pushes all rows.
 
     Args:
-        root: What the run publishes.
-        store: The run's rows.
-        targets: Who gets them.
-        clock: Measures lag.
-        signature: The assignment that targets offer: ``hashtable_assign``, ``raw_assign`` for ``<table>/raw_assign``,
-            or ``<name>/raw_assign`` of all tables.
-        poll_s: How long to wait before looking for another cut.
-        settings: How rows are sent.
-        export: Where numbers go.
+        root: Published folder of the run.
+        store: Rows of the run.
+        targets: Models that receive the rows.
+        clock: Clock of the lag.
+        signature: Assignment signature of the targets: ``hashtable_assign``, ``raw_assign`` for
+            ``<table>/raw_assign``, or ``<name>/raw_assign`` for all tables.
+        poll_s: Seconds between two looks for a new cut.
+        settings: Timeouts, retries and security.
+        export: Receives metrics.
 
     Raises:
-        ConfigError: There are no targets, or no such signature.
+        ConfigError: ``targets`` is empty, or the signature is invalid.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class RowPusher:
         export: Export | None = None,
     ) -> None:
         if not targets:
-            raise ConfigError("there are no targets to push to; give at least one")
+            raise ConfigError("targets is empty, expected at least one target to push to")
         self._root = Path(root)
         self._clock = clock
         self._poll_s = poll_s
@@ -79,65 +79,64 @@ class RowPusher:
                 target,
                 store,
                 assignments,
-                self._everything,
+                self._all_ids,
                 settings=settings or PushSettings(),
                 clock=clock,
                 export=export or (lambda metric, value, labels: None),
             )
             for target in targets
         ]
-        self._thread = threading.Thread(target=self._go_on, name="push-feed", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="push-feed", daemon=True)
 
     def start(self) -> None:
-        """Push until ``close``."""
+        """Start the thread that pushes until ``close``."""
         self._thread.start()
 
     def statuses(self) -> dict[str, SenderStatus]:
-        """Return where every target is."""
+        """Return the state of every target."""
         return {str(sender.target): sender.status for sender in self._senders}
 
     def step(self) -> bool:
-        """Look once; return whether there was a cut whose ids are on their way now.
+        """Read the current cut once; queue its changed ids and return True if the cut is new.
 
         Raises:
-            ArtifactError: What was published is damaged, or was removed meanwhile.
+            ArtifactError: A published file is damaged, or was removed meanwhile.
         """
         cut = read_cut(self._root)
         if cut is None or cut == self._cut:
             return False
-        move = plan_move(self._root, cut, self._at)
+        update = plan_update(self._root, cut, self._at)
         changed = IdSet()
-        if move.base is not None:
-            changed.add(_ids_of(MultiTable.load(move.base.tables)))
-        with opened(move.segments) as held:
-            for segment in held:
-                changed.add(changed_ids(segment.path))
-        self._feed(changed, is_anew=move.is_anew)
-        self._cut, self._at = cut, move.positions
+        if update.base is not None:
+            changed.add(_ids_of(MultiTable.load(update.base.tables)))
+        for segment in iterate_segments(update.segments):
+            changed.add(changed_ids(segment.path))
+        self._queue(changed, is_full_rebuild=update.is_full_rebuild)
+        self._cut, self._at = cut, update.positions
         return True
 
-    def _feed(self, changed: IdSet, *, is_anew: bool) -> None:
-        if is_anew:
-            # Where the run went back, what it had learnt is gone, and so must be what was pushed of it.
-            changed.add(self._everything())
+    def _queue(self, changed: IdSet, *, is_full_rebuild: bool) -> None:
+        if is_full_rebuild:
+            # After a rollback, rows that were pushed from the discarded steps must be overwritten too.
+            changed.add(self._all_ids())
         ids = {table: keys for table, keys in changed.all().items() if table in self._dims}
         with self._lock:
             self._ever.add(ids)
         for sender in self._senders:
             sender.add(ids)
 
-    def _everything(self) -> dict[str, Ids]:
+    def _all_ids(self) -> dict[str, Ids]:
         with self._lock:
             return self._ever.all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until every target has all that is published, or fails; return whether all have it."""
+        """Wait until every target has all published rows, or fails; return whether all have them."""
         self._try_step()
         deadline = Deadline(self._clock, timeout_s)
         return all([sender.wait_until_sent(deadline.remaining_s()) for sender in self._senders])
 
     def close(self) -> None:
-        """Stop pushing, after the requests under way; a second call does nothing."""
+        """Stop pushing after the current requests. A second call does nothing."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -147,14 +146,14 @@ class RowPusher:
             status = sender.status
             if status.waiting:
                 logger.warning(
-                    "a target is left without some rows; it gets them when the run goes on target=%s rows=%d error=%s",
+                    "push stopped with unsent rows, a resumed run sends them target=%s rows=%d error=%s",
                     sender.target,
                     status.waiting,
                     status.error or "-",
                 )
             sender.close()
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         while not self._ended.wait(self._poll_s):
             self._try_step()
             for sender in self._senders:
@@ -166,7 +165,7 @@ class RowPusher:
             self._error = ""
         except (MonolithError, OSError) as error:
             if str(error) != self._error:
-                logger.warning("the published log cannot be read for pushing; trying again error=%s", error)
+                logger.warning("published log not read for pushing, retrying error=%s", error)
             self._error = str(error)
 
 

@@ -1,4 +1,4 @@
-"""Ids of several tables that wait for something, each once, however often it was named."""
+"""Sets of ids by table: ``IdSet`` collects changed ids, ``chunks_of`` cuts them into requests of bounded size."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["IdSet", "chunks_of"]
 
 
 class IdSet:
-    """Eight bytes an id. Adding is cheap: what was added is put in order now and then. Used by one thread at a time."""
+    """Unique ids by table, 8 bytes per id. ``add`` is cheap: ids are sorted in larger groups. Not thread safe."""
 
     def __init__(self) -> None:
         self._sorted: dict[str, Ids] = {}
@@ -29,16 +29,16 @@ class IdSet:
                 self._settle(table)
 
     def all(self) -> dict[str, Ids]:
-        """Return all ids, by table, rising."""
+        """Return all ids by table, ascending."""
         for table in list(self._added):
             self._settle(table)
         return dict(self._sorted)
 
     def take(self) -> dict[str, Ids]:
-        """Return all ids, and hold none of them any more."""
-        found = self.all()
+        """Return all ids and empty the set."""
+        ids = self.all()
         self._sorted = {}
-        return found
+        return ids
 
     def __len__(self) -> int:
         return sum(map(len, self.all().values()))
@@ -52,7 +52,7 @@ class IdSet:
         if old is None or not len(old):
             self._sorted[table] = new
             return
-        # Most of what changes has changed before: then the large array stays as it is.
+        # Most changed ids have changed before; then the large array stays as it is.
         places = np.searchsorted(old, new)
         is_new = old[np.minimum(places, len(old) - 1)] != new
         if is_new.any():
@@ -62,27 +62,27 @@ class IdSet:
 def chunks_of(
     ids: Mapping[str, Ids], row_bytes: Mapping[str, int], max_bytes: int, *, one_table: bool
 ) -> Iterator[dict[str, Ids]]:
-    """Cut ids into lots whose rows have at most so many bytes, but for a single row that has more.
+    """Yield chunks of ids whose rows have at most ``max_bytes``. A single row may exceed it.
 
     Args:
-        ids: By table.
+        ids: Ids by table.
         row_bytes: Bytes of a row and its id, by table.
-        max_bytes: Of a lot.
-        one_table: Whether a lot may be of one table only.
+        max_bytes: Largest size of a chunk.
+        one_table: Whether a chunk may hold ids of one table only.
     """
-    lot: dict[str, Ids] = {}
+    chunk: dict[str, Ids] = {}
     room = max_bytes
     for table, keys in ids.items():
         at = 0
         while at < len(keys):
             fits = room // row_bytes[table]
-            if lot and (fits <= 0 or (one_table and table not in lot)):
-                yield lot
-                lot, room = {}, max_bytes
+            if chunk and (fits <= 0 or (one_table and table not in chunk)):
+                yield chunk
+                chunk, room = {}, max_bytes
                 continue
             part = keys[at : at + max(1, fits)]
-            lot[table] = part
+            chunk[table] = part
             at += len(part)
             room -= len(part) * row_bytes[table]
-    if lot:
-        yield lot
+    if chunk:
+        yield chunk

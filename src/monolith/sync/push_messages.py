@@ -1,8 +1,8 @@
-"""Assignments of rows as requests of TensorFlow Serving's Predict, and what a good answer to one looks like.
+"""Encode assignments of rows as TensorFlow Serving Predict requests, and check the responses.
 
-Three forms, by the name of the signature: ``hashtable_assign`` has an id and a value input for every table,
-``<name>/raw_assign`` the rows of all tables one after the other, and ``raw_assign`` stands for ``<table>/raw_assign``:
-the second form with one table at a time. How requests travel is not known here.
+The signature name selects one of three forms. ``hashtable_assign`` has an id and a value input for every table.
+``<name>/raw_assign`` has the rows of all tables, concatenated. ``raw_assign`` stands for ``<table>/raw_assign``, the
+second form with one table per request.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from monolith.embedding.store import Ids, Rows
 __all__ = ["MAX_BYTES", "Assignments", "check_signature"]
 
 MAX_BYTES = 4 << 20
-"""What servers take unless they were told otherwise."""
+"""Default message limit of servers."""
 _HEAD_BYTES = 4096
-"""More than the names, shapes and tags of a request take, for any sensible number of tables."""
+"""Upper bound for the names, shapes and tags of a request."""
 
 _REQUEST: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictRequest")
 _RESPONSE: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictResponse")
@@ -34,14 +34,14 @@ _HASHTABLE, _RAW = "hashtable_assign", "raw_assign"
 
 @dataclass(frozen=True, slots=True)
 class Assignments:
-    """How the rows of a model's tables are assigned.
+    """Form of the assignments to a model's tables.
 
     Args:
         signature: ``hashtable_assign``, ``raw_assign`` or ``<name>/raw_assign``.
-        dims: Table to columns, in sorted-name order.
+        dims: Table name to number of columns, sorted by name.
 
     Raises:
-        ConfigError: There is no such form.
+        ConfigError: The signature is invalid.
     """
 
     signature: str
@@ -52,21 +52,21 @@ class Assignments:
 
     @property
     def one_table(self) -> bool:
-        """Whether a request is of one table."""
+        """Whether a request holds one table only."""
         return self.signature == _RAW
 
     @property
     def row_bytes(self) -> dict[str, int]:
-        """Bytes of an id and its row, by table."""
+        """Bytes of one id and its row, by table."""
         return {table: 8 + 4 * dim for table, dim in self.dims.items()}
 
     @property
     def room(self) -> int:
-        """Bytes of ids and rows that a request has room for."""
+        """Bytes for ids and rows in one request."""
         return MAX_BYTES - _HEAD_BYTES - 256 * len(self.dims)
 
     def request(self, model: str, rows: Mapping[str, tuple[Ids, Rows]]) -> bytes:
-        """Return the bytes of the request that assigns rows; one of a table that is left out is of no rows."""
+        """Return the encoded request that assigns rows. Tables without an entry get zero rows."""
         request = _REQUEST()
         request.model_spec.name = model
         request.model_spec.signature_name = f"{next(iter(rows))}/{_RAW}" if self.one_table else self.signature
@@ -95,37 +95,37 @@ class Assignments:
         }
 
     def read_answer(self, payload: bytes, rows: Mapping[str, tuple[Ids, Rows]]) -> int:
-        """Check an answer; return the version that took the rows, 0 where it does not say.
+        """Check a response; return the version that took the rows, 0 if the response has none.
 
         Raises:
-            ShardUnavailable: It does not say that the rows were taken: something else listens there.
+            ShardUnavailable: The response does not confirm the rows. Another service may listen at the address.
         """
         if self.signature == _HASHTABLE:
             expected = {f"{table}_result": len(keys) for table, (keys, _) in rows.items()}
         else:
             expected = {"result": 0}
         try:
-            answer: Any = parse_bytes(_RESPONSE, payload, "the answer")
+            answer: Any = parse_bytes(_RESPONSE, payload, "the response")
         except RecordCorrupt as error:
-            raise ShardUnavailable(f"the answer cannot be read ({error}); see what serves there") from error
+            raise ShardUnavailable(f"the response is corrupt ({error}); check the service at this address") from error
         for name, number in expected.items():
             if name not in answer.outputs or _number(answer.outputs[name]) != number:
-                raise ShardUnavailable(f"the answer does not say {name} = {number}; see what serves there")
+                raise ShardUnavailable(f"the response lacks {name} = {number}; check the service at this address")
         return int(answer.model_spec.version.value)
 
 
 def check_signature(name: str) -> None:
-    """Refuse what is the name of no assignment.
+    """Check the name of an assignment signature.
 
     Raises:
-        ConfigError: It is none.
+        ConfigError: The name is invalid.
     """
     if name not in (_HASHTABLE, _RAW) and (not name.endswith(f"/{_RAW}") or name.startswith("/")):
-        raise ConfigError(f"sync_signature_name is {name!r}; give {_HASHTABLE}, {_RAW} or NAME/{_RAW}")
+        raise ConfigError(f"sync_signature_name is {name!r}, expected {_HASHTABLE}, {_RAW} or NAME/{_RAW}")
 
 
 def _number(tensor: Any) -> int | None:
-    """Return the first number of a tensor of whole numbers, in whatever field it is."""
+    """Return the first number of an integer tensor, from any of its value fields; None for other types."""
     if tensor.tensor_content:
         size = {3: 4, 9: 8}.get(tensor.dtype)
         content = tensor.tensor_content[:size]
@@ -133,5 +133,5 @@ def _number(tensor: Any) -> int | None:
     for field in ("int64_val", "int_val"):
         if values := getattr(tensor, field):
             return int(values[0])
-    # A value that is left out is 0: protobuf has no other way of saying it in a shape of one element.
+    # protobuf omits a 0, so a missing value in a shape of one element is 0.
     return 0 if tensor.dtype in (3, 9) else None

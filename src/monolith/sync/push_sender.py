@@ -1,7 +1,8 @@
-"""The rows that one target lacks, and the thread that sends them: again after a failure, and never the same id twice.
+"""Queue and thread of one push target.
 
-What waits is ids; their values are asked for when they are sent, so that a row always goes as it is then. A target that
-was away, or shows another version, may have lost what it once took: it is sent everything that was ever changed.
+The queue holds unique ids. ``Sender`` reads their rows when it sends them, so a target always gets the newest values.
+Failed ids return to the queue. A target that was unreachable, or serves another version, may have lost rows; the sender
+then queues every id that ever changed.
 """
 
 from __future__ import annotations
@@ -30,58 +31,58 @@ __all__ = ["Export", "PushSettings", "RowSource", "Sender", "SenderStatus"]
 logger = logging.getLogger(__name__)
 
 Export: TypeAlias = Callable[[Metric, float, tuple[str, ...]], None]
-"""Takes what a counter grew by, or what a gauge is now."""
+"""Receives the increment of a counter, or the value of a gauge."""
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _BACKOFFS = RetryPolicy(attempts=1_000_000, initial_backoff_s=0.1, max_backoff_s=5.0)
 
 
 class RowSource(Protocol):
-    """Who has the rows."""
+    """Source of the rows."""
 
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
-        """Return one row per id, of ids that are unique within a table; safe in any thread."""
+        """Return one row per id; ids are unique within a table. Thread safe."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PushSettings:
-    """How rows are sent."""
+    """Timeouts, retries and security of pushes."""
 
     timeout_s: float = 3.0
-    """Longest time for one request."""
+    """Timeout of one request."""
     backoffs: RetryPolicy = _BACKOFFS
-    """Pauses after requests that failed; the last one is repeated."""
+    """Pauses after failed requests; the last pause repeats."""
     security: Security = field(default_factory=Security)
-    """Token of the targets, and the authority of those that are spoken to over TLS."""
+    """Token of the targets, and the certificate authority of targets with TLS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SenderStatus:
-    """Where a target is."""
+    """State of a target."""
 
     pushed: int = 0
-    """Rows that it has taken."""
+    """Rows that the target has taken."""
     failures: int = 0
-    """Requests that failed."""
+    """Failed requests."""
     error: str = ""
-    """Why the last request failed; empty when it did not."""
+    """Error of the last request; empty if it succeeded."""
     waiting: int = 0
-    """Rows that it lacks."""
+    """Rows in the queue."""
     lag_s: float = 0.0
-    """How long the oldest of them has been waiting."""
+    """Age of the oldest row in the queue."""
 
 
 class Sender:
-    """Sends rows to one target, in a thread of its own. All methods may be called from several threads.
+    """Sends rows to one target in a background thread. Thread safe.
 
     Args:
-        target: Who gets them.
-        rows: Who has them.
-        assignments: The form of the requests.
-        everything: Returns all ids that were ever changed.
-        settings: How they are sent.
-        clock: Measures lag.
-        export: Where numbers go.
+        target: Model that receives the rows.
+        rows: Source of the rows.
+        assignments: Form of the requests.
+        all_ids: Returns all ids that ever changed.
+        settings: Timeouts, retries and security.
+        clock: Clock of the lag.
+        export: Receives metrics.
     """
 
     def __init__(
@@ -89,7 +90,7 @@ class Sender:
         target: PushTarget,
         rows: RowSource,
         assignments: Assignments,
-        everything: Callable[[], Mapping[str, Ids]],
+        all_ids: Callable[[], Mapping[str, Ids]],
         *,
         settings: PushSettings,
         clock: Clock,
@@ -98,7 +99,7 @@ class Sender:
         self.target = target
         self._rows = rows
         self._assignments = assignments
-        self._everything = everything
+        self._all_ids = all_ids
         self._settings = settings
         self._clock = clock
         self._export = export
@@ -117,12 +118,12 @@ class Sender:
         self._call = self._channel.unary_unary(_PREDICT)
         self._was_ready = False
         self._channel.subscribe(self._on_connectivity)
-        self._thread = threading.Thread(target=self._go_on, name=f"push-{target}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"push-{target}", daemon=True)
         self._thread.start()
 
     @property
     def status(self) -> SenderStatus:
-        """Where the target is."""
+        """State of the target."""
         with self._changed:
             since = [each for each in (self._since_s, self._sending_since_s) if each is not None]
             return SenderStatus(
@@ -134,7 +135,7 @@ class Sender:
             )
 
     def add(self, ids: Mapping[str, Ids]) -> None:
-        """Have the rows of these ids sent."""
+        """Queue the ids of this target's shard."""
         index, count = self.target.shard
         if count > 1:
             ids = {table: keys[shard_of(keys, count) == index] for table, keys in ids.items()}
@@ -145,13 +146,13 @@ class Sender:
             self._changed.notify_all()
 
     def show(self) -> None:
-        """Export what changes with time."""
+        """Export the gauges."""
         status, labels = self.status, (str(self.target),)
         self._export(metrics.PUSH_WAITING_ROWS, status.waiting, labels)
         self._export(metrics.PUSH_LAG_SECONDS, status.lag_s, labels)
 
     def wait_until_sent(self, timeout_s: float) -> bool:
-        """Wait until nothing waits, the target fails once more, or time is over; return whether nothing waits."""
+        """Wait until the queue is empty, a request fails, or the timeout; return whether the queue is empty."""
         with self._changed:
             before, self._is_hurried = self._failures, True
             self._changed.notify_all()
@@ -164,7 +165,7 @@ class Sender:
         return not self._waiting and self._sending_since_s is None
 
     def close(self) -> None:
-        """Stop, after the request under way; what waits is forgotten."""
+        """Stop after the current request, and drop the queue."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
@@ -174,7 +175,7 @@ class Sender:
 
     # --- the thread ---
 
-    def _go_on(self) -> None:
+    def _run(self) -> None:
         pauses = self._settings.backoffs.backoffs_s()
         pause_s = 0.0
         while True:
@@ -196,27 +197,27 @@ class Sender:
                 self._changed.wait_for(lambda: self._is_ended or self._is_hurried, pause_s)
 
     def _send_all(self, ids: Mapping[str, Ids]) -> bool:
-        """Send rows lot by lot; what could not be sent waits again."""
+        """Send rows in chunks; failed chunks return to the queue."""
         is_sent, is_away = True, False
         row_bytes, room = self._assignments.row_bytes, self._assignments.room
-        for lot in chunks_of(ids, row_bytes, room, one_table=self._assignments.one_table):
+        for chunk in chunks_of(ids, row_bytes, room, one_table=self._assignments.one_table):
             if is_away or self._is_ended:
-                self._put_back(lot)
+                self._put_back(chunk)
                 continue
             try:
-                version = self._send(lot)
+                version = self._send(chunk)
             except Exception as error:
                 is_sent = False
                 is_away = isinstance(error, ShardUnavailable | RpcTimeout)
-                self._put_back(lot)
-                self._failed(error)
+                self._put_back(chunk)
+                self._fail(error)
             else:
-                self._took(sum(map(len, lot.values())), version)
+                self._confirm(sum(map(len, chunk.values())), version)
         return is_sent and not is_away
 
-    def _send(self, lot: Mapping[str, Ids]) -> int:
-        values = self._rows.pull(lot)
-        rows = {table: (keys, values[table]) for table, keys in lot.items()}
+    def _send(self, chunk: Mapping[str, Ids]) -> int:
+        values = self._rows.pull(chunk)
+        rows = {table: (keys, values[table]) for table, keys in chunk.items()}
         request = self._assignments.request(self.target.model, rows)
         try:
             answer = self._call(request, timeout=self._settings.timeout_s)
@@ -224,14 +225,14 @@ class Sender:
             raise grpc.translate_error(error, "Predict", self.target.address) from error
         return self._assignments.read_answer(answer, rows)
 
-    def _put_back(self, lot: Mapping[str, Ids]) -> None:
+    def _put_back(self, chunk: Mapping[str, Ids]) -> None:
         with self._changed:
-            self._waiting.add(lot)
+            self._waiting.add(chunk)
             if self._sending_since_s is not None:
                 self._since_s = self._sending_since_s
-            self._sending -= sum(map(len, lot.values()))
+            self._sending -= sum(map(len, chunk.values()))
 
-    def _took(self, rows: int, version: int) -> None:
+    def _confirm(self, rows: int, version: int) -> None:
         with self._changed:
             was, self._error = self._error, None
             self._pushed += rows
@@ -241,35 +242,35 @@ class Sender:
             self._changed.notify_all()
         self._export(metrics.PUSH_ROWS_TOTAL, rows, (str(self.target),))
         if was is not None:
-            logger.info("rows are pushed again target=%s", self.target)
+            logger.info("push recovered target=%s", self.target)
         if is_other:
-            logger.info("another version takes rows; it is sent all of them target=%s version=%d", self.target, version)
-            self.add(self._everything())
+            logger.info("target serves another version, sending all rows target=%s version=%d", self.target, version)
+            self.add(self._all_ids())
 
-    def _failed(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
         with self._changed:
             was, self._error = self._error, error
             self._failures += 1
             self._changed.notify_all()
         self._export(metrics.PUSH_FAILURES_TOTAL, 1, (str(self.target),))
         if not isinstance(error, MonolithError):
-            logger.exception("rows cannot be pushed; trying again target=%s", self.target)
-        elif type(was) is not type(error):  # once, not at every try
-            logger.warning("rows cannot be pushed; trying again target=%s error=%s", self.target, error)
+            logger.exception("push failed, retrying target=%s", self.target)
+        elif type(was) is not type(error):  # once, not at every attempt
+            logger.warning("push failed, retrying target=%s error=%s", self.target, error)
         if isinstance(error, ShardUnavailable):
-            self._was_lost()
+            self._mark_lost()
 
     def _on_connectivity(self, state: Any) -> None:
-        """Notice a target that is started anew between two requests."""
+        """Detect a target that restarts between two requests."""
         is_ready = state.name == "READY"
         was_ready, self._was_ready = self._was_ready, is_ready
         if was_ready and not is_ready:
-            self._was_lost()
+            self._mark_lost()
 
-    def _was_lost(self) -> None:
+    def _mark_lost(self) -> None:
         with self._changed:
             had_taken, self._has_taken = self._has_taken, False
             if not had_taken or self._is_ended:
                 return
-        logger.info("a target was lost; it will be sent all rows target=%s", self.target)
-        self.add(self._everything())
+        logger.info("target lost, sending all rows after reconnect target=%s", self.target)
+        self.add(self._all_ids())

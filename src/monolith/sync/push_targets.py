@@ -1,4 +1,4 @@
-"""Model servers that rows are pushed to: which addresses are good, when two are the same, and who gets which ids."""
+"""Parse push targets: check and normalize addresses, find duplicates, and assign shards of ids."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ class PushTarget:
     """One model on one server."""
 
     model: str
-    """What the server calls it."""
+    """Name of the model on the server."""
     address: str
     """``host:port``."""
     is_encrypted: bool = False
-    """Whether the server is spoken to over TLS."""
+    """Whether the connection uses TLS."""
     shard: tuple[int, int] = (0, 1)
-    """(index, count): it gets ids with ``uint64(id) % count == index``."""
+    """(index, count): the target gets ids with ``uint64(id) % count == index``."""
 
     def __str__(self) -> str:
         return f"{self.model}={self.address}"
 
 
 def canonical_target(target: str) -> str:
-    """Return ``scheme://host:port`` in lower case, so that equal targets are equal texts.
+    """Return ``scheme://host:port`` in lower case, so that equal targets have equal text.
 
     Raises:
-        ValueError: It is no address; the text says why.
+        ValueError: The address is invalid; the text has the reason.
 
     >>> canonical_target("Serving:80/"), canonical_target("HTTPS://serving")
     ('http://serving:80', 'https://serving:443')
@@ -57,19 +57,19 @@ def canonical_target(target: str) -> str:
 
 
 def parse_targets(given: Sequence[str], model: str = "default") -> tuple[PushTarget, ...]:
-    """Return the targets that a setting names.
+    """Return the targets of the setting ``sync_targets``.
 
-    The sub-models ``ps_0``, ``ps_1``, ... of a distributed export get the ids of their shard each.
+    Each of the sub-models ``ps_0``, ``ps_1``, ... of a distributed export gets the ids of its shard.
 
     >>> [str(target) for target in parse_targets(["serving:8500", "clicks=HTTP://Other:8500/"])]
     ['default=serving:8500', 'clicks=other:8500']
 
     Args:
         given: ``host:port``, ``http(s)://host:port``, or ``MODEL=`` and one of these.
-        model: The model of those that name none.
+        model: Model of entries without a name.
 
     Raises:
-        ConfigError: One is no address, or two are the same.
+        ConfigError: An address is invalid, or two entries are equal.
     """
     found: list[PushTarget] = []
     for text in given:

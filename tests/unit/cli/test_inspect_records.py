@@ -65,7 +65,7 @@ def test_a_framing_that_was_asked_for_is_tried(records: Path) -> None:
     )
     with pytest.raises(RecordCorrupt, match=r"the file reads well with Framing\(sort_id=True, kafka_dump=True\)"):
         run(records, "--framing", "tfrecord")
-    with pytest.raises(ConfigError, match="'sortid' is no framing"):
+    with pytest.raises(ConfigError, match="the framing is 'sortid'"):
         run(records, "--framing", "sortid")
 
 

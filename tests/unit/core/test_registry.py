@@ -123,12 +123,12 @@ def test_a_class_is_loaded_by_module_by_colon_by_its_registered_name_and_from_ho
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("shop.nothing.Tower", "there is no module 'shop.nothing'"),
-        ("nowhere.Tower", "there is no module 'nowhere'"),
+        ("shop.nothing.Tower", "module 'shop.nothing'"),
+        ("nowhere.Tower", "module 'nowhere'"),
         ("shop.tasks.Towr", r"tasks\.py has no class called 'Towr'; did you mean Tower\?"),
         ("shop.tasks.limit", "has a int, not a class, called 'limit'"),
         ("Towr", "no class is called 'Towr'; .*or write package.module.Class or FILE.py:Class"),
-        ("missing.py:Tower", "there is no file 'missing.py'"),
+        ("missing.py:Tower", "file 'missing.py'"),
         ("", "no class is called ''"),
     ],
 )

@@ -87,7 +87,7 @@ def test_features_are_found_by_slot_and_by_name() -> None:
 
 def test_what_is_not_there_is_said_with_what_is_near() -> None:
     listed = FeatureList.parse(TEXT)
-    with pytest.raises(ConfigError, match="no feature 'f_user_ids'; did you mean f_user_id"):
+    with pytest.raises(ConfigError, match="feature 'f_user_ids' is unknown; did you mean f_user_id"):
         listed.slot("f_user_ids")
     with pytest.raises(ConfigError, match="no feature has slot 6"):
         listed.name(6)
@@ -138,7 +138,7 @@ def test_any_list_survives_its_text(features: list[ListedFeature]) -> None:
         ("feature_name=f_a; slot=1; slot=2", "the key 'slot' is given twice"),
         ("feature_name=; slot=1", "feature_name is empty"),
         ("feature_name=f_first; slot=1", "feature_name=f_first is on line 1 already"),
-        ("slot=1; method=x", "is no item; a line has one of feature_name="),
+        ("slot=1; method=x", "is not an item, expected one of feature_name="),
         ("just words", "does not begin with key=value"),
         ("= 5", "does not begin with key=value"),
         ("cache_name=c; capacity=many", "capacity is 'many'"),

@@ -323,7 +323,7 @@ def test_a_server_without_torch_says_what_a_torch_program_needs(estimator: mt.Es
     assert "pip install 'monolith[train]'" in ended.stdout, ended.stderr
     assert "--program onnx" in ended.stdout
     (path / TORCH_PROGRAM).write_bytes(b"x" * (path / TORCH_PROGRAM).stat().st_size)
-    with pytest.raises(ManifestInvalid, match="no program"):
+    with pytest.raises(ManifestInvalid, match="is invalid"):
         Servable.load(path)
 
 
@@ -344,7 +344,7 @@ def test_what_onnx_cannot_express_goes_as_a_torch_program(tmp_path: Path, monkey
     made.train([batch(random, 8)])
     given = batch(random, 5)
     wanted = next(made.predict([given]))["click"]
-    with pytest.raises(ConfigError, match=r"cannot be written as ONNX.*--program torch"):
+    with pytest.raises(ConfigError, match=r"cannot be converted to ONNX.*--program torch"):
         export(made, tmp_path)
     assert ExportFolder(tmp_path).versions() == []
     servable = Servable.load(export(made, tmp_path, program="torch", full_precision=True))
@@ -367,7 +367,7 @@ def test_a_weight_with_the_name_of_a_head_is_told(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(exporter, "DensePart", DensePart)
     made = mt.Estimator(Namesake, mt.RunConfig(seed=5))
     made.train([batch(np.random.default_rng(3), 8)])
-    with pytest.raises(ConfigError, match=r"a weight called 'click', and so is an input or output"):
+    with pytest.raises(ConfigError, match=r"weight is 'click'.*input or output"):
         export(made, tmp_path)
     assert ExportFolder(tmp_path).versions() == []
 
@@ -416,7 +416,7 @@ def test_recorded_requests_are_carried_along(estimator: mt.Estimator, tmp_path: 
 
 def test_warm_up_files_that_do_not_fit_are_refused(estimator: mt.Estimator, tmp_path: Path) -> None:
     file = tmp_path / "requests"
-    with pytest.raises(ConfigError, match="is not there"):
+    with pytest.raises(ConfigError, match="warm-up file is"):
         export(estimator, tmp_path / "out", warmup=file)
     for content, error, reason in (
         (encode_warmup(WarmupRequest(model="m", signature="x", input="examples", records=())), ConfigError, "'x'"),
@@ -455,7 +455,7 @@ def test_one_onnx_file_holds_the_dense_part_alone(estimator: mt.Estimator, tmp_p
     assert small.bytes < described.bytes
     with pytest.raises(VersionConflict, match="--overwrite"):
         exporter.export_onnx(estimator.model, file)
-    with pytest.raises(ConfigError, match="is a folder"):
+    with pytest.raises(ConfigError, match="is the folder"):
         exporter.export_onnx(estimator.model, tmp_path)
 
 
@@ -519,7 +519,7 @@ class Bad(Ranker):
         ("ids", r"batch\.ids\['user'\].*declare a slice"),
         ("extras", r"batch\.extras\['uid'\]"),
         ("values", "must not depend on the values"),
-        ("names", "two outputs are called 'a'"),
+        ("names", "two outputs is 'a'"),
     ],
 )
 def test_a_forward_that_cannot_be_exported_says_why(how: str, reason: str) -> None:
@@ -533,9 +533,9 @@ def test_a_forward_that_cannot_be_exported_says_why(how: str, reason: str) -> No
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"quantize_bits": 4}, "give 8 or 16"),
+        ({"quantize_bits": 4}, "expected 8, 16"),
         ({"program": "torchscript"}, "'onnx' or 'torch'"),
-        ({"program": "torch", "quantize_bits": 8}, "no fewer bits"),
+        ({"program": "torch", "quantize_bits": 8}, "expected None for a torch program"),
         ({"layout": "both"}, "'standalone' or 'distributed'"),
         ({"shards": 2}, "distributed"),
         ({"layout": "distributed", "shards": 0}, "from 1"),

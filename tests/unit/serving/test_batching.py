@@ -98,7 +98,7 @@ def test_past_its_bounds_the_queue_refuses_at_once(queue: Callable[..., BatchQue
     running = submitted(made, first)
     assert first.begun.wait(60)
     waiting = submitted(made, Addition(log, rows=8))
-    with pytest.raises(Overloaded, match="8 rows and 80 bytes wait"):
+    with pytest.raises(Overloaded, match="8 rows, 80 bytes"):
         submitted(made, Addition(log, rows=3))
     with pytest.raises(Overloaded):
         submitted(made, Addition(log, rows=2))  # its bytes are too many
@@ -145,7 +145,7 @@ def test_a_caller_that_fails_does_not_end_the_thread(
 
     made.submit(Job(Addition(log), fail))
     assert submitted(made, Addition(log)).answer() == 2
-    assert "could not be handed over" in caplog.text
+    assert "callback failed" in caplog.text
 
 
 def test_a_queue_that_drains_answers_what_it_has_and_refuses_the_rest(queue: Callable[..., BatchQueue]) -> None:

@@ -17,10 +17,10 @@ from monolith.data import RecordWriter
 from monolith.embedding import MultiTable
 from monolith.serving import Servable
 from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
-from monolith.serving.canary_measures import measured
+from monolith.serving.canary_measures import measure
 from monolith.serving.canary_sample import RecordSample
 from monolith.serving.following import Following
-from monolith.sync import Follower, LocalRows, Publisher
+from monolith.sync import Follower, LocalRowLog, Publisher
 from monolith.telemetry.text import render
 from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.fakes.linear_model import example_batch
@@ -37,7 +37,7 @@ class Trainer:
         self.tables["user"].assign([fid_of(1, 7), fid_of(1, 8)], [[1], [2]])
         self.tables["item"].assign([fid_of(2, 7), fid_of(2, 9)], [[3], [4]])
         self.weight = WEIGHT
-        rows = LocalRows(root, self.tables, clock=FakeClock())
+        rows = LocalRowLog(root, self.tables, clock=FakeClock())
         self.publisher = Publisher(root, rows, lambda: {"w": self.weight.copy()}, clock=FakeClock())
         self.publisher.publish()
 
@@ -90,19 +90,19 @@ def test_a_model_beside_scores_as_the_move_will_make_it_score(folder: Path, trai
     servable, seen = Servable.load(folder), []
 
     class Compared:
-        """Moves the version, and compares what was foreseen with what came."""
+        """Moves the version, and compares its scores with the preview."""
 
         tables, shard, has_weights = servable.tables, servable.shard, True
 
         def apply(self, update: Any = None, *, weights: Any = None, tables: Any = None, **more: Any) -> None:
             batch = servable.read(ASKED, "example")
             before = servable.predict_batch(batch)["score"].tolist()
-            beside = servable.foreseen([batch], update, weights=weights, tables=tables)
-            foreseen = beside.predict_batch(batch)["score"].tolist()
+            beside = servable.preview([batch], update, weights=weights, tables=tables)
+            preview = beside.predict_batch(batch)["score"].tolist()
             assert servable.predict_batch(batch)["score"].tolist() == before
             servable.apply(update, weights=weights, tables=tables, **more)
-            assert servable.predict_batch(batch)["score"].tolist() == foreseen
-            seen.append(foreseen != before)
+            assert servable.predict_batch(batch)["score"].tolist() == preview
+            seen.append(preview != before)
 
     follower = Follower(tmp_path / "published", Compared(), clock=FakeClock())
     follower.step()
@@ -166,7 +166,7 @@ def test_a_state_that_is_begun_anew_is_tried_too(world: World, trainer: Trainer,
     good = world.scores()
     trainer.publisher.close()
     trainer.weight = -WEIGHT
-    again = LocalRows(tmp_path / "published", trainer.tables, clock=FakeClock())
+    again = LocalRowLog(tmp_path / "published", trainer.tables, clock=FakeClock())
     trainer.publisher = Publisher(
         tmp_path / "published", again, lambda: {"w": trainer.weight.copy()}, clock=FakeClock()
     )
@@ -226,14 +226,14 @@ def test_a_state_that_is_bad_but_better_than_what_is_shown_passes(
 
 
 def test_records_that_cannot_be_used_are_refused(folder: Path, trainer: Trainer, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"canary_records is '.*absent.pb', which cannot be read"):
+    with pytest.raises(ConfigError, match=r"canary_records is '.*absent.pb', expected records"):
         Canary(CanarySettings(records=tmp_path / "absent.pb"))
     RecordWriter(tmp_path / "none.pb").close()
-    with pytest.raises(ConfigError, match="which has no example_batch"):
+    with pytest.raises(ConfigError, match="expected example_batch records"):
         Canary(CanarySettings(records=tmp_path / "none.pb"))
     with RecordWriter(tmp_path / "other.pb") as writer:
         writer.write(b"\xff\xff\xff")
-    with pytest.raises(ConfigError, match=r"other\.pb', which does not fit model 'prices'"):
+    with pytest.raises(ConfigError, match=r"other\.pb', expected records for 'prices'"):
         World(folder, tmp_path / "published", records=tmp_path / "other.pb", record_kind="example")
 
 
@@ -241,13 +241,13 @@ def test_records_that_cannot_be_used_are_refused(folder: Path, trainer: Trainer,
     ("settings", "text"),
     [
         ({"max_rows": 0}, "max_rows is 0"),
-        ({"min_rows": 9, "max_rows": 8}, "min_rows is 9 and max_rows 8"),
+        ({"min_rows": 9, "max_rows": 8}, "min_rows is 9, expected at most max_rows"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         CanarySettings(**settings)
-    with pytest.raises(ConfigError, match="limit of score_shift is -1"):
+    with pytest.raises(ConfigError, match="limit score_shift is -1"):
         CanaryLimits(score_shift=-1)
 
 
@@ -315,7 +315,7 @@ def test_the_measures_are_of_the_worst_output_and_of_finite_scores() -> None:
     new = {"a": np.array([0.2, 0.1, 0.3]), "b": np.array([0.9, 0.5, np.inf]), "vector": np.ones((3, 2)), "c": [1]}
     label = np.array([[1, 0], [0, 1], [0, 0]], np.float32)
     there = np.array([[True, False], [True, True], [True, False]])
-    found = measured(old, {name: np.asarray(value) for name, value in new.items()}, label, there)
+    found = measure(old, {name: np.asarray(value) for name, value in new.items()}, label, there)
     assert found.outputs == {
         "nan_rate": "b",
         "score_shift": "vector",

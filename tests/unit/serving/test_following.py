@@ -10,8 +10,8 @@ import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.serving.following import Following, StreamSource, parse_sources
-from monolith.sync.stream_server import StreamServer
+from monolith.serving.following import FeedSource, Following, parse_sources
+from monolith.sync.feed_server import FeedServer
 from monolith.telemetry.text import render
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.clock import FakeClock
@@ -28,7 +28,7 @@ class Version(FollowedTables):
         self.name, self.version = folder.parent.name, int(folder.name)
         self._closers: list[Callable[[], None]] = []
 
-    def follow(self) -> None:
+    def mark_following(self) -> None:
         pass
 
     def before_close(self, act: Callable[[], None]) -> None:
@@ -97,7 +97,7 @@ def test_a_version_whose_cuts_cannot_be_taken_stays_as_it_was_exported_and_says_
     assert number(following, "monolith_sync_cuts_behind{") == 1
     assert number(following, "monolith_sync_lag_seconds{") == 4.0
     version.close()
-    assert caplog.text.count("cannot be taken; trying again model=clicks/7") == 1
+    assert caplog.text.count("cut not applied, retrying model=clicks/7") == 1
 
 
 def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
@@ -119,8 +119,8 @@ def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) 
     clock = FakeClock(now_s=1000.0)
     trainer = Trainer(tmp_path / "published", clock)
     trainer.publish(2.0)
-    with StreamServer(tmp_path / "published", poll_s=0.001) as server:
-        source = StreamSource(server.address)
+    with FeedServer(tmp_path / "published", poll_s=0.001) as server:
+        source = FeedSource(server.address)
         following = Following(Version, {"": source}, clock=clock, poll_s=0.001)  # type: ignore[arg-type]
         versions: list[Any] = [following(Path(name)) for name in ("one/1", "two/1")]
         assert [version.shown() for version in versions] == [[2.0, 2.0]] * 2
@@ -141,12 +141,12 @@ def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) 
 def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
     assert parse_sources([]) == {}
     assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
-    assert parse_sources(["a=host:80", "x/host:80"]) == {"a": StreamSource("host:80"), "": Path("x/host:80")}
+    assert parse_sources(["a=host:80", "x/host:80"]) == {"a": FeedSource("host:80"), "": Path("x/host:80")}
     for wrong, why in (
-        ([""], "give FOLDER, or MODEL=FOLDER"),
-        (["a="], "give FOLDER, or MODEL=FOLDER"),
-        (["x", "y"], "given twice for every model"),
-        (["a=x", "a=y"], "given twice for a"),
+        ([""], "expected FOLDER, MODEL=FOLDER"),
+        (["a="], "expected FOLDER, MODEL=FOLDER"),
+        (["x", "y"], "set twice for every model"),
+        (["a=x", "a=y"], "set twice for a"),
     ):
         with pytest.raises(ConfigError, match=why):
             parse_sources(wrong)

@@ -254,7 +254,7 @@ def test_a_model_that_is_no_longer_configured_goes_with_all_its_versions(
     assert loads.begun["2"].wait(60)
     models.configure([])
     assert models.names() == []
-    with pytest.raises(ModelNotFound, match="not served here"):
+    with pytest.raises(ModelNotFound, match="expected a configured model"):
         models.acquire("m")
     held.set()
     settle(models)

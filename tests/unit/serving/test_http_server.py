@@ -5,17 +5,20 @@ from __future__ import annotations
 import gzip
 import json
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from monolith.core.errors import ClusterError
-from monolith.serving.http_server import HttpLimits, HttpServer, Reply, Request
+from monolith.serving.http_server import HttpError, HttpLimits, HttpServer, Reply, Request, _Chunks
 from monolith.serving.rest import error_body
 from monolith.testing.eventually import eventually
+from monolith.testing.processes.certificates import Authority
 
 
 class Echo:
@@ -28,7 +31,7 @@ class Echo:
 
     def __call__(self, request: Request, reply: Reply) -> None:
         self.requests.append(request)
-        body = json.dumps([request.method, request.path, request.body.decode("latin-1")]).encode()
+        body = json.dumps([request.method, request.path, request.read_body().decode("latin-1")]).encode()
         if request.path == "/fail":
             raise RuntimeError("oops")
         if request.path == "/large":
@@ -180,6 +183,15 @@ REFUSED = {
         400,
     ),
     "trailers": (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nA: b\r\n\r\n", 400),
+    "a newline in a chunk extension": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n5;x\nabc\r\nabcde\r\n0\r\n\r\n",
+        400,
+    ),
+    "a blank before a chunk size": (
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n 5\r\nabcde\r\n0\r\n\r\n",
+        400,
+    ),
+    "a length with zeros before it": (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 002\r\n\r\nab", 400),
     "another expectation": (b"POST / HTTP/1.1\r\nHost: x\r\nExpect: gold\r\n\r\n", 417),
     "a head without end": (b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"b" * 40_000, 431),
     "too many headers": (b"GET / HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 101 + b"\r\n", 431),
@@ -298,7 +310,7 @@ def test_answers_of_other_threads_all_arrive_in_the_servers_thread(http: Callabl
 
     def send() -> None:
         for _ in range(500):
-            server.in_own_thread(note)
+            server.run_in_loop(note)
 
     threads = [threading.Thread(target=send) for _ in range(4)]
     for thread in threads:
@@ -307,3 +319,162 @@ def test_answers_of_other_threads_all_arrive_in_the_servers_thread(http: Callabl
         thread.join(60)
     assert done.wait(60)
     assert set(names) == {"rest"}
+
+
+class Collector:
+    """Handler that keeps requests until the test replies; ``/now`` is answered immediately."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Request, Reply]] = []
+
+    def __call__(self, request: Request, reply: Reply) -> None:
+        if request.path == "/now":
+            reply(200, b"now")
+        else:
+            self.waiting.append((request, reply))
+
+    def wait_for(self, count: int) -> None:
+        eventually(lambda: len(self.waiting) >= count)
+
+
+def connect(server: HttpServer, path: bytes = b"/", timeout_s: float = 20.0) -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), timeout=timeout_s)
+    connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n")
+    return connection
+
+
+def round_trip(server: HttpServer) -> None:
+    """Return after the loop has seen everything that clients did before."""
+    with connect(server, b"/now") as connection:
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+
+
+def test_a_client_that_leaves_before_its_response_does_not_take_the_responses_of_others_along() -> None:
+    collector = Collector()
+    server = HttpServer(collector, error_body, "127.0.0.1", 0, HttpLimits())
+    clients = []
+    for number in range(7):  # one by one, so that the order of replies is known
+        clients.append(connect(server))
+        collector.wait_for(number + 1)
+    clients[0].close()
+    round_trip(server)
+    blocked, released = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert released.wait(60)
+
+    server.run_in_loop(block)
+    assert blocked.wait(60)
+    for _, reply in collector.waiting:
+        reply(200, b"score")
+    released.set()
+    for client in clients[1:]:
+        assert client.recv(1000).startswith(b"HTTP/1.1 200")
+        client.close()
+    server.close()
+
+
+def test_a_client_that_leaves_a_slow_request_does_not_switch_timeouts_off() -> None:
+    server = HttpServer(Collector(), error_body, "127.0.0.1", 0, HttpLimits(answer_s=0.2, idle_s=0.4, read_s=0.4))
+    connect(server).close()
+    round_trip(server)
+    eventually(lambda: not server.connections, 20)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as idle:
+        assert idle.recv(1) == b"", "the idle connection must be closed"
+    server.close()
+
+
+def test_a_client_that_pipelines_without_reading_is_not_answered_further(
+    http: Callable[..., HttpServer], echo: Echo
+) -> None:
+    server = http(read_s=0.5)
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+        eventually(lambda: len(echo.requests) > 0)
+        assert split(talk(server, b"GET / HTTP/1.1\r\n" + CLOSE + b"\r\n"))[0] == 200
+        eventually(lambda: not server.connections)
+    assert len([request for request in echo.requests if request.path == "/large"]) <= 2
+
+
+def test_pipelined_requests_leave_turns_to_other_connections(http: Callable[..., HttpServer], echo: Echo) -> None:
+    server = http()
+    blocked, released = threading.Event(), threading.Event()
+
+    def block() -> None:
+        blocked.set()
+        assert released.wait(60)
+
+    with connect(server) as greedy, connect(server) as modest:
+        assert greedy.recv(1000)
+        assert modest.recv(1000)
+        server.run_in_loop(block)
+        assert blocked.wait(60)
+        before = len(echo.requests)
+        greedy.sendall(b"GET /g HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+        modest.sendall(b"GET /m HTTP/1.1\r\nHost: x\r\n\r\n")
+        released.set()
+        eventually(lambda: any(request.path == "/m" for request in echo.requests))
+        eventually(lambda: len(echo.requests) == before + 51)
+    order = [request.path for request in echo.requests[before:]]
+    assert order.index("/m") < 10, order
+
+
+def test_a_request_is_refused_by_its_head_before_its_body_arrives(echo: Echo) -> None:
+    def admit(method: str, path: str, headers: Mapping[str, str]) -> None:
+        if headers.get("authorization") != "Bearer t":
+            raise HttpError(401, "no token", {"WWW-Authenticate": "Bearer"})
+
+    server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits(read_s=60), admit=admit)
+    sent = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n"
+    status, headers, _ = split(talk(server, sent, whole=False))
+    assert (status, headers["WWW-Authenticate"]) == (401, "Bearer")
+    assert not echo.requests
+    server.close()
+
+
+def test_bodies_of_all_clients_together_are_bounded(http: Callable[..., HttpServer]) -> None:
+    server = http(max_body=1 << 20, max_pending=1 << 20)
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 700000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as first:
+        first.sendall(head + b"x" * 1000)
+        eventually(lambda: server.pending_bytes == 700_000)
+        assert split(talk(server, head, whole=False))[0] == 503
+        assert server.pending_bytes == 700_000
+    eventually(lambda: server.pending_bytes == 0)
+    assert split(talk(server, head + b"x" * 700_000))[0] == 200
+    assert server.pending_bytes == 0
+
+
+def test_sockets_in_a_tls_handshake_count_as_connections_and_time_out(echo: Echo, authority: Authority) -> None:
+    named = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(named.cert_file, named.key_file)
+    server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits(max_connections=4, read_s=1.0), context)
+    silent = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(12)]
+    closed = [connection for connection in silent[4:] if connection.recv(1) == b""]
+    assert len(closed) == 8, "sockets above the limit must be closed immediately"
+    assert all(connection.recv(1) == b"" for connection in silent[:4]), "a handshake must time out"
+    eventually(lambda: server.handshakes == 0)
+    client = ssl.create_default_context(cafile=authority.ca_file)
+    plain = socket.create_connection(("127.0.0.1", server.port), timeout=20)
+    with client.wrap_socket(plain, server_hostname="localhost") as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    for connection in silent:
+        connection.close()
+    server.close()
+
+
+def test_tiny_chunks_take_no_more_memory_than_their_content() -> None:
+    sent = b"2\r\nab\r\n" * 200_000
+    chunks = _Chunks(1 << 20)
+    buffer = bytearray()
+    tracemalloc.start()
+    for at in range(0, len(sent), 1 << 16):
+        buffer += sent[at : at + (1 << 16)]
+        assert not chunks.take(buffer)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(chunks.body) == 400_000
+    assert peak < 2_000_000

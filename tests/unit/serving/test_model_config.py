@@ -53,22 +53,25 @@ def test_a_config_file_says_which_models_and_versions() -> None:
     [
         ("model_config_list { config { nam: 'x' } }", "models.conf.*nam"),
         ("hello", "model_config_list"),
-        ("model_config_list { config { base_path: '/x' } }", "has no name"),
-        ("model_config_list { config { name: 'x' } }", "'x' has no base_path"),
-        ("model_config_list { config { name: 'x' base_path: '/x' } config { name: 'x' base_path: '/y' } }", "'x' more"),
+        ("model_config_list { config { base_path: '/x' } }", "name is empty"),
+        ("model_config_list { config { name: 'x' } }", "base_path of model 'x'"),
+        (
+            "model_config_list { config { name: 'x' base_path: '/x' } config { name: 'x' base_path: '/y' } }",
+            "several entries for 'x'",
+        ),
         (
             "model_config_list { config { name: 'x' base_path: '/x' model_version_policy { specific {} } } }",
-            "names no versions",
+            "has no versions",
         ),
         (
             "model_config_list { config { name: 'x' base_path: '/x' model_version_policy { specific { versions: -1 } }"
             " } }",
-            "a version is from 0",
+            "expected numbers from 0",
         ),
         (
             "model_config_list { config { name: 'x' base_path: '/x' logging_config { sampling_config { "
             "sampling_rate: 2 } } } }",
-            "sampling_rate 2.0",
+            "is 2.0, expected 0 to 1",
         ),
         (
             "model_config_list { config { name: 'x' base_path: '/x' version_labels { key: '' value: 1 } } }",

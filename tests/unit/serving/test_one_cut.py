@@ -136,7 +136,7 @@ class Fleet:
 
 
 def scores_during(trainer: Trainer, entry: Servable, cuts: int, between: Callable[[int], None]) -> list[float]:
-    """Ask all the while that cuts are published."""
+    """RemoteCall all the while that cuts are published."""
     is_over = threading.Event()
 
     def ask() -> list[float]:
@@ -202,7 +202,7 @@ def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
         assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (1, 1, 1)
     trainer.publish()
     fleet.wait_for(KEPT + 2)
-    with pytest.raises(ShardUnavailable, match=r"ps_1 shows cut 1, not"):
+    with pytest.raises(ShardUnavailable, match=r"ps_1 holds cuts 1, expected"):
         entry.predict_features(SHOWN)
     found = degraded.predict_features(SHOWN)
     assert isinstance(found, DegradedOutputs)
@@ -217,7 +217,7 @@ def test_parts_that_follow_nothing_answer_whatever_is_asked(exports: Path) -> No
     for wrong in (np.array([1.5, 2]), np.array([1]), np.array("x")):
         with pytest.raises(InvalidRequest, match="input 'cut' has shape"):
             part.call("raw_lookup", {**given, "cut": wrong})
-    part.follow()
+    part.mark_following()
     assert part.call("raw_lookup", {**given, "cut": np.array([0, 0])})["cuts"].tolist() == [[0, 0]]
     assert part.call("raw_lookup", {**given, "cut": np.array([7, 8])}).keys() == {"cuts"}
     assert part.call("raw_lookup", given).keys() == {"flat_emb"}
@@ -234,23 +234,23 @@ def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
     history, ids = RowHistory(), np.array([5, 1, 9, 1])
     at_cut: dict[CutKey, list[float]] = {}
     random = np.random.default_rng(1)
-    history.moved((0, 0))
+    history.record_move((0, 0))
     for number in range(8):
         at_cut[number, 0] = tables["t"].lookup(ids).ravel().tolist()
         touched = np.unique(random.integers(0, 10, 4))
         undo = {"t": (touched, tables["t"].lookup(touched))}
         if number == 5:
             before, tables = tables, tables.emptied()
-            history.moved((number + 1, 0), before)
+            history.record_move((number + 1, 0), before)
         else:
             tables["t"].assign(touched[1:], random.random((len(touched) - 1, 1), np.float32))
             tables["t"].delete(touched[:1])
-            history.moved((number + 1, 0), undo)
+            history.record_move((number + 1, 0), undo)
         at_cut[number + 1, 0] = tables["t"].lookup(ids).ravel().tolist()
         assert history.keys == keys(*range(number + 1, max(-1, number - KEPT), -1))
         for key in history.keys:
             assert history.lookup(key, tables, "t", ids).ravel().tolist() == at_cut[key]
-    history.moved((9, 0))
+    history.record_move((9, 0))
     assert history.keys == keys(9)
 
 

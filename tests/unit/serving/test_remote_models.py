@@ -39,8 +39,8 @@ from monolith.serving import (
 from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics
 from monolith.serving.remote_addresses import Addresses, Place, parse_remotes
-from monolith.serving.remote_rows import RemoteRows
-from monolith.serving.request_deadline import until
+from monolith.serving.remote_rows import PsRowClient
+from monolith.serving.request_deadline import deadline
 from monolith.telemetry.names import SERVING_REMOTE_CALLS_TOTAL
 
 LONG_S = 60.0
@@ -236,7 +236,7 @@ def test_an_entry_without_tables_asks_for_those_of_before_and_for_its_own_dense_
 def test_a_batch_makes_one_call_per_shard_and_no_call_where_no_id_is(fleet: Fleet, exports: Path) -> None:
     parts = {name: [fleet.serve(name).address] for name in ("ps_0", "ps_1")}
     calls, metrics = fleet.calls(parts)
-    rows = RemoteRows(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
+    rows = PsRowClient(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
 
     def counts() -> dict[tuple[str, str], int]:
         outcomes = dict(metrics.registry.samples())[SERVING_REMOTE_CALLS_TOTAL]
@@ -298,14 +298,14 @@ def test_a_degraded_answer_is_marked_and_counted(fleet: Fleet, exports: Path) ->
 def test_the_deadline_of_a_call_is_honoured(fleet: Fleet, exports: Path, slow: Slow) -> None:
     parts = {"ps_0": [fleet.serve("ps_0").address], "ps_1": [fleet.serve("ps_1", loader=slow).address]}
     manifest = read_export_manifest(exports / "parts" / "entry" / "2")
-    rows = RemoteRows(manifest, fleet.calls(parts, timeout_s=0.2)[0])
+    rows = PsRowClient(manifest, fleet.calls(parts, timeout_s=0.2)[0])
     slow.is_slow = True
-    with pytest.raises(RpcTimeout, match="ps_1 did not give rows of 'user'"):
+    with pytest.raises(RpcTimeout, match="ps_1 did not return rows of 'user'"):
         rows.pull({"user": np.array([3])})
     # A request's own deadline comes first: otherwise this would take a minute.
     patient, metrics = fleet.calls(parts)
-    with until(0.0), pytest.raises(RpcTimeout):
-        RemoteRows(manifest, patient).pull({"user": np.array([3])})
+    with deadline(0.0), pytest.raises(RpcTimeout):
+        PsRowClient(manifest, patient).pull({"user": np.array([3])})
     assert metrics.registry.value(SERVING_REMOTE_CALLS_TOTAL, ("ps_1", "ok")) is None
 
 
@@ -328,7 +328,7 @@ def test_a_silent_replica_does_not_use_up_the_time(fleet: Fleet, exports: Path, 
         "ps_1": [fleet.serve("ps_1", loader=slow).address, fleet.serve("ps_1").address],
     }
     calls, _ = fleet.calls(parts, timeout_s=2.0, cool_down_s=3600.0)
-    rows = RemoteRows(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
+    rows = PsRowClient(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
     slow.is_slow = True
     for _ in range(4):
         assert rows.pull({"user": np.array([3])})["user"].shape == (1, 4)
@@ -362,7 +362,7 @@ def test_an_entry_without_anybody_to_ask_is_refused_with_the_remedy(exports: Pat
 
 def test_a_shard_that_nobody_serves_is_named(fleet: Fleet, exports: Path) -> None:
     calls, _ = fleet.calls({"ps_0": [fleet.serve("ps_0").address]})
-    with pytest.raises(ShardUnavailable, match="ps_1: no address is known"):
+    with pytest.raises(ShardUnavailable, match="ps_1 has no address"):
         servable_loader(calls)(exports / "parts" / "entry" / "2")
 
 
@@ -372,8 +372,8 @@ def test_tables_of_another_model_are_refused(fleet: Fleet, exports: Path) -> Non
         lambda folder: _Narrow(Servable.load(folder)),  # type: ignore[arg-type, return-value]
     )
     calls, _ = fleet.calls({"ps_0": [wrong.address], "ps_1": [wrong.address]})
-    rows = RemoteRows(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
-    with pytest.raises(ShardUnavailable, match="gave 1 numbers for rows that have 4"):
+    rows = PsRowClient(read_export_manifest(exports / "parts" / "entry" / "2"), calls)
+    with pytest.raises(ShardUnavailable, match="returned 1 numbers, expected 4"):
         rows.pull({"user": np.array([2])})
 
 

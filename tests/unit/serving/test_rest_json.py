@@ -33,7 +33,7 @@ def test_what_is_no_base64_for_python_is_none_for_us(text: str) -> None:
 @pytest.mark.parametrize("text", ["Zg", "Zm9-", "Zm 9", "é", "\ud800", "Zg==Zg=="])
 def test_what_is_no_base64_is_refused(text: str) -> None:
     body = json.dumps({"inputs": {"r": [{"b64": text}]}}).encode()
-    with pytest.raises(InvalidRequest, match="no base64"):
+    with pytest.raises(InvalidRequest, match="invalid base64"):
         parse_body(body)
 
 
@@ -81,10 +81,10 @@ def test_the_form_of_a_body_does_not_change_what_it_asks_for() -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b'{"inputs": {"r": [{"b64": "Zm9v"}, {"b64": 0}]}}', "no string"),
-        (b'{"inputs": {"r": [{"b64": "Zm9v"}', "no JSON"),
-        (b'{"inputs": {"r": [{"b64": "Zm9v"}]}} x', "no JSON"),
-        (b'{"inputs": {"r": [{"b64": "Zm\n9v"}]}}', "no JSON"),
+        (b'{"inputs": {"r": [{"b64": "Zm9v"}, {"b64": 0}]}}', "must be a string"),
+        (b'{"inputs": {"r": [{"b64": "Zm9v"}', "invalid JSON"),
+        (b'{"inputs": {"r": [{"b64": "Zm9v"}]}} x', "invalid JSON"),
+        (b'{"inputs": {"r": [{"b64": "Zm\n9v"}]}}', "invalid JSON"),
     ],
 )
 def test_a_bad_body_with_records_is_told_what_is_wrong_with_it(body: bytes, said: str) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from monolith.core.errors import (
     ManifestInvalid,
     ModelNotReady,
 )
+from monolith.core.rwlock import ReadWriteLock
 from monolith.data import Batch
 from monolith.data.records import messages
 from monolith.data.records.tfrecord import TfRecordWriter
@@ -42,7 +43,7 @@ from monolith.export.onnx_program import OnnxProgram
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
 from monolith.features import Declaration
 from monolith.serving import Servable
-from monolith.serving.servable_gate import Gate
+from monolith.sync.row_updates import Move
 
 WEIGHT = np.array([[1.0], [10.0]], np.float32)
 
@@ -217,10 +218,10 @@ def test_features_may_be_given_by_name(servable: Servable) -> None:
     ("features", "reason"),
     [
         ([{"usr": 7}], "did you mean 'user'"),
-        ([{"user": None}], "whole numbers|finite"),
+        ([{"user": None}], "64-bit integers|finite"),
         ([{"user": {"ids": [7]}}], "fids"),
-        ([{"user": {"fids": ["7"]}}], "whole numbers"),
-        ([{"user": {"fids": [2**64]}}], "64 bits"),
+        ([{"user": {"fids": ["7"]}}], "64-bit integers"),
+        ([{"user": {"fids": [2**64]}}], "64-bit integers"),
         ([{"price": "cheap"}], "finite numbers"),
         ([{"price": float("nan")}], "finite numbers"),
         ([{"price": True}], "finite numbers"),
@@ -297,16 +298,16 @@ def test_the_signatures_of_tables_take_and_give_flat_tensors(folder: Path) -> No
 @pytest.mark.parametrize(
     ("signature", "inputs", "reason"),
     [
-        ("raw_lookup", {"id": [1]}, "needs the input 'id_split'"),
-        ("raw_lookup", {"id": [1.5], "id_split": [0, 1, 1]}, "must be int64"),
-        ("raw_lookup", {"id": [1], "id_split": [0, 1]}, r"must be \[3\]"),
-        ("raw_lookup", {"id": [1], "id_split": [0, 2, 1]}, "must rise"),
+        ("raw_lookup", {"id": [1]}, "lacks the input 'id_split'"),
+        ("raw_lookup", {"id": [1.5], "id_split": [0, 1, 1]}, "expected int64"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 1]}, r"expected \[3\]"),
+        ("raw_lookup", {"id": [1], "id_split": [0, 2, 1]}, "ascending numbers"),
         ("raw_lookup", {"id": [[1]], "id_split": [0, 1, 1]}, "shape"),
-        ("lookup", {"shop": [1]}, "no input 'shop'"),
-        ("user/raw_assign", {"id": [1], "id_split": [0, 1], "flat_value": [1.0, 2.0]}, "need 1"),
-        ("hashtable_assign", {"user_id": [1]}, "only one"),
+        ("lookup", {"shop": [1]}, "is 'shop', expected one of"),
+        ("user/raw_assign", {"id": [1], "id_split": [0, 1], "flat_value": [1.0, 2.0]}, "expected 1"),
+        ("hashtable_assign", {"user_id": [1]}, "expected both or neither"),
         ("hashtable_assign", {"user_id": [1], "user_value": [[1.0], [2.0]]}, "2 rows"),
-        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0, 2.0]]}, r"must be \[-1, 1\]"),
+        ("hashtable_assign", {"user_id": [1], "user_value": [[1.0, 2.0]]}, r"expected \[-1, 1\]"),
     ],
 )
 def test_tensors_that_do_not_fit_change_nothing(
@@ -321,11 +322,22 @@ def test_tensors_that_do_not_fit_change_nothing(
 # --- cuts ---
 
 
+class Change(Move):
+    """A move that runs a function on the tables."""
+
+    def __init__(self, act: Callable[[MultiTable], None]) -> None:
+        super().__init__([], (0, 1))
+        self._act = act
+
+    def apply(self, tables: MultiTable) -> None:
+        self._act(tables)
+
+
 def test_dense_weights_and_rows_change_in_one_step(folder: Path) -> None:
     servable = Servable.load(folder)
     record = example([7], [], 0.0).SerializeToString()
     servable.apply(
-        lambda tables: tables["user"].assign([fid_of(1, 7)], [[2]]),
+        Change(lambda tables: tables["user"].assign([fid_of(1, 7)], [[2]])),
         weights={"w": np.array([[3.0], [0.0]], np.float32), "not.in.the.program": np.ones(3, np.float32)},
     )
     assert servable.predict([record], "example")["score"].tolist() == [6.0]
@@ -351,7 +363,7 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
                 tables[name].assign(keys, [[float(number)]])
 
         weights = np.array([[1.0], [10.0 + number]], np.float32)
-        servable.apply(change, weights={"w": weights})
+        servable.apply(Change(change), weights={"w": weights})
 
     cut(0)
     threads = [threading.Thread(target=ask) for _ in range(3)]
@@ -366,7 +378,7 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
 
 
 def test_a_gate_lets_readers_in_together_and_a_writer_alone() -> None:
-    gate = Gate()
+    gate = ReadWriteLock()
     both = threading.Barrier(2, timeout=60)
 
     def read() -> None:
@@ -435,7 +447,7 @@ def test_a_servable_closed_under_load_answers_or_refuses(folder: Path) -> None:
 
 
 def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match="holds no export"):
+    with pytest.raises(ArtifactError, match="expected an export"):
         Servable.load(tmp_path)
     export = make_export(tmp_path / "1")
     for name in (PROGRAM, WEIGHTS, next(path for path in (export / TABLES).glob("*.table")).relative_to(export)):
@@ -473,10 +485,10 @@ def test_an_entry_asks_others_for_rows_and_for_the_dense_part(folder: Path, tmp_
         Servable.load(entry)
     asking = Servable.load(entry, rows=rows)
     assert asking.predict(record, "example")["score"].tolist() == [41.5]
-    with pytest.raises(InvalidRequest, match="holds no tables"):
+    with pytest.raises(InvalidRequest, match="has no tables"):
         asking.lookup("user", [1])
     with pytest.raises(ConfigError, match="no tables"):
-        asking.apply(lambda tables: None)
+        asking.apply(Change(lambda tables: None))
     bare = make_export(tmp_path / "bare", sub_model="entry", shard=(0, 1), has_tables=False, dense=None)
     with pytest.raises(ConfigError, match="dense="):
         Servable.load(bare, rows=rows)
@@ -511,5 +523,5 @@ def test_a_dense_sub_model_computes_for_an_entry(folder: Path, tmp_path: Path) -
     (name,) = signatures
     with pytest.raises(InvalidRequest, match="is missing"):
         dense.call(name, {})
-    with pytest.raises(InvalidRequest, match="does not take records"):
+    with pytest.raises(InvalidRequest, match="takes no records"):
         dense.predict(record, "example", name)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gc
+import gzip
 import json
 import subprocess
 import sys
@@ -30,8 +32,18 @@ from monolith.core.errors import (
 )
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
-from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy, messages
+from monolith.serving import (
+    BatchSettings,
+    Client,
+    ModelConfig,
+    ModelServer,
+    ServingConfig,
+    VersionPolicy,
+    messages,
+    rest,
+)
 from monolith.serving.openapi import description
+from monolith.serving.rest_json import parse_body
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.linear_model import LinearModel, example, example_batch, instance, write_version
 from monolith.testing.processes.certificates import Authority
@@ -121,7 +133,7 @@ def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearSer
     with served.client(transport) as client:
         with pytest.raises(InvalidRequest, match="record at byte 0"):
             client.score(b"\xff\xff")
-        with pytest.raises(InvalidRequest, match="no signature 'x'"):
+        with pytest.raises(InvalidRequest, match="is 'x', expected one of"):
             client.score(example(), signature="x")
 
         def fail() -> None:
@@ -130,7 +142,7 @@ def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearSer
         served.loaded[0].before_score = fail
         with pytest.raises(ServingError, match="the model broke"):
             client.score(example())
-    with pytest.raises(ConfigError, match="no model is named"), Client("127.0.0.1:1") as nobody:
+    with pytest.raises(ConfigError, match="model is empty"), Client("127.0.0.1:1") as nobody:
         nobody.status()
     with pytest.raises(ConfigError, match="ftp"):
         Client("ftp://x")
@@ -287,11 +299,11 @@ def test_the_models_can_be_changed_over_grpc(serve: Callable[..., LinearServer],
         client.reload(config.format("empty", tmp_path / "empty"))  # nothing there yet is no error
         client.reload("model_config_list {}")
         assert served.server.models.names() == []
-        with pytest.raises(InvalidRequest, match="no base_path"):
+        with pytest.raises(InvalidRequest, match="base_path of model"):
             client.reload('model_config_list { config { name: "x" } }')
         with pytest.raises(InvalidRequest, match="config is empty"):
             client.reload("")
-    with served.client("rest") as client, pytest.raises(ConfigError, match="over REST"):
+    with served.client("rest") as client, pytest.raises(ConfigError, match="REST has no reload"):
         client.reload("model_config_list {}")
 
 
@@ -310,7 +322,7 @@ def test_the_config_file_is_read_again_and_a_broken_one_changes_nothing(
     assert served.server.models.names() == ["a"]
     file.write_text(config.format("b", tmp_path / "b"))
     eventually(lambda: served.server.models.names() == ["b"])
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="expected a readable file"):
         serve(model_config_file=tmp_path / "absent.conf")
 
 
@@ -482,14 +494,14 @@ def test_both_apis_speak_tls_and_ask_for_a_certificate_where_they_should(
     ("settings", "said"),
     [
         ({"port": 70000}, "port is 70000"),
-        ({"port": None, "rest_port": None}, "both None"),
+        ({"port": None, "rest_port": None}, "at least one port"),
         ({"max_calls": 0}, "max_calls is 0"),
         ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
         ({"request_timeout_s": 0}, "request_timeout_s is 0"),
         ({"drain_s": -1}, "drain_s is -1"),
-        ({"metrics_path": "x"}, "begin with /"),
+        ({"metrics_path": "x"}, "begins with /"),
         ({"models": [ModelConfig(name="a", base_path=Path("/x"))], "model_config_file": Path("y")}, "one of them"),
-        ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "another name"),
+        ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "unique names"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str) -> None:
@@ -510,3 +522,59 @@ def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(serve: Callable[
 def test_a_server_and_a_client_start_without_torch() -> None:
     code = "import sys, monolith.serving.server, monolith.serving.client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_large_body_is_parsed_while_other_clients_are_answered(
+    serve: Callable[..., LinearServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = serve(port=None)
+    parsing, released = threading.Event(), threading.Event()
+    threads: list[str] = []
+
+    def parse(body: bytes, max_values: int) -> Any:
+        threads.append(threading.current_thread().name)
+        parsing.set()
+        assert released.wait(60)
+        return parse_body(body, max_values)
+
+    monkeypatch.setattr(rest, "parse_body", parse)
+    body = json.dumps({"inputs": {"examples": [{"b64": base64.b64encode(example()).decode()}] * 10_000}}).encode()
+    for packed in (False, True):
+        parsing.clear()
+        released.clear()
+        answers: list[int] = []
+
+        def post(packed: bool = packed, answers: list[int] = answers) -> None:
+            headers = {"Content-Encoding": "gzip"} if packed else {}
+            request = urllib.request.Request(
+                f"http://{served.server.rest_address}/v1/models/m:predict",
+                gzip.compress(body) if packed else body,
+                headers,
+            )
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answers.append(answer.status)
+
+        client = threading.Thread(target=post)
+        client.start()
+        assert parsing.wait(60)
+        assert get(served, "/healthz")
+        released.set()
+        client.join(60)
+        assert answers == [200]
+    assert all(name.startswith("rest-parse") for name in threads)
+
+
+def test_a_small_gzip_body_of_millions_of_values_is_refused(serve: Callable[..., LinearServer]) -> None:
+    served = serve(port=None)
+    body = b'{"instances": [' + b"{}," * 5_000_000 + b"{}]}"
+    packed = gzip.compress(body)
+    for sent, coding, status in ((packed, "gzip", 413), (body, "identity", 400)):
+        request = urllib.request.Request(
+            f"http://{served.server.rest_address}/v1/models/m:predict", sent, {"Content-Encoding": coding}
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request, timeout=60)
+        assert refused.value.code == status
+        text = refused.value.read().decode()
+        assert "unpacked body" in text if coding == "gzip" else "10000004 values" in text
+        refused.value.close()

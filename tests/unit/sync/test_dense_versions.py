@@ -35,7 +35,7 @@ def test_a_reader_gets_what_it_does_not_have_whatever_it_missed(tmp_path: Path) 
     writer.write({"w": ones(), "b": ones(), "c": np.array(5)})
     weights, stamps = reader.changes(1)
     assert sorted(weights) == ["b", "c", "w"]
-    reader.took(stamps)
+    reader.mark_applied(stamps)
     assert reader.changes(1)[0] == {}
     writer.write({"w": ones(value=2.0), "b": ones(), "c": np.array(5)})
     writer.write({"w": ones(value=2.0), "b": ones(value=3.0), "c": np.array(5)})
@@ -75,20 +75,20 @@ def test_a_version_that_was_altered_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "dense" / "dense-00000000000000000001.safetensors"
     content = path.read_bytes()
     path.write_bytes(content[:-1] + b"\x01")
-    with pytest.raises(ManifestInvalid, match="is not what was published"):
+    with pytest.raises(ManifestInvalid, match="checksum differs"):
         read(tmp_path, 1)
     path.unlink()
     with pytest.raises(ArtifactError, match="is gone"):
         read(tmp_path, 1)
     listed = path.with_suffix(".json")
     listed.write_bytes(listed.read_bytes().replace(b'"w"', b'"v"'))
-    with pytest.raises(ManifestInvalid, match="cannot be believed"):
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
         read(tmp_path, 1)
     listed.write_bytes(seal({"format": "monolith.dense", "version": 2}))
-    with pytest.raises(VersionConflict, match="of version 2, this release reads"):
+    with pytest.raises(VersionConflict, match="version 2, expected"):
         read(tmp_path, 1)
 
 
 def test_a_type_that_no_server_has_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'w' is of type complex64"):
+    with pytest.raises(ConfigError, match="'w' is complex64"):
         DenseWriter(tmp_path).write({"w": np.ones(2, np.complex64)})

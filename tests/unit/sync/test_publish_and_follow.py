@@ -19,8 +19,9 @@ from monolith.artifacts.delta_log import DeltaReader, LogPosition, read_cut
 from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ManifestInvalid, SchemaMismatch
 from monolith.embedding import Adagrad, Fp16, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.sync import Base, Follower, LocalRows, Publisher, read_base, write_base
-from monolith.sync.stream_server import StreamServer
+from monolith.sync import BaseSnapshot, Follower, LocalRowLog, Publisher, read_base, write_base
+from monolith.sync.feed_server import FeedServer
+from monolith.sync.row_updates import Move
 from monolith.sync.subscription import Subscription
 from monolith.testing.fakes.clock import FakeClock
 
@@ -39,7 +40,7 @@ class Trainer:
         self.tables = MultiTable(specs(compressor=compressor))
         self.weights: dict[str, Any] = {"w": np.zeros(2, np.float32), "frozen": np.ones(3, np.float32)}
         self.clock = FakeClock(now_s=1000.0)
-        self.rows = LocalRows(root, self.tables, clock=self.clock, flavour=flavour)
+        self.rows = LocalRowLog(root, self.tables, clock=self.clock, flavour=flavour)
         self.publisher = Publisher(
             root, self.rows, lambda: {name: value.copy() for name, value in self.weights.items()}, clock=self.clock
         )
@@ -67,7 +68,7 @@ class Model:
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, Any] | None = None,
         tables: MultiTable | None = None,
@@ -76,9 +77,9 @@ class Model:
         if tables is not None:
             self.tables = tables
             self.replaced += 1
-        if update is not None:
+        if move is not None:
             assert self.tables is not None
-            update(self.tables)
+            move.apply(self.tables)
         self.weights |= dict(weights or {})
 
     def shown(self) -> dict[str, Any]:
@@ -101,12 +102,12 @@ class Streams:
 
     def __init__(self, scratch: Path, stack: ExitStack) -> None:
         self._scratch, self._stack = scratch, stack
-        self._servers: dict[Path, StreamServer] = {}
+        self._servers: dict[Path, FeedServer] = {}
         self._count = 0
 
     def follow(self, root: Path, model: Model) -> StreamedFollower:
         if root not in self._servers:
-            self._servers[root] = self._stack.enter_context(StreamServer(root, poll_s=0.001))
+            self._servers[root] = self._stack.enter_context(FeedServer(root, poll_s=0.001))
         self._count += 1
         subscription = Subscription(self._servers[root].address, self._scratch / str(self._count))
         subscription.start()
@@ -415,21 +416,21 @@ def test_other_tables_are_refused(tmp_path: Path) -> None:
 
 def test_two_cannot_publish_in_one_folder(tmp_path: Path) -> None:
     Trainer(tmp_path)
-    with pytest.raises(ConfigError, match="another process writes"):
+    with pytest.raises(ConfigError, match="in use by another process"):
         Trainer(tmp_path)
 
 
 def test_a_base_that_was_altered_is_refused(tmp_path: Path) -> None:
     assert read_base(tmp_path) is None
-    base = Base(tables=tmp_path / "checkpoint", positions={0: LogPosition(7, 3)})
+    base = BaseSnapshot(tables=tmp_path / "checkpoint", positions={0: LogPosition(7, 3)})
     write_base(tmp_path, base)
     assert read_base(tmp_path) == base
     path = tmp_path / "base.json"
     path.write_bytes(path.read_bytes().replace(b"checkpoint", b"checkqoint"))
-    with pytest.raises(ManifestInvalid, match="cannot be believed"):
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
         read_base(tmp_path)
     path.write_bytes(seal({"format": "other", "version": 1}))
-    with pytest.raises(ArtifactError, match="is 'other' of version 1"):
+    with pytest.raises(ArtifactError, match="is 'other' version 1"):
         read_base(tmp_path)
 
 

@@ -21,7 +21,7 @@ from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.rpc.security import Security
 from monolith.serving import messages
 from monolith.serving.tensors import make_tensor
-from monolith.sync import Base, LocalRows, Publisher, write_base
+from monolith.sync import BaseSnapshot, LocalRowLog, Publisher, write_base
 from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
@@ -43,7 +43,7 @@ class Trainer:
     def __init__(self, root: Path, specs: Sequence[TableSpec] = SPECS) -> None:
         self.root = root
         self.tables = MultiTable(specs)
-        self.rows = LocalRows(root, self.tables, clock=SystemClock())
+        self.rows = LocalRowLog(root, self.tables, clock=SystemClock())
         self.publisher = Publisher(root, self.rows, dict, clock=SystemClock())
         self.pushers: list[RowPusher] = []
         self.exported: list[tuple[str, float, tuple[str, ...]]] = []
@@ -163,7 +163,7 @@ def test_what_a_target_refuses_or_answers_with_nonsense_is_sent_again(
         assert pusher.statuses()[name].lag_s > 0
         one.behave = lambda: None
         one.wait(lambda: one.rows == trainer.all_rows())
-    told = [record.message for record in caplog.records if "cannot be pushed" in record.message]
+    told = [record.message for record in caplog.records if "push failed" in record.message]
     assert 4 <= len(told) < one.refusals
     trainer.pushers.clear()
     pusher.close()
@@ -290,7 +290,7 @@ def test_a_run_that_went_back_takes_back_what_was_pushed(
     assert pusher.flush(60)
     trainer.publisher.close()
     trainer.tables["item"].clear()
-    trainer.rows = LocalRows(trainer.root, trainer.tables, clock=SystemClock())
+    trainer.rows = LocalRowLog(trainer.root, trainer.tables, clock=SystemClock())
     trainer.publisher = Publisher(trainer.root, trainer.rows, dict, clock=SystemClock())
     trainer.learn([2])
     assert pusher.flush(60)
@@ -308,10 +308,10 @@ def test_a_damaged_log_is_told_once_and_read_when_it_is_whole(
     path = DeltaReader(trainer.rows.folders[0]).segments()[-1].path
     good = path.read_bytes()
     path.write_bytes(good[:-9] + bytes([good[-9] ^ 1]) + good[-8:])
-    write_base(trainer.root, Base(tables=trainer.root / "gone", positions={}))
+    write_base(trainer.root, BaseSnapshot(tables=trainer.root / "gone", positions={}))
     pusher.flush(60)
     pusher.flush(60)
-    assert len([record for record in caplog.records if "cannot be read for pushing" in record.message]) == 1
+    assert len([record for record in caplog.records if "published log not read" in record.message]) == 1
     path.write_bytes(good)
     pusher.flush(60)
     one.wait(lambda: one.rows == trainer.all_rows())
@@ -338,7 +338,7 @@ def test_a_bad_list_of_targets_is_refused(given: list[str], text: str) -> None:
 
 
 def test_no_targets_and_other_signatures_are_refused(trainer: Trainer) -> None:
-    with pytest.raises(ConfigError, match="no targets"):
+    with pytest.raises(ConfigError, match="targets is empty"):
         trainer.push_to()
     with pytest.raises(ConfigError, match="sync_signature_name is 'serving_default'"):
         trainer.push_to("a:1", signature="serving_default")

@@ -1,10 +1,8 @@
-"""The delta log: every change to a shard's tables, in numbered and checksummed segments.
+"""Delta log: every change to a shard's tables, in numbered and checksummed segments.
 
-A log is a folder per shard, written by one ``DeltaWriter`` and read by any number of ``DeltaReader``. Crash recovery,
-incremental checkpoints, the sync from training to serving and time travel all read the same segments. A ``Cut`` names
-one segment per shard and one version of the dense weights: what belongs together.
-
-What a row means is the engine's business; who sends segments where is for the layers above.
+A log is one folder per shard, with one ``DeltaWriter`` and any number of ``DeltaReader``. Crash recovery, incremental
+checkpoints, sync from training to serving, and time travel read the same segments. A ``Cut`` names one segment per
+shard and one version of the dense weights that form a consistent state.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The ids that a segment changes, without its rows: for whoever has to be told of them and asks for values later."""
+"""Read the ids that a segment changes, without its rows."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ID_BYTES, _TIME_BYTES = 8, 4
 
 
 def changed_ids(path: str | PathLike[str]) -> dict[str, NDArray[np.int64]]:
-    """Return the ids of every table that a segment sets or removes, each once, rising.
+    """Return the ids of every table that a segment sets or removes, unique and ascending.
 
     Args:
         path: The segment, which was verified: nothing is checked here.

@@ -1,6 +1,7 @@
-"""The publish manifest: one sequence per shard and one dense version, which a server takes together or not at all.
+"""``cut.json``: the current cut, with one sequence per shard and one dense version.
 
-One sealed file beside the shards' logs, replaced whole. Whether the segments it names have arrived, its reader sees.
+The file is sealed, lies beside the shards' logs, and is replaced atomically. Readers must check that the named segments
+exist.
 """
 
 from __future__ import annotations
@@ -25,41 +26,41 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """What belongs together: a state of all shards, and the dense weights that were trained with it."""
+    """A consistent state: one sequence per shard, and the dense weights of the same moment."""
 
     sequences: Mapping[int, int]
-    """Shard index to sequence, for all shards from 0."""
+    """Shard index to sequence, for every shard from 0."""
     dense: int
-    """The version of the dense weights."""
+    """Version of the dense weights; 0 without any."""
     newest_event_s: int = 0
-    """The largest event time in it."""
+    """Largest event time in the cut."""
     number: int = 0
-    """Rises with every publish; set by ``publish``."""
+    """Increases with every publish; set by ``publish``."""
     published_at_s: float = 0.0
     """Wall time; set by ``publish``."""
     folders: tuple[str, ...] = ()
-    """The folder of each shard's log, relative to that of the cut; empty = the names of ``shard_folder``."""
+    """Folder of each shard's log, relative to the cut's folder; empty means the names of ``shard_folder``."""
 
     def __post_init__(self) -> None:
-        """Refuse what names no state."""
+        """Check the values."""
         if not self.sequences or sorted(self.sequences) != list(range(len(self.sequences))):
-            raise ConfigError(f"sequences has shards {sorted(self.sequences)}; name every shard from 0 up")
+            raise ConfigError(f"shards of sequences are {sorted(self.sequences)}, expected every shard from 0")
         for shard, sequence in self.sequences.items():
             if sequence < 0:
-                raise ConfigError(f"the sequence of shard {shard} is {sequence}; give a number from 0")
+                raise ConfigError(f"sequence of shard {shard} is {sequence!r}, expected a number from 0")
         if self.folders and len(self.folders) != len(self.sequences):
-            raise ConfigError(f"folders has {len(self.folders)} names for {len(self.sequences)} shards; name each")
+            raise ConfigError(f"folders has {len(self.folders)} names, expected {len(self.sequences)}, one per shard")
         if self.dense < 0:
-            raise ConfigError(f"dense is {self.dense}; give a version from 0")
+            raise ConfigError(f"dense is {self.dense!r}, expected a version from 0")
 
 
 def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
-    """Make a cut the current one, whole or not at all; return it with its number and time.
+    """Make a cut the current one atomically; return it with its number and time.
 
     Args:
-        root: The folder that holds the shards' logs.
-        cut: What to publish.
-        clock: What it is stamped with.
+        root: Folder of the shards' logs.
+        cut: The cut to publish.
+        clock: Clock of the publish time.
     """
     folder = Path(root)
     folder.mkdir(parents=True, exist_ok=True)
@@ -71,7 +72,7 @@ def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
 
 
 def encoded_cut(cut: Cut) -> bytes:
-    """Return the content of the file."""
+    """Return the content of ``cut.json``."""
     sequences = {str(shard): cut.sequences[shard] for shard in sorted(cut.sequences)}
     return seal({"format": _FORMAT, "version": _VERSION, **dataclasses.asdict(cut), "sequences": sequences})
 
@@ -80,8 +81,8 @@ def read_cut(root: str | PathLike[str]) -> Cut | None:
     """Return the current cut; None before the first.
 
     Raises:
-        ManifestInvalid: The file was altered.
-        VersionConflict: It is of a release that this one does not know.
+        ManifestInvalid: The file is corrupt.
+        VersionConflict: Another release wrote the file.
     """
     path = Path(root) / CUT
     try:
@@ -91,18 +92,16 @@ def read_cut(root: str | PathLike[str]) -> Cut | None:
     try:
         body = unseal(content)
     except ValueError as error:
-        raise ManifestInvalid(f"'{path}' cannot be believed: {error}; publish again") from error
+        raise ManifestInvalid(f"'{path}' is corrupt: {error}; publish again") from error
     if body.pop("format", None) != _FORMAT:
-        raise ManifestInvalid(f"'{path}' is no cut; look for another file of that name")
+        raise ManifestInvalid(f"'{path}' has another format, expected a cut")
     version = body.pop("version")
     if version != _VERSION:
-        raise VersionConflict(
-            f"'{path}' has version {version}, this release reads {_VERSION}; use the one that wrote it"
-        )
-    return _decoded(body)
+        raise VersionConflict(f"version of '{path}' is {version}, expected {_VERSION}; use the release that wrote it")
+    return _decode(body)
 
 
-def _decoded(body: dict[str, Any]) -> Cut:
+def _decode(body: dict[str, Any]) -> Cut:
     sequences = {int(shard): sequence for shard, sequence in body.pop("sequences").items()}
     folders = tuple(body.pop("folders", ()))
     return Cut(sequences=sequences, folders=folders, **body)

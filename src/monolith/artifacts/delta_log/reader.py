@@ -1,6 +1,7 @@
-"""Reading a delta log: which segments lead from one state to another, replaying them, and following a live log.
+"""Read a delta log: plan segments between two states, replay them, follow a live log.
 
-Every segment is checked whole before its first row changes, so the tables are always at some sequence.
+Every segment is verified before its first row changes, so tables are always at some sequence. ``DeltaReader`` has no
+mutable state and is thread safe.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replayed:
-    """Where the tables are after a replay."""
+    """Result of a replay."""
 
     sequence: int
     marks: bytes
-    """What the writer's ``marks`` gave at this sequence; empty when its segment is gone."""
+    """Marks of the writer at this sequence; empty if the segment is gone."""
     segments: int
     upserts: int
     tombstones: int
@@ -45,13 +46,13 @@ class Replayed:
 
 
 class DeltaReader:
-    """The segments in one log's folder. Reading needs no writer, and does not disturb one."""
+    """Reads the segments of one log. A concurrent writer is not affected."""
 
     def __init__(self, folder: str | PathLike[str]) -> None:
         self.folder = Path(folder)
 
     def segments(self, after: int = 0) -> list[Segment]:
-        """Return all segments after a sequence, as their headers describe them.
+        """Return the headers of all segments after a sequence.
 
         Raises:
             DeltaLogBroken: A header is damaged.
@@ -60,12 +61,12 @@ class DeltaReader:
         return [self.read(number) for number in numbers]
 
     def newest(self) -> int:
-        """Return the newest segment's number; 0 when there is none."""
+        """Return the number of the newest segment; 0 without one."""
         numbers = segment_numbers(self.folder)
         return numbers[-1] if numbers else 0
 
     def last(self) -> Segment | None:
-        """Return the newest segment, as its header describes it; None when there is none.
+        """Return the header of the newest segment; None without one.
 
         Raises:
             DeltaLogBroken: The header is damaged.
@@ -74,17 +75,17 @@ class DeltaReader:
         return self.read(number) if number else None
 
     def plan(self, after: int = 0, until: int | None = None, until_time_s: float | None = None) -> list[Segment]:
-        """Return the segments that a replay would read, in order; see ``replay``.
+        """Return the segments that ``replay`` reads, in order.
 
         Raises:
-            DeltaLogBroken: A segment on the way is missing or its header damaged.
+            DeltaLogBroken: A segment is missing, or a header is damaged.
         """
         numbers = segment_numbers(self.folder)
         if after and (not numbers or after > numbers[-1]):
             end = f"ends at {numbers[-1]}" if numbers else "is empty"
             raise DeltaLogBroken(
-                f"the delta log '{self.folder}' {end}, but the state to go on from is at {after}; give the folder that "
-                f"this state was written beside",
+                f"delta log '{self.folder}' {end}, expected segment {after} of the present state; give the log of this "
+                f"state",
                 last_good=after,
             )
         chosen: list[Segment] = []
@@ -111,20 +112,20 @@ class DeltaReader:
                 self._refuse_gap(one.sequence, other)
             if other.log != one.log or other.shard != one.shard or other.flavour != one.flavour:
                 raise DeltaLogBroken(
-                    f"'{other.path}' is of another log than '{one.path}'; the last good segment is {one.sequence}: put "
-                    f"the right file back, or start from a newer snapshot",
+                    f"'{other.path}' and '{one.path}' belong to different logs; segment {one.sequence} is good: "
+                    f"restore the right file, or start from a newer snapshot",
                     last_good=one.sequence,
                 )
         reached = chosen[-1].sequence if chosen else after
         if until is not None and until > reached:
             raise DeltaLogBroken(
-                f"the delta log '{self.folder}' has no segment {until}; it leads to {reached}", last_good=reached
+                f"delta log '{self.folder}' ends at segment {reached}, expected segment {until}", last_good=reached
             )
 
     def _refuse_gap(self, good: int, segment: Segment) -> None:
         raise DeltaLogBroken(
-            f"the delta log '{self.folder}' has a gap: '{segment.path.name}' follows segment {segment.previous}, the "
-            f"last good one before it is {good}; start from a snapshot that is not older than {segment.previous}",
+            f"delta log '{self.folder}' has a gap: '{segment.path.name}' follows segment {segment.previous}, the last "
+            f"good segment is {good}; start from a snapshot at {segment.previous} or later",
             last_good=good,
         )
 
@@ -137,26 +138,26 @@ class DeltaReader:
         until_time_s: float | None = None,
         keep: tuple[int, int] = (0, 1),
     ) -> Replayed:
-        """Bring tables from one sequence to a later one.
+        """Move tables from one sequence to a later one.
 
-        Segments before the last one that holds all rows are not needed and not read. Replaying twice does no harm.
+        Segments before the last complete one are skipped. A replay is idempotent.
 
         Args:
-            tables: Tables in the state of ``after``: empty for 0, or restored from a snapshot that was taken at that
-                sequence (``DeltaWriter.cut``). They have the names and slices of the writer's.
-            after: The sequence they are at.
-            until: The last sequence wanted; None = as far as the log goes.
-            until_time_s: Stop before the first segment that was taken later, in unix seconds.
+            tables: Tables in the state of ``after``: empty for 0, or restored from a snapshot at that sequence
+                (``DeltaWriter.cut``). Names and slices equal those of the writer's tables.
+            after: Present sequence of the tables.
+            until: Last sequence to replay; None means the newest.
+            until_time_s: Stop before the first segment with a later time, in unix seconds.
             keep: (index, count): take only ids with ``uint64(id) % count == index``.
 
         Raises:
-            DeltaLogBroken: A segment is missing, cut off or altered. The tables are at the last segment that was
-                sound; another replay with ``until=error.last_good`` takes what there is.
-            SchemaMismatch: The tables are not those of the log.
+            DeltaLogBroken: A segment is missing, truncated or corrupt. The tables are at the last good segment;
+                ``until=error.last_good`` replays up to there.
+            SchemaMismatch: The log belongs to other tables.
         """
         index, count = keep
         if not 0 <= index < count:
-            raise ConfigError(f"keep is {keep}; give (index, count) with index from 0 to count - 1")
+            raise ConfigError(f"keep is {keep}, expected (index, count) with index from 0 to count - 1")
         planned = self.plan(after, until, until_time_s)
         natives = native_tables(tables)
         reached = after
@@ -176,28 +177,28 @@ class DeltaReader:
         """Check every byte of a segment.
 
         Raises:
-            DeltaLogBroken: It is damaged.
+            DeltaLogBroken: The segment is damaged.
         """
         self._checked(segment.previous, lambda: _native.verify_delta(str(segment.path)))
 
     def marks(self, sequence: int) -> bytes:
-        """Return the bytes the writer kept with a segment; empty when the segment is not there."""
+        """Return the marks of a segment; empty if the segment does not exist."""
         path = segment_path(self.folder, sequence)
         return _native.read_delta_marks(str(path)) if path.exists() else b""
 
     def follow(
         self, after: int = 0, *, clock: Clock, is_stopped: Callable[[], bool], poll_s: float = 0.1
     ) -> Iterator[Segment]:
-        """Give segment after segment as they are written, from the one after ``after`` on.
+        """Yield segments as they are written, starting after ``after``.
 
         Args:
-            after: The sequence that the caller is at.
-            clock: How to wait.
-            is_stopped: Asked whenever there is nothing new; True ends the iteration.
-            poll_s: How long to wait before looking again.
+            after: Present sequence of the caller.
+            clock: Clock of the pauses.
+            is_stopped: Called when no new segment exists; True ends the iteration.
+            poll_s: Seconds between two looks for new segments.
 
         Raises:
-            DeltaLogBroken: A segment was removed before it was read, or is damaged; start from a snapshot again.
+            DeltaLogBroken: A segment was removed before it was read, or is damaged; restart from a snapshot.
         """
         while True:
             for segment in self.plan(after):
@@ -208,22 +209,22 @@ class DeltaReader:
             clock.sleep_s(poll_s)
 
     def read(self, number: int) -> Segment:
-        """Return the segment of a number, as its header describes it.
+        """Return the header of a segment.
 
         Raises:
-            DeltaLogBroken: It is not there, or its header is damaged.
+            DeltaLogBroken: The segment does not exist, or its header is damaged.
         """
         path = segment_path(self.folder, number)
         segment = self._checked(number - 1, lambda: read_segment(path))
         if segment.sequence != number:
             raise DeltaLogBroken(
-                f"'{path}' is segment {segment.sequence} under another name; give it back its own",
+                f"'{path}' is segment {segment.sequence}, expected segment {number}; restore its name",
                 last_good=number - 1,
             )
         return segment
 
     def _checked(self, good: int, read: Callable[[], _T]) -> _T:
-        """Return what ``read`` returns; tell the last good sequence when it fails."""
+        """Call ``read``; on failure raise ``DeltaLogBroken`` with the last good sequence."""
         try:
             return read()
         except SnapshotCorrupt as error:
@@ -233,5 +234,5 @@ class DeltaReader:
             ) from error
         except FileNotFoundError as error:
             raise DeltaLogBroken(
-                f"{error}: it was removed meanwhile; start from a newer snapshot", last_good=good
+                f"{error}: the segment was removed meanwhile; start from a newer snapshot", last_good=good
             ) from error

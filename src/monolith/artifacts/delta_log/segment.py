@@ -1,7 +1,6 @@
-"""One segment of a delta log as its header describes it, and how segments are named on disk.
+"""Header of a delta log segment, and the names of segments on disk.
 
-The engine reads and writes the bytes; docs/reference/delta-format.md has the format. Which segments are to be read,
-and in what order, is ``reader``'s business.
+The engine reads and writes the bytes; docs/reference/delta-format.md has the format. Plain values.
 """
 
 from __future__ import annotations
@@ -30,82 +29,82 @@ __all__ = [
 ]
 
 Flavour: TypeAlias = Literal["durable", "serving"]
-"""What a row holds: values with optimizer state, or values as the slices' compressors store them."""
+"""Content of a row: values with optimizer state, or values as stored by the slices' compressors."""
 
 _NAME = re.compile(r"seg-(\d{20})\.delta")
 
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A segment of a log."""
+    """Position in a log: one of its segments."""
 
     log: int
-    """The log's own number; see ``Segment.log``."""
+    """Number of the log; see ``Segment.log``."""
     sequence: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableChanges:
-    """What a segment says of one table."""
+    """Changes of one table in a segment."""
 
     upserts: int
     tombstones: int
     is_complete: bool
-    """Whether all rows are in it: an id of its shard that is not, is absent."""
+    """Whether the segment has all rows: ids of the shard without a row are absent."""
     newest_event_s: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A segment whose header was read and believed; its rows may still be damaged."""
+    """A segment with a verified header; its rows may be damaged."""
 
     path: Path
     bytes: int
     log: int
-    """Drawn when the log was begun; the same in all its segments."""
+    """Random number of the log, equal in all its segments."""
     sequence: int
     previous: int
-    """The sequence that the tables were at before; 0 for none."""
+    """Sequence of the preceding state; 0 for none."""
     flavour: Flavour
     shard: tuple[int, int]
     """(index, count): ids with ``uint64(id) % count == index``."""
     wall_time_s: float
-    """When it was taken; never less than that of the segment before."""
+    """Wall time of the segment; never less than that of the preceding segment."""
     newest_event_s: int
-    """The largest event time that any of its tables has seen."""
+    """Largest event time of its tables."""
     tables_hash: int
-    """Of names and slices: equal for segments that fit the same tables."""
+    """Hash of names and slices: equal for segments of equal tables."""
     tables: Mapping[str, TableChanges]
-    """By name, sorted."""
+    """Changes by table, sorted by name."""
 
     @property
     def is_complete(self) -> bool:
-        """Whether nothing before it is needed."""
+        """Whether a replay needs no earlier segment."""
         return all(table.is_complete for table in self.tables.values())
 
     @property
     def upserts(self) -> int:
-        """Rows of all tables."""
+        """Written rows of all tables."""
         return sum(table.upserts for table in self.tables.values())
 
     @property
     def tombstones(self) -> int:
-        """Removed ids of all tables."""
+        """Removed rows of all tables."""
         return sum(table.tombstones for table in self.tables.values())
 
 
 def shard_folder(root: Path, index: int, count: int) -> Path:
-    """Return where the log of a shard lies among those of its siblings."""
+    """Return the folder of a shard's log under ``root``."""
     return root / f"shard-{index:05d}-of-{count:05d}"
 
 
 def segment_path(folder: Path, sequence: int) -> Path:
-    """Return the file of a segment."""
+    """Return the path of a segment."""
     return folder / f"seg-{sequence:020d}.delta"
 
 
 def segment_numbers(folder: Path) -> list[int]:
-    """Return the sequences of all segments in the folder, rising."""
+    """Return the sequences of all segments in a folder, ascending."""
     if not folder.is_dir():
         return []
     found = (_NAME.fullmatch(file.name) for file in folder.iterdir())
@@ -113,17 +112,16 @@ def segment_numbers(folder: Path) -> list[int]:
 
 
 def read_segment(path: Path) -> Segment:
-    """Return what the header of a segment says.
+    """Return the header of a segment.
 
     Raises:
-        SnapshotCorrupt: It is cut off or altered; the text has file, offset and reason.
-        OSError: The file cannot be read.
+        SnapshotCorrupt: The segment is truncated or corrupt; the text has file, offset and reason.
+        OSError: The file is unreadable.
     """
-    return described(path, _native.read_delta_header(str(path)))
+    return _describe(path, _native.read_delta_header(str(path)))
 
 
-def described(path: Path, header: _native.DeltaHeader) -> Segment:
-    """Return a header that the engine has read, in our words."""
+def _describe(path: Path, header: _native.DeltaHeader) -> Segment:
     return Segment(
         path=path,
         bytes=path.stat().st_size,
@@ -148,5 +146,5 @@ def described(path: Path, header: _native.DeltaHeader) -> Segment:
 
 
 def native_tables(tables: MultiTable) -> list[_native.Table]:
-    """Return the engine's tables, in sorted-name order."""
+    """Return the engine's tables, sorted by name."""
     return [tables[name]._native for name in tables.names]

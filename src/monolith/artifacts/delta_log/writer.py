@@ -1,6 +1,6 @@
-"""Appending to a delta log: what changed since the last call becomes the next segment.
+"""Append to a delta log: changes since the last call become the next segment.
 
-Who calls, how often, and what keeps others from changing the tables meanwhile, comes in from outside.
+The caller decides when to write, and passes the lock that keeps tables unchanged meanwhile. Thread safe.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ _FLAVOURS = {"durable": _native.DeltaFlavour.durable, "serving": _native.DeltaFl
 
 
 class DeltaWriter:
-    """The one writer of a shard's log. It takes the tables' notes of touched ids, so tables have one writer.
+    """The only writer of a shard's log. It consumes the tables' lists of touched ids, so tables have one writer.
 
-    A segment that cannot be written (a full disk) loses nothing: its changes come with the next one. All methods may
-    be called from several threads; they take turns.
+    A segment that cannot be written (full disk) loses nothing: the next segment has its changes. Thread safe.
     """
 
     def __init__(
@@ -62,30 +61,30 @@ class DeltaWriter:
         holds: int = 0,
         log: int | None = None,
     ) -> None:
-        """Open a log, or begin one; changes of the tables count from here on.
+        """Open or create a log, and start to collect changes of the tables.
 
         Args:
-            folder: The log's own folder; made when missing.
-            shard: (index, count) of the ids that the tables hold.
-            tables: The tables; those of a log stay the same.
-            clock: What segments are stamped with.
-            flavour: "durable" to train on from the log, "serving" to serve from it.
-            lock: Keeps others from changing the tables while it is entered; entered again for every segment, and only
-                while changed rows are copied. None: each table is taken at an instant of its own.
-            marks: Gives the bytes to keep with a segment, called under the lock; see ``Replayed.marks``.
-            holds: The sequence that the tables are at: what ``DeltaReader.replay`` returned. When it is not the log's
-                newest, the next segment holds all rows.
-            log: The number of a log that is begun here, 64 bits; None draws one. A log that is there keeps its own.
+            folder: Folder of the log; created if missing.
+            shard: (index, count) of the ids in the tables.
+            tables: The tables; a log always belongs to the same tables.
+            clock: Clock of the segments' timestamps.
+            flavour: "durable" to resume training from the log, "serving" to serve from it.
+            lock: While it is entered, tables do not change. It is entered for every segment, only while changed rows
+                are copied. None: each table is copied at a different moment.
+            marks: Returns bytes to store with a segment, called under the lock; see ``Replayed.marks``.
+            holds: Present sequence of the tables, as returned by ``DeltaReader.replay``. If it is not the newest
+                segment of the log, the next segment holds all rows.
+            log: 64-bit number of a new log; None draws one. An existing log keeps its number.
 
         Raises:
-            ConfigError: Another process writes here, or the log is of another shard or flavour.
-            DeltaLogBroken: The newest segment cannot be read.
+            ConfigError: Another process writes to the folder, or the log has another shard or flavour.
+            DeltaLogBroken: The newest segment is unreadable.
         """
         index, count = shard
         if not 0 <= index < count:
-            raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
+            raise ConfigError(f"shard is {shard}, expected (index, count) with index from 0 to count - 1")
         if flavour not in _FLAVOURS:
-            raise ConfigError(f"flavour is {flavour!r}; give 'durable' or 'serving'")
+            raise ConfigError(f"flavour is {flavour!r}, expected 'durable' or 'serving'")
         self.folder = Path(folder)
         self._clock = clock
         self._lock = lock if lock is not None else contextlib.nullcontext()
@@ -123,42 +122,41 @@ class DeltaWriter:
         except SnapshotCorrupt as error:
             good = numbers[-2] if len(numbers) > 1 else 0
             raise DeltaLogBroken(
-                f"{error}; it is the newest segment, the last good one may be {good}: move it away to go on from there",
+                f"{error}; it is the newest segment; move it away to resume from segment {good}",
                 last_good=good,
             ) from error
         if last.shard != shard or last.flavour != flavour:
             raise ConfigError(
-                f"'{self.folder}' is the {last.flavour} log of shard {last.shard[0]} of {last.shard[1]}, not the "
-                f"{flavour} log of shard {shard[0]} of {shard[1]}; give each log a folder of its own"
+                f"'{self.folder}' is the {last.flavour} log of shard {last.shard[0]} of {last.shard[1]}, expected the "
+                f"{flavour} log of shard {shard[0]} of {shard[1]}; give each log its own folder"
             )
         return last
 
     @property
     def log(self) -> int:
-        """The log's own number, the same in all its segments."""
+        """Number of the log, equal in all its segments."""
         return self._log
 
     @property
     def sequence(self) -> int:
-        """The newest segment's number; 0 before the first."""
+        """Number of the newest segment; 0 before the first."""
         return self._sequence
 
     def write(self) -> int | None:
-        """Write what changed since the last call; return the new segment's number, or None when nothing did.
+        """Write the changes since the last call; return the number of the new segment, None without changes.
 
         Raises:
-            OSError: The segment could not be written; its changes come with the next one.
+            OSError: The segment could not be written. The next segment has its changes.
         """
         return self._write(lambda: None)[0]
 
     def cut(self, take: Callable[[], _T]) -> tuple[int, _T]:
-        """Call ``take`` at the instant of a segment: what it returns and the sequence are the same state.
+        """Write the changes, and call ``take`` at the same moment; return the sequence and the result of ``take``.
 
-        For checkpoints: ``sequence, cut = writer.cut(tables.cut)``. The sequence is the newest one when nothing
-        changed.
+        For checkpoints: ``sequence, cut = writer.cut(tables.cut)``. Without changes the sequence is the newest one.
 
         Raises:
-            OSError: As ``write``.
+            OSError: As in ``write``.
         """
         _, taken = self._write(take)
         return self._sequence, taken
@@ -188,14 +186,14 @@ class DeltaWriter:
         sync_folder(self.folder)
 
     def compact(self, up_to_sequence: int) -> int:
-        """Remove the segments before one that a snapshot covers, and return how many.
+        """Remove the segments before ``up_to_sequence``, which a snapshot covers; return their number.
 
-        The segment itself stays, and so does the newest one: they say where the log is, and hold its marks.
+        That segment and the newest one stay: they hold the position and the marks of the log.
         """
         with self._turn:
             numbers = segment_numbers(self.folder)
             covered = [number for number in numbers[:-1] if number < up_to_sequence]
-            for number in covered:  # oldest first: what a crash leaves has no gap
+            for number in covered:  # oldest first: a crash leaves no gap
                 segment_path(self.folder, number).unlink(missing_ok=True)
                 _native.failpoint("delta.compacting")
             if covered:
@@ -204,7 +202,7 @@ class DeltaWriter:
             return len(covered)
 
     def close(self) -> None:
-        """Let another writer in. What was not written stays unwritten."""
+        """Release the log for another writer. Unwritten changes stay unwritten."""
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
@@ -219,17 +217,17 @@ class DeltaWriter:
 
 
 def remove_log(folder: str | PathLike[str]) -> int:
-    """Remove all segments of a log that nobody writes to; return how many.
+    """Remove all segments of a log without a writer; return their number.
 
     Raises:
-        ConfigError: A process writes to it.
+        ConfigError: A process writes to the log.
     """
     folder = Path(folder)
     numbers = segment_numbers(folder)
     if numbers:
         claim = _claim(folder)
         try:
-            for number in reversed(numbers):  # newest first: what a crash leaves is an earlier state of the log
+            for number in reversed(numbers):  # newest first: a crash leaves an earlier state of the log
                 segment_path(folder, number).unlink(missing_ok=True)
             sync_folder(folder)
         finally:
@@ -269,13 +267,13 @@ def set_aside_log(folder: str | PathLike[str], time_s: int, keep: int = 2) -> Pa
 
 
 def _claim(folder: Path) -> int:
-    """Keep other writers out until the handle is closed, or this process is gone."""
+    """Lock the folder until the handle is closed or this process ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
         raise ConfigError(
-            f"another process writes to the delta log '{folder}'; stop it, or give this one another folder"
+            f"delta log '{folder}' is in use by another process, expected one writer; stop it, or give another folder"
         ) from None
     return handle

@@ -1,4 +1,4 @@
-"""A bounded queue between one thread that makes things and one that uses them, which either side can close."""
+"""``Channel``: a bounded queue between one producer thread and one consumer thread, which either side can close."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class Channel(Generic[T]):
-    """First in, first out. ``close`` ends every wait on both sides; what was not taken is dropped."""
+    """First in, first out. ``close`` ends every wait on both sides and drops the remaining items."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -21,7 +21,7 @@ class Channel(Generic[T]):
         self._is_closed = False
 
     def put(self, item: T) -> bool:
-        """Wait for room and add; False when the channel is closed."""
+        """Wait for space and add an item; return False if the channel is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or len(self._items) < self._capacity)
             if self._is_closed:
@@ -31,7 +31,7 @@ class Channel(Generic[T]):
             return True
 
     def get(self) -> T | None:
-        """Wait for an item and take it; None when the channel is closed."""
+        """Wait for an item and return it; None if the channel is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_closed or bool(self._items))
             if self._is_closed:
@@ -40,7 +40,7 @@ class Channel(Generic[T]):
             return self._items.popleft()
 
     def close(self) -> None:
-        """End it. May be called twice, from any thread."""
+        """Close the channel. May be called twice, from any thread."""
         with self._changed:
             self._is_closed = True
             self._items.clear()

@@ -1,8 +1,7 @@
-"""Whole-file compression as streams: which codec a file has, and its content in bounded pieces.
+"""``decompress``: reads compressed files in bounded pieces; ``codec_of_head`` detects the codec.
 
 The five codecs are none, snappy (Hadoop's block codec), zstd, zlib and gzip. A small file that claims to be huge cannot
-take more memory than a few pieces. zstandard is imported here only. Writing is in ``compressors``. What is in the
-stream, nothing here knows.
+take more memory than a few pieces. Only this module imports zstandard. ``compressors`` writes.
 """
 
 from __future__ import annotations
@@ -24,31 +23,31 @@ __all__ = [
     "check_compression",
     "codec_of_head",
     "codec_of_name",
-    "decompressed",
+    "decompress",
     "import_zstandard",
     "resolve_codec",
 ]
 
 Codec: TypeAlias = Literal["none", "snappy", "zstd", "zlib", "gzip"]
-"""How a whole file is compressed."""
+"""The compression of a whole file."""
 
 Compression: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
-"""A codec, or "auto": what the first bytes say, else what the file name says, else none."""
+"""A codec, or "auto": detected from the first bytes, else from the file name, else none."""
 
 CODECS: tuple[Codec, ...] = ("none", "snappy", "zstd", "zlib", "gzip")
 
 PIECE_BYTES = 1 << 20
-"""About how much a stream gives at a time; no piece is larger than four of it (snappy: than one chunk)."""
+"""Approximate size of a piece; no piece is larger than four times this (snappy: than one chunk)."""
 
 HEAD_BYTES = 1 << 16
-"""How much of a file ``codec_of_head`` wants to see."""
+"""Bytes of a file that ``codec_of_head`` needs."""
 
 _SUFFIXES: dict[str, Codec] = {".snappy": "snappy", ".zst": "zstd", ".zstd": "zstd", ".zz": "zlib", ".gz": "gzip"}
 _READ_BYTES = 1 << 18
 
-# Snappy turns at most 64 bytes into 3, so a chunk that claims more than this many times its size is a lie.
+# Snappy turns at most 64 bytes into 3, so a chunk that claims more than this many times its size is corrupt.
 _SNAPPY_EXPANSION = 32
-_SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; larger ones no reader had room for
+_SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; readers refuse larger chunks
 # A zstd block gives at most 128 KiB, so this many of them make a piece.
 _ZSTD_BLOCKS = 16
 _ZSTD_PIECE_BYTES = _ZSTD_BLOCKS << 17
@@ -58,14 +57,14 @@ _ZSTD_SKIPPABLE = 0x184D2A50  # and the 15 numbers after it
 
 
 def check_compression(compression: str) -> Compression:
-    """Return ``compression``, or raise ``ConfigError`` with what there is."""
+    """Return ``compression`` if it is valid, or raise ``ConfigError`` with the valid values."""
     if compression != "auto" and compression not in CODECS:
-        raise ConfigError(f"compression is {compression!r}; give one of auto, {', '.join(CODECS)}")
+        raise ConfigError(f"compression is {compression!r}, expected one of auto, {', '.join(CODECS)}")
     return cast(Compression, compression)
 
 
 def codec_of_name(name: str) -> Codec:
-    """Return what the suffix of a file name promises.
+    """Return the codec of a file name's suffix.
 
     >>> codec_of_name("part-0.pb.zst"), codec_of_name("part-0.pb")
     ('zstd', 'none')
@@ -74,7 +73,7 @@ def codec_of_name(name: str) -> Codec:
 
 
 def codec_of_head(head: bytes, *, is_whole: bool = False) -> Codec | None:
-    """Return the codec that the first bytes of a file show, or None.
+    """Return the codec of a file by its first bytes, or None.
 
     A magic number alone proves nothing: a plain file whose first record has 40,056 bytes begins like zlib. So the
     codec must also be able to decompress the head.
@@ -90,7 +89,7 @@ def codec_of_head(head: bytes, *, is_whole: bool = False) -> Codec | None:
 
 
 def resolve_codec(compression: Compression, name: str, head: bytes, *, is_whole: bool = False) -> Codec:
-    """Return the codec to read a file with: the one asked for, or for "auto" what the head, then the name, says."""
+    """Return the codec of a file: ``compression``, or for "auto" the codec of the head, else of the name."""
     if compression != "auto":
         return compression
     if not head:
@@ -101,25 +100,25 @@ def resolve_codec(compression: Compression, name: str, head: bytes, *, is_whole:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def decompressed(stream: BinaryIO, codec: Codec, source: str) -> Iterator[bytes]:
-    """Yield what ``stream`` holds, decompressed, in pieces of about ``PIECE_BYTES``.
+def decompress(stream: BinaryIO, codec: Codec, source: str) -> Iterator[bytes]:
+    """Yield the decompressed content of ``stream`` in pieces of about ``PIECE_BYTES``.
 
     Args:
-        stream: Read from where it stands to its end; not closed.
-        codec: How it is compressed.
-        source: What to call it in errors.
+        stream: Read from its current position to its end; not closed.
+        codec: The compression of the stream.
+        source: Name of the stream in errors.
 
     Raises:
-        RecordCorrupt: It is cut short or damaged; the text names the place in the compressed stream.
+        RecordCorrupt: The stream is cut off or corrupt; the text names the offset in the compressed stream.
     """
     if codec == "none":
         return iter(lambda: stream.read(4 * PIECE_BYTES), b"")
     window = _Window(stream, source)
-    return _joined(_READERS[codec](window))
+    return _join_small(_READERS[codec](window))
 
 
-def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Join small pieces, so that what works on them is not called for every few bytes."""
+def _join_small(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Join small pieces, so that consumers are not called for every few bytes."""
     waiting: list[bytes] = []
     size = 0
     try:
@@ -131,14 +130,14 @@ def _joined(pieces: Iterable[bytes]) -> Iterator[bytes]:
                 waiting, size = [], 0
     except RecordCorrupt:
         if size:
-            yield b"".join(waiting)  # what came before the damage is good
+            yield b"".join(waiting)  # the bytes before the damage are valid
         raise
     if size:
         yield b"".join(waiting)
 
 
 class _Window:
-    """Compressed bytes: asked for by number, with the place of the next one for errors."""
+    """Reads compressed bytes by count, and tracks their offset for errors."""
 
     def __init__(self, stream: BinaryIO, source: str) -> None:
         self._stream = stream
@@ -152,7 +151,7 @@ class _Window:
         return self._begin + self._at
 
     def peek(self, size: int) -> bytes:
-        """The next ``size`` bytes, or fewer at the end."""
+        """Return the next ``size`` bytes, or fewer at the end, without consuming them."""
         left = len(self._bytes) - self._at
         if left < size:
             parts = [self._bytes[self._at :]]
@@ -165,7 +164,7 @@ class _Window:
         return self._bytes[self._at : self._at + size]
 
     def take(self, size: int, what: str) -> bytes:
-        """The next ``size`` bytes, or an error that names ``what`` was cut."""
+        """Return the next ``size`` bytes, or raise an error that names ``what`` as cut off."""
         found = self.peek(size)
         if len(found) < size:
             self.fail(f"the file ends inside {what}: {size} bytes are needed, {len(found)} are left")
@@ -173,7 +172,7 @@ class _Window:
         return found
 
     def some(self) -> bytes:
-        """Whatever is here, or the next read; nothing at the end."""
+        """Return the buffered bytes, or those of the next read; empty at the end."""
         left = self._bytes[self._at :] or self._stream.read(_READ_BYTES) or b""
         self._begin = self.offset
         self._bytes = left
@@ -181,7 +180,7 @@ class _Window:
         return left
 
     def give_back(self, size: int) -> None:
-        """Take back the last ``size`` bytes that ``some`` gave."""
+        """Put back the last ``size`` bytes that ``some`` returned."""
         self._at -= size
 
     def is_at_end(self) -> bool:
@@ -192,7 +191,7 @@ class _Window:
 
 
 def _read_deflate(window: _Window, codec: Literal["zlib", "gzip"]) -> Iterator[bytes]:
-    """One member after the other; each is complete, with its checksum, before the next may begin."""
+    """Yield the members in order; each must be complete, with its checksum, before the next."""
     while not window.is_at_end():
         machine = _inflater(codec)
         while not machine.eof:
@@ -211,7 +210,7 @@ def _read_deflate(window: _Window, codec: Literal["zlib", "gzip"]) -> Iterator[b
 
 
 def _skip_padding(window: _Window) -> None:
-    """Zeros after a gzip member are padding, by convention."""
+    """Skip zeros after a gzip member, which are padding by convention."""
     while zeros := len(head := window.peek(512)) - len(head.lstrip(b"\0")):
         window.take(zeros, "padding")
 
@@ -229,7 +228,7 @@ def _inflates(head: bytes, codec: Literal["zlib", "gzip"]) -> bool:
 
 
 def _read_zstd(window: _Window) -> Iterator[bytes]:
-    """Frame by frame, a few blocks at a time: a block has a known largest size, so a piece has one too."""
+    """Yield the frames, a few blocks at a time: the size of a block is limited, so that of a piece is too."""
     zstandard = import_zstandard()
     while not window.is_at_end():
         magic = int.from_bytes(window.peek(4), "little")
@@ -239,21 +238,21 @@ def _read_zstd(window: _Window) -> Iterator[bytes]:
                 size -= len(window.take(min(size, _READ_BYTES), "a skippable frame"))
             continue
         if magic != _ZSTD_MAGIC:
-            window.fail("no zstd frame begins here; give the right compression, or compression='auto'")
+            window.fail("no zstd frame starts here; use compression='auto', or another codec")
         machine = zstandard.ZstdDecompressor().decompressobj(write_size=_ZSTD_PIECE_BYTES)
         for part in _zstd_parts(window):
             try:
                 piece = machine.decompress(part)
             except zstandard.ZstdError as exc:
-                window.fail(f"damaged zstd data before it ({exc})", exc)
+                window.fail(f"corrupt zstd data before this byte ({exc})", exc)
             if piece:
                 yield piece
         if not machine.eof:
-            window.fail("the zstd frame before it is not complete")
+            window.fail("the zstd frame before this byte is not complete")
 
 
 def _zstd_parts(window: _Window) -> Iterator[bytes]:
-    """The bytes of one frame, cut after every few blocks."""
+    """Yield the bytes of one frame, cut after every few blocks."""
     descriptor = window.peek(5)[4:]
     flags = descriptor[0] if descriptor else 0
     is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
@@ -277,7 +276,7 @@ def _zstd_parts(window: _Window) -> Iterator[bytes]:
 
 
 def import_zstandard() -> Any:
-    """Return the module ``zstandard``, or say how to get it."""
+    """Return the module ``zstandard``, or raise ``ConfigError`` with the command that installs it."""
     try:
         import zstandard
     except ImportError as exc:
@@ -286,7 +285,7 @@ def import_zstandard() -> Any:
 
 
 def _read_snappy(window: _Window) -> Iterator[bytes]:
-    """Blocks of [big-endian length when uncompressed] and chunks of [big-endian length] [raw snappy]."""
+    """Yield the chunks of blocks: [big-endian uncompressed length], then chunks of [big-endian length] [raw snappy]."""
     while not window.is_at_end():
         left = int.from_bytes(window.take(4, "the length of a snappy block"), "big")
         while left > 0:
@@ -299,19 +298,19 @@ def _read_snappy(window: _Window) -> Iterator[bytes]:
             if claim is None or claim > min(left, _SNAPPY_CHUNK_LIMIT, _SNAPPY_EXPANSION * max(size, 4)):
                 window.fail(
                     f"the chunk of {size} bytes at byte {offset} claims to hold {claim} bytes of the {left} that its "
-                    "block has left; the file is damaged, or is not Hadoop's snappy"
+                    "block has left; the file is corrupt, or is not Hadoop's snappy"
                 )
             if claim == 0:
                 continue
             try:
                 yield bytes(cramjam.snappy.decompress_raw(chunk))
             except cramjam.DecompressionError as exc:
-                window.fail(f"the chunk at byte {offset} is no snappy data ({exc})", exc)
+                window.fail(f"the chunk at byte {offset} is not snappy data ({exc})", exc)
             left -= claim
 
 
 def _snappy_claim(chunk: bytes) -> int | None:
-    """The uncompressed length that a raw snappy chunk begins with."""
+    """Return the uncompressed length at the start of a raw snappy chunk; None if it is invalid."""
     size = 0
     for place, byte in enumerate(chunk[:5]):
         size |= (byte & 0x7F) << (7 * place)
@@ -321,7 +320,10 @@ def _snappy_claim(chunk: bytes) -> int | None:
 
 
 def _is_snappy(head: bytes, is_whole: bool) -> bool:
-    """There is no magic number: the first block and chunk must make sense, and the chunk decompress if it is here."""
+    """Return True if the first block and chunk are plausible, and the chunk decompresses if it is complete.
+
+    Snappy has no magic number.
+    """
     if len(head) < 9:
         return False
     block, size = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
@@ -331,7 +333,7 @@ def _is_snappy(head: bytes, is_whole: bool) -> bool:
     if not 0 < size <= _SNAPPY_CHUNK_LIMIT or not claim or claim > most:
         return False
     if len(chunk) < size:
-        # Cut by the end of the head: trust only what a writer would have made, whole blocks in one chunk.
+        # The head ends inside the chunk: accept only the form that writers produce, a whole block in one chunk.
         return not is_whole and claim == block
     try:
         cramjam.snappy.decompress_raw(chunk)

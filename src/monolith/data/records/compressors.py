@@ -1,4 +1,4 @@
-"""Whole-file compression, the writing side: one compressor per codec of ``codecs``."""
+"""``compressor``: compresses whole files, with one compressor per codec of ``codecs``."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _SNAPPY_BLOCK_BYTES = 1 << 18  # Hadoop's default
 
 
 class Compressor(Protocol):
-    """Turns a stream into its compressed form."""
+    """Compresses a stream."""
 
     def compress(self, data: bytes) -> bytes:
-        """Take some bytes; return what is ready."""
+        """Add bytes; return the compressed bytes that are complete."""
         ...
 
     def flush(self) -> bytes:
-        """Return the rest; nothing may follow."""
+        """Return the remaining bytes. The last call."""
         ...
 
 
 def compressor(codec: Codec) -> Compressor:
-    """Return a fresh compressor of that codec."""
+    """Return a new compressor of ``codec``."""
     if codec == "none":
         return _Plain()
     if codec == "snappy":

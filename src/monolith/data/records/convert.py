@@ -1,8 +1,7 @@
-"""From one kind of record to another: batches to rows, rows to batches, Instance to Example and back.
+"""Converts records between kinds: batches to rows, rows to batches, Instance to Example and back.
 
-For tools: training reads every kind with the native parser and needs none of this. A conversion gives messages of the
-same family, and LineIds keep the fields that nobody declared. What a kind has no place for is refused, never dropped in
-silence.
+For tools only: training reads every kind with the native parser. A conversion returns messages of the same family, and
+LineIds keep undeclared fields. Values that the target kind cannot contain are refused, never dropped silently.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ __all__ = [
 ]
 
 
-# A batch of shared columns only says its number of rows nowhere else; this bounds what a damaged one can ask for.
+# Only its own field tells the number of rows of a batch of shared columns; this bounds the rows of a corrupt batch.
 _MOST_ROWS = 1 << 20
 
 
@@ -100,7 +99,7 @@ def examples_to_batch(examples: Iterable[Example]) -> ExampleBatch:
     """
     rows = [lifted(example) for example in examples]
     if not rows:
-        raise SchemaMismatch("a batch is made of at least one example, there is none")
+        raise SchemaMismatch("examples is empty, expected at least one row for a batch")
     messages = family_of(rows[0])
     batch = messages.ExampleBatch(batch_size=len(rows), data_source_key=rows[0].data_source_key)
     columns: dict[str, NamedFeatureList] = {}
@@ -236,7 +235,7 @@ def _as_v2(values: Iterable[int]) -> list[int]:
     return [fid.v1_to_v2(one) for one in values]
 
 
-# Arm of Example's Feature -> field of Instance's Feature, and what happens to each list of values.
+# Arm of Example's Feature -> field of Instance's Feature, and the conversion of each list of values.
 _TO_INSTANCE: dict[str, tuple[str, Callable[[Any], Iterable[Any]]]] = {
     "fid_v1_list": ("fid", _as_v2),
     "fid_v2_list": ("fid", list),

@@ -1,6 +1,6 @@
 """Names of data sources, and the keys that stand for them in record headers and rows.
 
-A key is the low 24 bits of Java's hash of the name, above an empty byte: in a lagrangex header that byte says which
+A key is the low 24 bits of Java's hash of the name, above an empty byte: in a lagrangex header that byte is the
 message the record is.
 """
 

@@ -1,7 +1,7 @@
-"""Says what an unknown file is: how it is compressed, how its records are set apart, and which message they are.
+"""``detect``: finds the compression, framing and message type of an unknown file.
 
-It tries everything on the start of the file and keeps what explains it best. It never guesses silently: what it saw is
-in the evidence, and framings that read the same records are named.
+It tries every combination on the start of the file and keeps the best fit. The result contains the evidence, and the
+other framings that read the same records.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Confidence", "Detection", "KINDS", "TextStyle", "best_kind", "detect", "detect_bytes"]
 
 Confidence: TypeAlias = Literal["certain", "likely", "possible", "none"]
-"""How sure: checksums agree; sizes chain and messages fit; only one of the two; nothing fits."""
+"""certain: checksums match; likely: sizes chain and messages fit; possible: one of the two; none: no framing fits."""
 
 TextStyle: TypeAlias = Literal["json", "pbtxt", "dump", "other"]
-"""A message as JSON, as a text proto, as an indented dump of keys, or text that is no message."""
+"""A message as JSON, as a text proto, as an indented dump of keys, or other text."""
 
 KINDS: tuple[RecordKind, ...] = ("instance", "example", "example_batch", "example_batch_row_major", "tf_example")
 """The kinds of messages, in the order of the native fits."""
@@ -42,37 +42,37 @@ _MOST_RECORDS = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Detection:
-    """What a file is, and why."""
+    """The format of a file, and the evidence."""
 
     compression: Codec
-    """How the whole file is compressed."""
+    """The compression of the whole file."""
 
     framing: Framing | None
-    """How its records are set apart; None when nothing fits, and for text."""
+    """The header before each record; None if no framing fits, and for text."""
 
     record: RecordKind | None
-    """Which message they are; None when it cannot be told."""
+    """The message type of the records; None if unknown."""
 
     confidence: Confidence
-    """How sure this is."""
+    """The confidence of this result."""
 
     evidence: tuple[str, ...]
-    """What was seen, one sentence each."""
+    """The observations, one sentence each."""
 
     alternatives: tuple[Framing, ...] = ()
     """Other framings that read exactly the same records."""
 
     text: TextStyle | None = None
-    """How it is written, when it is text."""
+    """The style of a text file."""
 
     def reads_like(self, framing: Framing) -> bool:
-        """Return whether ``framing`` reads the same records as the one found."""
+        """Return True if ``framing`` reads the same records as the detected one."""
         return framing == self.framing or framing in self.alternatives
 
     def remedy(self, framing: Framing, compression: Codec) -> str:
-        """Return what a user should give instead of these two, or nothing when that cannot be told."""
+        """Return the arguments that fit the file instead of these two, as text; empty if unknown."""
         if self.text is not None:
-            return f"the file is {'text' if self.text == 'other' else self.text} and holds no framed records"
+            return f"the file is {'text' if self.text == 'other' else self.text} and contains no framed records"
         if self.compression != compression:
             return f"the file is compressed with {self.compression}; give compression={self.compression!r} or 'auto'"
         if self.framing is None or self.confidence not in ("certain", "likely") or self.reads_like(framing):
@@ -81,10 +81,10 @@ class Detection:
 
 
 def detect(path: str | os.PathLike[str]) -> Detection:
-    """Look at the start of a file, local or URL, and say what it is.
+    """Return the format of a file, local or URL, by its first bytes.
 
     Raises:
-        OSError: There is no such file, or it cannot be read.
+        OSError: The file is absent, or cannot be read.
     """
     name = os.fspath(path)
     size = storage.file_bytes(name)
@@ -92,11 +92,11 @@ def detect(path: str | os.PathLike[str]) -> Detection:
         raw = storage.read_up_to(file, codecs.HEAD_BYTES)
         codec = codecs.codec_of_head(raw, is_whole=len(raw) == size) or "none"
         file.seek(0)
-        head, is_whole, damage = _head(codecs.decompressed(file, codec, name), _HEAD_BYTES)
+        head, is_whole, damage = _head(codecs.decompress(file, codec, name), _HEAD_BYTES)
         found = _detect(head, is_whole, codec, damage)
         if found.framing is None and found.text is None and not is_whole and not damage:
             file.seek(0)
-            head, is_whole, damage = _head(codecs.decompressed(file, codec, name), _LONG_HEAD_BYTES)
+            head, is_whole, damage = _head(codecs.decompress(file, codec, name), _LONG_HEAD_BYTES)
             found = _detect(head, is_whole, codec, damage)
     named = codecs.codec_of_name(name)
     if named not in ("none", codec):
@@ -106,16 +106,16 @@ def detect(path: str | os.PathLike[str]) -> Detection:
 
 
 def detect_bytes(head: bytes, *, is_whole: bool) -> Detection:
-    """Say what a stream is that begins with ``head``; ``is_whole`` says that it also ends there."""
+    """Return the format of a stream that starts with ``head``; if ``is_whole``, the stream also ends there."""
     codec = codecs.codec_of_head(head, is_whole=is_whole) or "none"
-    plain, ends, damage = _head(codecs.decompressed(BytesIO(head), codec, "stream"), _HEAD_BYTES)
+    plain, ends, damage = _head(codecs.decompress(BytesIO(head), codec, "stream"), _HEAD_BYTES)
     if codec != "none" and not is_whole:
         ends, damage = False, ""  # the codec stops because the head does
     return _detect(plain, is_whole and ends, codec, damage)
 
 
 def _head(pieces: Iterator[bytes], size: int) -> tuple[bytes, bool, str]:
-    """The first bytes of a stream, whether they are all, and the damage that ended them."""
+    """Return the first bytes of a stream, whether they are all bytes, and the damage that ended them."""
     parts: list[bytes] = []
     try:
         for piece in pieces:
@@ -133,7 +133,7 @@ def _detect(head: bytes, is_whole: bool, codec: Codec, damage: str) -> Detection
     if damage:
         evidence.append(damage)
     if not head:
-        evidence.append("there is nothing in it")
+        evidence.append("the file is empty")
         return Detection(compression=codec, framing=None, record=None, confidence="none", evidence=tuple(evidence))
     found = _as_text(head, is_whole) or _as_records(head, is_whole)
     return replace(found, compression=codec, evidence=(*evidence, *found.evidence))
@@ -148,21 +148,21 @@ class _Candidate:
     probe: _native.FramingProbe
     record: RecordKind | None
     share: float
-    """Of the fields seen, how many the message has."""
+    """Fraction of the seen fields that the message type has."""
 
     @property
     def density(self) -> float:
-        """Bytes per record that is not empty."""
+        """Bytes per non-empty record."""
         return self.probe.bytes / (self.probe.records - self.probe.empty)
 
 
-# Header layouts by how usual they are: what wins when several read the same records.
+# Header layouts, the most common first: the first wins if several read the same records.
 _USUAL = (1, 3, 8, 5, 7, 0, 2, 4, 6)
 _TFRECORD = Framing.tfrecord()
 
 
 def best_kind(fits: list[tuple[int, int, int]]) -> tuple[RecordKind | None, float]:
-    """Return the message that records fit best, and the share of their fields that it has."""
+    """Return the message type that fits best, and the fraction of the fields that it has."""
     best: tuple[RecordKind | None, float] = (None, 0.0)
     for kind, (known, unknown, misfits) in zip(KINDS, fits, strict=True):
         share = known / (known + unknown) if known and not misfits else 0.0
@@ -178,7 +178,7 @@ def _as_records(head: bytes, is_whole: bool) -> Detection:
     candidates = [each for each in tried if not each.probe.damage]
     fitting = sorted((each for each in candidates if each.record is not None), key=_rank)
     if fitting:
-        return _chosen(fitting)
+        return _choose(fitting)
     bare = _try(Framing.bare(), head, is_whole)
     if bare is not None and bare.record is not None and bare.share == 1.0:
         sentence = f"the whole file of {len(head)} bytes is one message that fits {bare.record}"
@@ -205,7 +205,7 @@ def _as_tfrecord(head: bytes, is_whole: bool) -> Detection | None:
     made = _try(_TFRECORD, head, is_whole)
     if made is None:
         return None
-    # A checksum that agreed is no chance, whatever comes behind it.
+    # A matching checksum is never a coincidence, even if later bytes are corrupt.
     sentences = [f"TFRecord checksums agree over {_count(made.probe)}"]
     if made.record is not None:
         sentences.append(f"their fields fit {made.record}")
@@ -215,7 +215,7 @@ def _as_tfrecord(head: bytes, is_whole: bool) -> Detection | None:
 
 
 def _try(framing: Framing, head: bytes, is_whole: bool) -> _Candidate | None:
-    """The framing as an explanation, if it finds at least one payload, perhaps before some damage."""
+    """Return the framing as a candidate, if it finds at least one payload, perhaps before some damage."""
     probe = _native.probe_framing(framing.bits, head, _MOST_RECORDS, is_whole)
     if probe.records == probe.empty:
         return None
@@ -224,10 +224,10 @@ def _try(framing: Framing, head: bytes, is_whole: bool) -> _Candidate | None:
 
 
 def _rank(each: _Candidate) -> tuple[object, ...]:
-    """Smaller is better: no empty records, all fields known, then what is usual.
+    """Return the sort key of a candidate; smaller is better: no empty records, all fields known, then common layouts.
 
-    Of two that fit, the one that finds more records in the same bytes is right: the other takes every second record for
-    a sort id.
+    Of two that fit, the one with more records in the same bytes is right: the other reads every second record as a sort
+    id.
     """
     bits = each.framing.bits
     is_named_source = bits == 8 and not each.probe.has_zero_words and not each.probe.has_high_words
@@ -235,7 +235,7 @@ def _rank(each: _Candidate) -> tuple[object, ...]:
     return (each.probe.empty > 0, each.probe.has_high_words, -each.share, each.density, usual)
 
 
-def _chosen(fitting: list[_Candidate]) -> Detection:
+def _choose(fitting: list[_Candidate]) -> Detection:
     best = fitting[0]
     same = tuple(
         each.framing
@@ -247,7 +247,7 @@ def _chosen(fitting: list[_Candidate]) -> Detection:
     sentences = [f"sizes chain over {_count(best.probe)}", f"{fit} their fields fit {best.record}"]
     if same:
         others = ", ".join(map(repr, same))
-        sentences.append(f"the words before the sizes do not tell it from {others}, which read the same records")
+        sentences.append(f"{others} read the same records: the words before the sizes do not distinguish them")
     confidence: Confidence = "likely" if best.share >= 0.5 and not best.probe.empty else "possible"
     return _found(best, confidence, sentences, same)
 
@@ -273,12 +273,12 @@ def _count(probe: _native.FramingProbe) -> str:
 def _first_damage(head: bytes, is_whole: bool) -> str:
     default = Framing()
     damage = _native.probe_framing(default.bits, head, _MOST_RECORDS, is_whole).damage
-    return f"with {default!r}: {damage}" if damage else f"the first {len(head)} bytes hold no complete record"
+    return f"with {default!r}: {damage}" if damage else f"the first {len(head)} bytes contain no complete record"
 
 
 # --- text -------------------------------------------------------------------------------------------------------------
 
-# Top-level names that give a message away, the most telling first.
+# Top-level names that identify a message type, the most specific first.
 _TELLING: tuple[tuple[str, RecordKind], ...] = (
     ("named_feature_list", "example_batch"),
     ("named_raw_feature_list", "example_batch"),
@@ -321,10 +321,10 @@ def _as_text(head: bytes, is_whole: bool) -> Detection | None:
 
 
 def _style(text: str, is_whole: bool) -> tuple[TextStyle, set[str]]:
-    """How the text is written, and the names at its top level."""
+    """Return the style of the text, and the names at its top level."""
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     if not is_whole and len(lines) > 1:
-        lines.pop()  # it may be cut
+        lines.pop()  # it may be cut off
     if text.lstrip()[:1] in ("{", "["):
         return "json", _json_names(text)
     if lines and lines[0].strip('"').startswith("root") and all(map(_DUMP_LINE.fullmatch, lines)):

@@ -1,7 +1,7 @@
 """Records as text, and back: JSON, protobuf text, and the key dump.
 
 Every style gives back an equal message, unknown fields included. ``readable=True`` is for people only: ids say their
-slot and signature, and the serialized LineIds of a batch are opened. Files and framing are not known here.
+slot and signature, and the serialized LineIds of a batch are opened. Files and framing are handled elsewhere.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ def parse_record(
         record: Which record it is, or the class of the message.
         style: How it is written; None to see from the text.
         messages: The family to take the class from, when ``record`` is a kind.
-        source: What to call the text in errors.
+        source: Name of the text in errors.
 
     Raises:
-        RecordCorrupt: The text is not such a record; says the line, or the field.
+        RecordCorrupt: The text is not such a record; the error names the line or the field.
         ConfigError: No such style or record.
     """
     message = (messages.record_class(record) if isinstance(record, str) else record)()
@@ -104,10 +104,10 @@ def detect_style(text: str, source: str = "text") -> Style:
     """Return the style that ``text`` is written in, by how it begins.
 
     Raises:
-        RecordCorrupt: There is nothing in it.
+        RecordCorrupt: The text is empty.
     """
     if not text.strip():
-        raise RecordCorrupt(f"{source}: there is no record in it; name the style if an empty record is meant")
+        raise RecordCorrupt(f"{source}: the text is empty, expected a record; pass style= for an empty record")
     if text.lstrip()[0] in "{[":
         return "json"
     return "dump" if looks_like_dump(text) else "pbtxt"

@@ -1,6 +1,6 @@
-"""How records are set apart in a file, a stream or a message: the flags, one framed record, one header.
+"""``Framing``: the header words before each record of a file, a stream or a message.
 
-Knows the words around a payload, not what the payload is. Streams are read by ``reader``, files written by ``writer``.
+``reader`` reads streams of framed records, ``writer`` writes files of them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from monolith.core.errors import ConfigError
 __all__ = ["Framing", "FramingKind", "RecordHeader"]
 
 FramingKind: TypeAlias = Literal["flags", "tfrecord", "bare"]
-"""Words as the four flags say; TFRecord; or nothing at all: the whole stream is one record."""
+"""Header words by the four flags; TFRecord; or no header: the whole stream is one record."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecordHeader:
-    """What stands before one payload."""
+    """The header before one payload."""
 
     header_bytes: int
-    """Length of the header, the size word included."""
+    """Length of the header, including the size word."""
 
     payload_size: int
     """Length of the payload that follows."""
@@ -40,16 +40,16 @@ class RecordHeader:
     """First word of a Kafka dump's prefix; other than 0 on an aggregate page."""
 
     skipped: int = 0
-    """The word of ``kafka_dump``, which nobody reads."""
+    """The word of ``kafka_dump``; unused."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Framing:
-    """What stands before each record. Every word is 8 bytes, little-endian.
+    """The header before each record. Every word is 8 bytes, little-endian.
 
-    With ``lagrangex_header`` a record is ``[word] [size] payload`` and the other flags mean nothing (they are stored as
-    False). Otherwise it is ``[prefix, 2 words] [sort id: length and bytes] [word] [size] payload``, each part in square
-    brackets only if its flag is set.
+    With ``lagrangex_header`` a record is ``[word] [size] payload`` and the other flags have no effect (they are stored
+    as False). Otherwise it is ``[prefix, 2 words] [sort id: length and bytes] [word] [size] payload``, each part in
+    square brackets only if its flag is set.
 
     >>> Framing()
     Framing(sort_id=True)
@@ -72,15 +72,15 @@ class Framing:
     """One word that names the data source."""
 
     kind: FramingKind = "flags"
-    """Use ``Framing.tfrecord()`` and ``Framing.bare()`` for what is not described by flags."""
+    """Set by ``Framing.tfrecord()`` and ``Framing.bare()``; else the flags describe the header."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no framing, and clear the flags that mean nothing."""
+        """Refuse invalid values, and clear the flags without effect."""
         for name in _FLAGS:
             if not isinstance(getattr(self, name), bool):
-                raise ConfigError(f"Framing.{name} is {getattr(self, name)!r}; give True or False")
+                raise ConfigError(f"Framing.{name} is {getattr(self, name)!r}, expected True or False")
         if self.kind not in ("flags", "tfrecord", "bare"):
-            raise ConfigError(f"Framing.kind is {self.kind!r}; give 'flags', 'tfrecord' or 'bare'")
+            raise ConfigError(f"Framing.kind is {self.kind!r}, expected 'flags', 'tfrecord' or 'bare'")
         is_plain = self.kind == "flags"
         if not is_plain and (self.kafka_dump or self.kafka_dump_prefix or self.lagrangex_header):
             raise ConfigError(f"a {self.kind} stream has no header flags; use Framing.{self.kind}()")
@@ -106,7 +106,7 @@ class Framing:
         if bits == _BARE:
             return cls.bare()
         if not 0 <= bits < _TFRECORD:
-            raise ConfigError(f"no framing has number {bits}")
+            raise ConfigError(f"bits is {bits}, expected the number of a framing")
         return cls._of_flags({name for place, name in enumerate(_FLAGS) if bits & 1 << place})
 
     @classmethod
@@ -117,14 +117,16 @@ class Framing:
         (Framing(sort_id=True, kafka_dump=True), Framing(sort_id=False), Framing.tfrecord())
 
         Raises:
-            ConfigError: A word is no flag.
+            ConfigError: A word is not the name of a flag.
         """
         words = {word.strip() for word in text.split(",")}
         if words in ({"tfrecord"}, {"bare"}):
             return cls.tfrecord() if words == {"tfrecord"} else cls.bare()
         flags = words - {"none"} if words == {"none"} else words
         if unknown := sorted(flags - set(_FLAGS)):
-            raise ConfigError(f"{unknown[0]!r} is no framing; give none, tfrecord, bare or some of {', '.join(_FLAGS)}")
+            raise ConfigError(
+                f"the framing is {unknown[0]!r}, expected none, tfrecord, bare or some of {', '.join(_FLAGS)}"
+            )
         return cls._of_flags(flags)
 
     @classmethod
@@ -144,7 +146,7 @@ class Framing:
         return sum(1 << place for place, name in enumerate(_FLAGS) if getattr(self, name))
 
     def frame(self, payload: bytes | bytearray | memoryview, sort_id: bytes = b"", source: int | None = None) -> bytes:
-        """Return one record as it stands in the stream.
+        """Return one record with its header, as in a stream.
 
         Args:
             payload: The serialized message.
@@ -152,18 +154,18 @@ class Framing:
             source: The key of its data source, a multiple of 256; needs ``lagrangex_header``.
 
         Raises:
-            ConfigError: The framing has no place for what is given, or it is too large.
+            ConfigError: The framing has no field for an argument, or an argument is too large.
         """
         key = source or 0
         if not 0 <= key < 1 << 32:
-            raise ConfigError(f"data source key {source} does not fit 32 bits")
+            raise ConfigError(f"source is {source}, expected a data source key of 32 bits")
         return _native.frame(self.bits, payload, sort_id, key)
 
     def read_header(self, data: bytes | bytearray | memoryview) -> RecordHeader:
-        """Read the header that ``data`` begins with.
+        """Read the header at the start of ``data``.
 
         Raises:
-            RecordCorrupt: It is damaged, or ``data`` ends inside it.
+            RecordCorrupt: The header is corrupt, or ``data`` ends inside it.
             ConfigError: Bare records have no header.
         """
         if self.kind == "bare":

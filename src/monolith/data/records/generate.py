@@ -39,7 +39,7 @@ _TEXT_LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 class PayloadWriter(Protocol):
-    """What records are written to."""
+    """Receives the records."""
 
     def write(self, payload: bytes) -> Any:
         """Append one serialized record."""
@@ -47,7 +47,7 @@ class PayloadWriter(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomRows:
-    """What random rows are made of."""
+    """The features of random rows."""
 
     sparse: Mapping[str, int]
     """The slot of each feature that holds ids."""
@@ -236,7 +236,7 @@ def write_random_records(
     Args:
         writer: Open; stays open.
         record: Which records to make.
-        rows: What rows are made of.
+        rows: The features of the rows.
         count: How many rows; the last batch may be smaller.
         seed: Decides every choice.
         batch_size: Rows of one record, for kinds that hold several.

@@ -1,9 +1,8 @@
 """The fields of LineId: those of the original, and those that a fleet adds at run time.
 
-LineId is what is known of a sample beside its features. The published message has fourteen fields, the ones in
-production many more, so its schema is open: a table of fields is a value that is handed to whoever reads LineIds. This
-module knows neither protobuf nor the wire; `monolith.data.records.messages` makes classes of a table, and the native
-parser takes ``native()``.
+A LineId describes a sample: user, item, time, actions. The published message has fourteen fields, production messages
+have many more. So the schema is open: readers of LineIds take a table of fields. `monolith.data.records.messages` makes
+message classes from a table, and the native parser takes ``native()``.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["FieldKind", "LineIdField", "LineIdFields"]
 
 FieldKind: TypeAlias = Literal["int", "fixed64", "fixed32", "float", "double", "text"]
-"""How a field is spelled on the wire, as far as a reader must know."""
+"""The wire type of a field, as far as a reader must know it."""
 
 _KINDS: dict[str, FieldKind] = {
     "int32": "int",
@@ -53,7 +52,7 @@ class LineIdField:
     is_packed: bool = False
     """How a repeated number is written. Both forms are read."""
     default: float = 0
-    """What an absent number reads as."""
+    """The value of an absent number."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -75,7 +74,7 @@ class LineIdField:
 
     @property
     def kind(self) -> FieldKind:
-        """How the field is spelled on the wire."""
+        """The wire type of the field."""
         return _KINDS[self.type]
 
 

@@ -64,7 +64,7 @@ def to_readable_tree(message: Message) -> dict[str, Tree]:
 
 
 def fill(message: Message, tree: Tree, path: str = "") -> None:
-    """Add what is in ``tree`` to ``message``.
+    """Add the fields of ``tree`` to ``message``.
 
     Raises:
         Misfit: A key or value does not fit.

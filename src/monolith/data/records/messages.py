@@ -195,7 +195,7 @@ class Messages:
         """Return the class of a kind of record.
 
         Raises:
-            ConfigError: There is no such kind.
+            ConfigError: The kind is unknown.
         """
         if record not in _RECORDS:
             raise ConfigError(f"record kind {record!r} is not known; use one of {', '.join(_RECORDS)}")
@@ -241,7 +241,7 @@ def record_class(record: RecordKind) -> type[Message]:
     """Return the standard class of a kind of record.
 
     Raises:
-        ConfigError: There is no such kind.
+        ConfigError: The kind is unknown.
     """
     return STANDARD.record_class(record)
 

@@ -25,7 +25,7 @@ from monolith.core.errors import ConfigError, RecordCorrupt, SchemaMismatch
 __all__ = ["PREFIX", "decode_bfloat16", "decode_quantized", "encode_bfloat16", "encode_quantized", "is_quantized"]
 
 PREFIX = b"UE_QTZ"
-"""What the bytes of a packed vector begin with."""
+"""The first bytes of a packed vector."""
 
 _FEW = 4
 _LEVELS = 255

@@ -1,4 +1,4 @@
-"""``ReadAhead``: an iterator whose items a thread makes in advance. Knows nothing of what they are."""
+"""``ReadAhead``: an iterator whose items a thread produces in advance."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 class ReadAhead(Generic[T]):
     """The items of ``source``, up to ``depth`` of them made before they are asked for.
 
-    What the source raises is raised when its turn comes. ``close`` ends the thread, and a wait for it.
+    An exception of the source is raised in its turn. ``close`` ends the thread, and a wait for it.
     """
 
     def __init__(self, source: Iterator[T], depth: int) -> None:
@@ -54,5 +54,5 @@ def _produce(source: Iterator[T], channel: Channel[tuple[T | None, Exception | N
             if not channel.put((item, None)):
                 return
         channel.put((None, None))
-    except Exception as error:  # handed to whoever reads
+    except Exception as error:  # raised in the consumer's thread
         channel.put((None, error))

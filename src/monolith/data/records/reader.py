@@ -1,6 +1,6 @@
-"""The records of one file, from any offset: storage, codec and framing put together.
+"""``RecordReader``: reads the records of one file from any offset, in chunks of serialized messages.
 
-Gives chunks of serialized messages. Which message, and which files, is decided elsewhere.
+It combines storage, codec and framing.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ class RecordReader:
 
     Args:
         path: A local path or a URL.
-        framing: What stands before each record.
-        compression: How the whole file is compressed.
-        offset: Where to begin in the uncompressed stream: 0, or what ``offset`` was. A plain file is entered at once;
-            a compressed one is decompressed up to there.
-        record: The number of the record there, for errors.
+        framing: Header before each record.
+        compression: Compression of the whole file.
+        offset: Start in the uncompressed stream: 0, or an earlier value of ``offset``. A compressed file is
+        decompressed
+            up to it.
+        record: The number of the record at that offset, for errors.
         read_ahead: Pieces (of a few MB at most) that a thread reads and decompresses in advance; 0 for no thread.
 
     Raises:
-        OSError: There is no such file, or it cannot be read.
+        OSError: The file is absent, or cannot be read.
         DataError: The file ends before ``offset``.
     """
 
@@ -58,15 +59,15 @@ class RecordReader:
         self.path = os.fspath(path)
         """The file."""
         self.framing = Framing() if framing is None else framing
-        """How its records are set apart."""
+        """The header before each record."""
         compression = codecs.check_compression(compression)
         self.file_bytes = storage.file_bytes(self.path)
-        """Its size when it was opened."""
+        """The size of the file when it was opened."""
         self._file = storage.open_file(self.path)
         try:
             self.codec = self._find_codec(compression)
-            """How it is compressed."""
-            self._pieces: Iterator[bytes] = codecs.decompressed(self._file, self.codec, self.path)
+            """The compression of the file."""
+            self._pieces: Iterator[bytes] = codecs.decompress(self._file, self.codec, self.path)
             self._frames = _native.FrameReader(self.framing.bits, self._name(), offset, record)
             self._skip(offset)
         except BaseException:
@@ -80,7 +81,7 @@ class RecordReader:
 
     @property
     def offset(self) -> int:
-        """Where the uncompressed stream stands after the records that were read."""
+        """The offset in the uncompressed stream after the last record that was read."""
         return self._frames.offset
 
     @property
@@ -97,7 +98,7 @@ class RecordReader:
         """Return the next chunk, or None at the end.
 
         Raises:
-            RecordCorrupt: The file is damaged or the framing is wrong; records before the bad one were given.
+            RecordCorrupt: The file is corrupt or the framing is wrong. Earlier calls have returned the records before.
         """
         while True:
             chunk = self._frames.take(CHUNK_RECORDS, CHUNK_BYTES, self._damage is not None)
@@ -107,14 +108,14 @@ class RecordReader:
                 raise self._damage
             if self._has_ended:
                 return None
-            self._read_on()
+            self._read_piece()
 
     def bytes_read(self) -> int:
-        """Return how far the file itself was read, for progress."""
+        """Return the number of bytes read of the (compressed) file, for progress."""
         return int(self._file.tell())
 
     def close(self) -> None:
-        """Let go of the file and the thread. May be called twice, and ends a ``read`` that waits in another thread."""
+        """Close the file, stop the thread, and end a ``read`` that waits in another thread. May be called twice."""
         self._is_closed = True
         if self._ahead is not None:
             self._ahead.close()
@@ -138,11 +139,11 @@ class RecordReader:
             for index in range(len(chunk)):
                 yield chunk[index]
 
-    def _read_on(self) -> None:
+    def _read_piece(self) -> None:
         try:
             piece = next(self._pieces, None)
         except RecordCorrupt as error:
-            self._damage = error  # raised when the records before it are given out
+            self._damage = error  # raised after the records before it
             return
         if piece is None:
             self._has_ended = True
@@ -188,7 +189,7 @@ def read_records(
     """Yield the payloads of one file.
 
     Raises:
-        RecordCorrupt: The file is damaged, or ``framing`` is wrong.
+        RecordCorrupt: The file is corrupt, or ``framing`` is wrong.
     """
     with RecordReader(path, framing=framing, compression=compression) as reader:
         yield from reader

@@ -1,6 +1,6 @@
-"""The reserved features of rows and batches: label, LineId and weight in the guise of columns.
+"""The reserved features of rows and batches: label, LineId and weight as columns.
 
-A batch has no other place for them; a row has fields of its own, and may still carry them as features.
+A batch stores them as columns only. A row has separate fields for them, and may contain them as features too.
 """
 
 from __future__ import annotations

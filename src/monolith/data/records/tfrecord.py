@@ -1,6 +1,6 @@
 """TFRecord files as TensorFlow writes and reads them: checksummed records, plain or as one gzip or zlib stream.
 
-The framing itself is native; here are TensorFlow's names for it. What a record means is the caller's business.
+The framing is native; this module has TensorFlow's names for it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _COMPRESSIONS: dict[str, Compression] = {"": "none", "NONE": "none", "GZIP": "gz
 def _codec(compression: str) -> Compression:
     codec = _COMPRESSIONS.get(compression.upper())
     if codec is None:
-        raise ConfigError(f"compression {compression!r} is none of TFRecord's; give 'GZIP', 'ZLIB', '' or 'auto'")
+        raise ConfigError(f"compression is {compression!r}, expected 'GZIP', 'ZLIB', '' or 'auto'")
     return codec
 
 

@@ -1,6 +1,6 @@
-"""Writing record files, whole or not at all: framing, codec and storage put together.
+"""``RecordWriter``: writes files of serialized messages, whole or not at all.
 
-Takes serialized messages; what they say, it does not look at.
+It combines framing, codec and storage.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ __all__ = ["RecordWriter"]
 class RecordWriter:
     """Appends records to a new file, which appears under its name when it is closed.
 
-    The bytes go to ``<path>-tmp-<random>`` and are renamed by ``close``, so a killed writer leaves no half file under
-    the name, and what had the name before stays until then. Leaving a ``with`` block by an exception publishes nothing.
+    The bytes go to ``<path>-tmp-<random>``, which ``close`` renames. A killed writer leaves no partial file under the
+    name, and an earlier file of that name stays until ``close``. An exception in a ``with`` block publishes nothing.
 
     Args:
         path: A local path or a URL.
-        framing: What stands before each record.
+        framing: Header before each record.
         compression: A codec for the whole file; "auto" takes it from the suffix of ``path``.
 
     >>> import tempfile
@@ -47,9 +47,9 @@ class RecordWriter:
         self, path: str | os.PathLike[str], *, framing: Framing | None = None, compression: Compression = "auto"
     ) -> None:
         self.path = os.fspath(path)
-        """Where the file will be."""
+        """The path of the file."""
         self.framing = Framing() if framing is None else framing
-        """What stands before each record."""
+        """The header before each record."""
         self.records = 0
         """Records written."""
         compression = codecs.check_compression(compression)
@@ -64,25 +64,25 @@ class RecordWriter:
         """Append one record; see ``Framing.frame``.
 
         Raises:
-            ConfigError: The framing has no place for what is given, or the writer is closed.
+            ConfigError: The framing has no field for an argument, or the writer is closed.
         """
         if self._file is None:
-            raise ConfigError(f"write on {self.path}, which is closed; open a new RecordWriter")
+            raise ConfigError(f"the writer of {self.path} is closed, expected an open one; open a new RecordWriter")
         if self.framing.kind == "bare" and self.records:
-            raise ConfigError(f"{self.path}: a bare file holds one record; choose a framing to write more")
+            raise ConfigError(f"{self.path}: a bare file contains one record; choose a framing to write more")
         self._waiting += self.framing.frame(payload, sort_id, source)
         self.records += 1
         if len(self._waiting) >= codecs.PIECE_BYTES:
             self._pass_on()
 
     def write_lot(self, records: _native.Records) -> None:
-        """Append every record of a chunk, with its data source where the framing has a place for it."""
+        """Append every record of a chunk, with its data source if the framing has a field for it."""
         keys = records.source_keys.tolist() if self.framing.lagrangex_header else [None] * len(records)
         for index, key in enumerate(keys):
             self.write(records[index], source=key)
 
     def close(self) -> None:
-        """Put the file on the disk under its name. Closing again does nothing."""
+        """Write the file to disk under its name. May be called twice."""
         if self._file is None:
             return
         try:

@@ -24,7 +24,7 @@ def with_remedy(error: RecordCorrupt, framing: Framing, codec: Codec, detect: Ca
     """Return ``error`` with the arguments that fit the stream, if detection finds some."""
     try:
         remedy = detect().remedy(framing, codec)
-    except OSError:  # the file cannot be read again; the first error says enough
+    except OSError:  # the file cannot be read again; the first error is enough
         return error
     return RecordCorrupt(f"{error}; {remedy}") if remedy else error
 

@@ -1,11 +1,11 @@
-"""Columns of Arrow tables as records: which columns are read, what each becomes, and the hand-over of their memory.
+"""``TableColumns``: chooses columns of Arrow tables, maps them to features, and passes their memory to the engine.
 
-The only module that imports pyarrow, and only when a table is read. It knows no files: Parquet and data frames come
-here with a schema and batches of rows.
+Only this module imports pyarrow, and only when a table is read. Parquet and data frames pass a schema and batches of
+rows.
 
-A column is a feature, one value or a list of values per row. A null is no value, in a row as in a list. Some names
-have a meaning: ``__LABEL__`` and ``instance_weight`` become floats, ``__LINE_ID__`` holds serialized LineIds, and the
-name of a LineId field in capitals (``__UID__``, ``__REQ_TIME__``, ``__ACTIONS__``) fills that field.
+A column is a feature, with one value or a list of values per row. A null is a missing value. Some names are special:
+``__LABEL__`` and ``instance_weight`` become floats, ``__LINE_ID__`` holds serialized LineIds, and the name of a LineId
+field in capitals (``__UID__``, ``__REQ_TIME__``, ``__ACTIONS__``) fills that field.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 ColumnType: TypeAlias = Literal["fid_v1", "fid_v2", "int", "float", "double", "bytes"]
-"""What the values of a column become."""
+"""The type of a feature's values."""
 
 Columns: TypeAlias = Mapping[str, ColumnType] | Sequence[str] | None
 """Columns with their types; or names, with the types inferred; or None: all columns, types inferred."""
@@ -76,7 +76,7 @@ _NATIVE_TYPES = {
     **{name: name for name in (*_INTEGERS, "float", "double")},
     **{"string": "text32", "binary": "text32", "large_string": "text64", "large_binary": "text64"},
 }
-# What the engine does not read as it lies, and the type that it is turned into first.
+# Arrow types that the engine does not read directly, and the type they are converted to first.
 _TURNED_INTO = {
     "halffloat": "float32",
     "string_view": "large_string",
@@ -107,7 +107,7 @@ class Choice:
     """Its name in the table."""
 
     kind: str
-    """What its values become; of no meaning when it fills a LineId field."""
+    """The type of its values; unused if the column fills a LineId field."""
 
     line_field: LineField | None = None
     """The LineId field that it fills."""
@@ -117,7 +117,7 @@ class TableColumns:
     """Which columns of tables are read, and as what.
 
     Args:
-        columns: The columns and their types, as ``Columns`` says.
+        columns: The columns and their types; see ``Columns``.
         line_fields: All fields of LineId, when the user has extended it; the standard ones when not given.
 
     Raises:
@@ -126,10 +126,10 @@ class TableColumns:
 
     def __init__(self, columns: Columns = None, line_fields: Sequence[LineField] | None = None) -> None:
         if isinstance(columns, str):
-            raise ConfigError(f"columns must be names with types, or a list of names, got the text {columns!r}")
+            raise ConfigError(f"columns is {columns!r}, expected a mapping of names to types, or a list of names")
         names = [] if columns is None else list(columns)
         if twice := [name for name, count in Counter(names).items() if count > 1]:
-            raise ConfigError(f"columns are named twice: {', '.join(map(repr, twice))}")
+            raise ConfigError(f"columns contains {', '.join(map(repr, twice))} twice; remove the duplicates")
         if columns is not None and not names:
             raise ConfigError("columns is empty; name at least one column, or leave it out to read all")
         self._types: dict[str, ColumnType] = {}
@@ -147,8 +147,8 @@ class TableColumns:
         """Return the columns to read from a table with that Arrow schema.
 
         Raises:
-            SchemaMismatch: A column is missing or there twice, or its values cannot become what they should; the text
-                names the table, the column and both types.
+            SchemaMismatch: A column is missing or duplicate, or its type does not fit; the text names the table, the
+                column and both types.
         """
         counts = Counter(schema.names)
         wanted = list(schema.names) if self._names is None else self._names
@@ -173,15 +173,15 @@ class TableColumns:
         if value != "null" and value not in taken:
             if declared is None and field is None and name not in (_LABEL, _WEIGHT, _LINE_ID):
                 raise SchemaMismatch(
-                    f"{source}: column {name!r} holds {type_}, which is no type of a feature; name the columns to read "
+                    f"{source}: column {name!r} has type {type_}, which no feature can have; name the columns to read "
                     "with columns=, or convert it"
                 )
             raise SchemaMismatch(
-                f"{source}: column {name!r} must be {wanted} and holds {type_}; {wanted} takes "
+                f"{source}: column {name!r} has type {type_}, expected {wanted}; {wanted} takes "
                 f"{', '.join(sorted(taken))}"
             )
         if is_list and (name == _LINE_ID or (field is not None and not field[3])):
-            raise SchemaMismatch(f"{source}: column {name!r} holds {type_}, and a row has one value of it")
+            raise SchemaMismatch(f"{source}: column {name!r} has type {type_}, expected one value per row")
         return Choice(name=name, kind=declared or _inferred(name, value), line_field=field)
 
     def _line_field(self, name: str, source: str) -> LineField | None:
@@ -189,17 +189,17 @@ class TableColumns:
         if found is None or name in (_LABEL, _LINE_ID):
             return None
         field = self._fields.get(found[1].lower())
-        # A name that is asked for as a feature is one, as in the original; one that is only found may be misspelt.
+        # A column declared in columns= is a feature, as in the original; an undeclared one may be a misspelt field.
         if field is None and name not in self._types:
             known = ", ".join(f"__{known.upper()}__" for known in self._fields)
             raise SchemaMismatch(
-                f"{source}: column {name!r} is no field of LineId; known are {known}; declare it with line_fields=, or "
+                f"{source}: column {name!r} is not a field of LineId; known: {known}; declare it with line_fields=, or "
                 "give its type in columns= to read it as a feature"
             )
         return field
 
     def _taken(self, name: str, declared: ColumnType | None, field: LineField | None) -> tuple[set[str], str]:
-        """The Arrow types that fit, and what to call what they must become."""
+        """Return the Arrow types that fit, and the name of the target type."""
         if field is not None:
             return _TAKEN_BY_FIELD[field[2]], f"the LineId field {field[0]!r} ({field[2]})"
         if name in (_LABEL, _WEIGHT):
@@ -219,10 +219,10 @@ def native_columns(batch: Any, choices: Sequence[Choice]) -> list[_native.Column
 
 def _checked_type(name: str, kind: str) -> ColumnType:
     if kind not in get_args(ColumnType):
-        raise ConfigError(f"column {name!r} has the type {kind!r}; it must be one of {', '.join(get_args(ColumnType))}")
+        raise ConfigError(f"column {name!r} has type {kind!r}, expected one of {', '.join(get_args(ColumnType))}")
     must = {_LABEL: "float", _WEIGHT: "float", _LINE_ID: "bytes"}.get(name, kind)
     if kind != must:
-        raise ConfigError(f"column {name!r} is always {must}, not {kind}")
+        raise ConfigError(f"column {name!r} has type {kind!r}, expected {must}")
     return kind  # type: ignore[return-value]
 
 
@@ -331,7 +331,7 @@ def _needs_a_copy(values: Any) -> bool:
 
 
 def _without_runs(array: Any) -> Any:
-    """The array below an extension, with dictionaries and runs spelled out."""
+    """Return the array below an extension, with dictionaries and runs decoded."""
     while True:
         if hasattr(array, "storage"):
             array = array.storage
@@ -344,7 +344,7 @@ def _without_runs(array: Any) -> Any:
 
 
 def _readable(values: Any) -> Any:
-    """The same values in a type that the engine reads as it lies."""
+    """Return the values in a type that the engine reads directly."""
     values = _without_runs(values)
     turned = _TURNED_INTO.get(_type_name(values.type))
     return values if turned is None else values.cast(getattr(load_pyarrow(), turned)())

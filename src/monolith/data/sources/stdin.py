@@ -157,7 +157,7 @@ class StdinSource(Source):
             if self._codec == "none":
                 self._pieces = lambda: stream.read(_PIECE_BYTES) or None
             else:
-                pieces = codecs.decompressed(stream, self._codec, self._name)
+                pieces = codecs.decompress(stream, self._codec, self._name)
                 self._pieces = lambda: next(pieces, None)
         return self._pieces
 

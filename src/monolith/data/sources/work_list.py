@@ -288,7 +288,7 @@ class FolderWorkList(WorkList):
     """Work list for processes that share a folder.
 
     The list is one JSON file. A process replaces the file as a whole while it holds a lock, so a kill leaves the list
-    before or after the change. Each worker also holds a lock of its own. The system releases that lock when the
+    before or after the change. Each worker also holds its own lock. The system releases that lock when the
     worker's process dies. When no file is waiting, ``claim`` requeues the files of such dead workers. The folder must
     be on a file system with working ``flock``.
 

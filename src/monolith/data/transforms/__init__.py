@@ -27,7 +27,7 @@ from monolith.data.transforms.text import parse_transform_config
 from monolith.data.transforms.values import AddAction, FilterByFeatureValue, FilterByValue
 
 __all__ = [
-    # what a transform is
+    # base classes
     "BuildContext",
     "Transform",
     "RowTransform",

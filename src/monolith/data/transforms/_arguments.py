@@ -1,7 +1,4 @@
-"""Checks of what users give to transforms: every refusal names the field, the value and the remedy.
-
-Knows types and ranges only; what a value is for is the transform's business.
-"""
+"""Checks of the arguments of transforms: types and ranges. Every error names the field, the value and the remedy."""
 
 from __future__ import annotations
 

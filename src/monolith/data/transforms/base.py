@@ -1,7 +1,7 @@
-"""What a transform is: settings that check themselves, and ``build``, which makes the native operation.
+"""``Transform``: settings that check themselves, and ``build``, which returns the native operation.
 
-A dataset calls ``build`` once, with the names and numbers that its parser uses, and runs the operation on every chunk
-of rows. Nothing here reads data.
+A dataset calls ``build`` once, with the column names and numbers of its parser, and runs the operation on every chunk
+of rows.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ FeatureRef: TypeAlias = tuple[str, int, int]
 
 @dataclass(frozen=True, kw_only=True)
 class BuildContext:
-    """What a transform needs to know of the pipeline that it becomes part of.
+    """The pipeline of a transform: columns, fields and seed.
 
-    Two transforms of one pipeline must not get the same seed, or their random choices agree: give each
+    Two transforms of one pipeline need different seeds, or their random choices agree. Give each
     ``context.at(its position)``.
     """
 
     columns: _native.Columns
     """Names of features -> column numbers of the parser."""
     line_fields: Sequence[LineField] = field(default_factory=_native.standard_line_fields)
-    """The fields of LineId, those that the user added included."""
+    """The fields of LineId, including those that the user added."""
     seed: int = 0
     """The start of every random choice; 64 bits."""
     slots: Mapping[str, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ class FilterByFids(RowTransform):
     """Keep rows by the ids, slots, actions and request time they have. An empty list asks nothing.
 
     All ids of the row count: the flat ones of an Instance, and those of every feature, lists of lists included. They
-    are compared as the record spells them, a v1 id as v1; the slot of an id is that of its own version.
+    are compared as written in the record, a v1 id as v1; the slot of an id follows its version.
     """
 
     filter_fids: Sequence[int] | str = ()

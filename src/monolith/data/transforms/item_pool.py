@@ -80,7 +80,7 @@ class ItemPool:
         return self._native.state(shard, shards)
 
     def restore(self, *states: bytes, source: str = "item pool") -> None:
-        """Replace everything by what the states hold together.
+        """Replace the content by the merged content of the states.
 
         Raises:
             RecordCorrupt: A state is damaged; the pool is then as it was.

@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 INVALID_LABEL = -3.4028234663852886e38
-"""What stands for a label that is missing: the lowest float32."""
+"""The value of a missing label: the lowest float32."""
 
 Normalization: TypeAlias = Literal["log", "scale", "scale2int", "pow", "repow", "scalelog"]
 
@@ -258,7 +258,7 @@ class UseFieldAsLabel(RowTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class FillMultiRankOutput(RowTransform):
-    """Append one label that says where the row was shown; of several sources that are enabled the first counts."""
+    """Append one label for the position where the row was shown; the first enabled source counts."""
 
     enable_draw_as_rank: bool = False
     """LineId.is_draw: 1 or 0."""
@@ -282,7 +282,7 @@ class FillMultiRankOutput(RowTransform):
 
 
 def _set_places(owner: object, field: str, key: type[int] | None) -> None:
-    """Turn ``head:place`` pairs into a dict; of ints when ``key`` says so."""
+    """Return the dict of ``head:place`` pairs; with int keys if ``key`` is int."""
     value = getattr(owner, field)
     where = f"{type(owner).__name__}.{field}"
     places: dict[int | str, int] = {}

@@ -82,8 +82,7 @@ class Compose(Transform):
 class LogicalOr(RowTransform):
     """Keep rows that ``x`` or ``y`` keeps, once.
 
-    Both are always asked, as in the original: what an ``AddLabel`` inside changes is changed whichever side keeps the
-    row.
+    Both always run, as in the original: an ``AddLabel`` inside changes the row even if the other side keeps it.
     """
 
     x: Transform

@@ -1,7 +1,7 @@
-"""Negative rows that nobody saw: the user's side of a positive row, with another item.
+"""Generates negative rows: the user features of a positive row, with another item.
 
-``NegativeGen`` draws items out of a pool of those seen lately; ``InBatchNegatives`` out of the other rows of the batch.
-What the pool is and how it is saved is in ``item_pool``.
+``NegativeGen`` draws items from a pool of recent items; ``InBatchNegatives`` from the other rows of the batch.
+``item_pool`` contains the pool.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from monolith.data.transforms.base import BuildContext, Transform
 
 __all__ = ["InBatchNegatives", "NegativeGen"]
 
-_UNSET_ACTION = -99999  # how the original spells "leave the actions alone"
+_UNSET_ACTION = -99999  # the original's value for "keep the actions"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class NegativeGen(Transform):
     """A row is positive when its label at ``label_index`` equals this, unless ``positive_actions`` say it."""
     negative_label: float = -1.0
     negative_action: int | None = None
-    """What replaces the actions of generated rows; None: they keep them."""
+    """Actions of generated rows; None keeps those of the positive row."""
     positive_actions: arguments.Ints = ()
     """A row is positive when its best action is one of these; without ``action_priority``, when any is."""
     label_index: int = 0
@@ -133,8 +133,7 @@ class InBatchNegatives(Transform):
     is ``weight``. The rows that were there keep their weights. When eight draws in a row hit the own item, the row gets
     no more negatives.
 
-    It comes after ``batch``, so that what is drawn does not depend on how the input was cut into chunks. Batches grow
-    by the negatives.
+    Use it after ``batch``, so that the draws do not depend on the chunks of the input. Batches grow by the negatives.
     """
 
     num: int

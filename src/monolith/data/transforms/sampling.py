@@ -1,4 +1,4 @@
-"""Rows that are dropped by lot or repeated by weight.
+"""Drops rows at random, or repeats them by weight.
 
 Every choice is a pure function of the transform's seed and the row's own key: reading the same data again chooses the
 same rows, from wherever it starts.
@@ -64,12 +64,12 @@ class SpecialStrategy(RowTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class NegativeSample(RowTransform):
-    """Drop rows whose label is below a threshold, by lot. Rows without the label stay.
+    """Drop rows at random whose label is below a threshold. Rows without the label stay.
 
-    The rate is that of the row's best action when it has one of its own, else ``drop_rate``. Rates are exact
+    The rate is that of the row's best action if that action has one, else ``drop_rate``. Rates are exact
     probabilities (the original rounds to 1/1000), and any action may have one.
 
-    The original leaves LineId.sample_rate alone, and so does this unless told otherwise. The correction
+    LineId.sample_rate stays as it is by default, as in the original. The correction
     ``logit - ln(sample_rate)`` holds when every row, positive or negative, carries the share of negatives that was
     kept: ``correct_sample_rate=True`` multiplies the rate of every row that stays by ``1 - drop_rate``. With rates per
     action that share is not known, so the two exclude each other.
@@ -133,11 +133,11 @@ class ActionWeight:
 
 @dataclass(frozen=True, kw_only=True)
 class InstanceReweight(Transform):
-    """Repeat, drop and relabel rows by their actions, and undo what was emitted earlier for the same impression.
+    """Repeat, drop and relabel rows by their actions, and undo rows emitted earlier for the same impression.
 
     Of a set of actions A: ``rank(A)`` is the place of the best listed one (from 1), 1000 when none is listed, 2000 when
     A is empty; ``copies(A)`` combines the weights of the best listed action and of all unlisted ones (1 when none has a
-    weight, 0 when A is empty); ``label(A)`` is the best listed action's label. With P = pre_actions (what was emitted
+    weight, 0 when A is empty); ``label(A)`` is the best listed action's label. With P = pre_actions (emitted
     before) and C = actions:
 
     * both empty: one copy, unchanged;
@@ -146,7 +146,7 @@ class InstanceReweight(Transform):
       its sign when copies(P) is the larger;
     * otherwise, and for rows without labels: no copy.
 
-    The first copy is the row itself; copies follow it directly and have keys of their own.
+    The first copy is the row itself; copies follow it directly and have their own keys.
     """
 
     action_priority: arguments.Ints

@@ -79,7 +79,7 @@ class FilterByFeatureValue(RowTransform):
     op: Comparison
     operand: Operand | None = None
     field_type: FeatureType | None = None
-    """What the feature holds. None: as the operands are, int64 for ints, float for floats, bytes for texts."""
+    """The type of the feature's values. None: by the operands, int64 for ints, float for floats, bytes for texts."""
     keep_empty: bool = False
     """Whether rows stay that lack the feature, or in which it has another type or the wrong number of values."""
     operand_filepath: str | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from monolith.artifacts.delta_log import Cut
 from monolith.core.clock import Clock, SystemClock
 from monolith.embedding import MultiTable, TableSpec
-from monolith.sync import LocalRows, Publisher
+from monolith.sync import LocalRowLog, Publisher
+from monolith.sync.row_updates import Move
 
 __all__ = ["FollowedTables", "PublishedTables"]
 
@@ -34,7 +35,7 @@ class PublishedTables:
         self.root = root
         self.tables = MultiTable(specs)
         self.weights: dict[str, NDArray[Any]] = {name: np.array(value, np.float32) for name, value in weights.items()}
-        self.rows = LocalRows(root, self.tables, clock=clock)
+        self.rows = LocalRowLog(root, self.tables, clock=clock)
         self.publisher = Publisher(root, self.rows, lambda: {n: w.copy() for n, w in self.weights.items()}, clock=clock)
 
     def publish_now(self) -> Cut:
@@ -60,15 +61,14 @@ class FollowedTables:
 
     def apply(
         self,
-        update: Callable[[MultiTable], None] | None = None,
+        move: Move | None = None,
         *,
         weights: Mapping[str, NDArray[Any]] | None = None,
         tables: MultiTable | None = None,
         cut: Cut | None = None,
-        touched: Callable[[], Any] | None = None,
     ) -> None:
         """Move to another cut; see ``monolith.sync.follower.Target``."""
         self.tables = tables or self.tables
-        if update is not None:
-            update(self.tables)
+        if move is not None:
+            move.apply(self.tables)
         self.weights |= dict(weights or {})

@@ -419,6 +419,17 @@ class ZooKeeperSuite:
         assert readings.empty()
         assert len(threads) == 1
 
+    def test_a_path_that_cannot_be_read_does_not_stop_other_watches(self, ensemble: Ensemble, root: str) -> None:
+        session = ensemble.open()
+        session.create(root, b"1")
+        readings: queue.Queue[tuple[str, bytes | None]] = queue.Queue()
+        with _watches(session) as watches:
+            watches.watch_data(root, lambda data, _: readings.put(("good", data)))
+            watches.watch_data(f"{root}//a", lambda data, _: readings.put(("bad", data)))
+            assert {_next(readings), _next(readings)} == {("good", b"1"), ("bad", None)}
+            session.set(root, b"2")
+            assert _next(readings) == ("good", b"2")
+
     def test_a_failing_callback_does_not_end_its_watch(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(root, b"1")
@@ -478,9 +489,12 @@ class ZooKeeperSuite:
         election = Election(session, f"{root}/election", "agent", on_change=changes.put)
         election.join()
         assert _next(changes) is True
-        old_node = election.node_path
+        old_node = str(election.node_path)
         ensemble.expire(session)
         assert _next(changes) is False
         assert _next(changes) is True
         assert election.node_path != old_node
+        with pytest.raises(NodeMissing):
+            session.commit([CheckNode(old_node), CreateNode(f"{root}/published")])
+        assert session.exists(f"{root}/published") is None
         election.leave()

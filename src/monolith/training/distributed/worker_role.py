@@ -19,7 +19,7 @@ from monolith.core.errors import ClusterError, ConfigError, RetriesExhausted, Rp
 from monolith.data.sources.patterns import expand
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.ps import RemoteStore, Restart, Security
-from monolith.sync.remote_rows import RemoteRows
+from monolith.sync.remote_rows import ServerDeltaLogs
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import slow_start_step
@@ -366,7 +366,7 @@ class TrainedWorker:
         if config.publish_dir is None:
             return []
 
-        def rows(between_steps: AbstractContextManager[None]) -> RemoteRows:
+        def rows(between_steps: AbstractContextManager[None]) -> ServerDeltaLogs:
             assert self._remote is not None
             assert self._estimator is not None
             folders = [log_folder(config.model_dir, index) for index in range(len(self._addresses))]
@@ -374,7 +374,7 @@ class TrainedWorker:
                 flush = flush_alone(self._remote, between_steps)
             else:
                 flush = flush_jointly(self._remote, between_steps, self._estimator.model)
-            return RemoteRows(flush, [folder for folder in folders if folder is not None])
+            return ServerDeltaLogs(flush, [folder for folder in folders if folder is not None])
 
         hook = PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows, stream=stream_of(config))
         return [*([PushHook(config.publish_dir, config)] if config.sync_targets else []), hook]

@@ -21,13 +21,13 @@ from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.artifacts.delta_log import Flavour
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
-from monolith.sync.publisher import LocalRows, Publisher, Rows, RowState
+from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.base import Hook, Run
 
 if TYPE_CHECKING:
-    from monolith.sync.stream_server import StreamServer
+    from monolith.sync.feed_server import FeedServer
 
 __all__ = ["PublishHook", "copied_weights", "stream_of"]
 
@@ -54,8 +54,8 @@ class PublishHook(Hook):
         *,
         every_s: float = 1.0,
         flavour: Flavour = "serving",
-        rows: Callable[[AbstractContextManager[None]], Rows] | None = None,
-        stream: Callable[[], StreamServer] | None = None,
+        rows: Callable[[AbstractContextManager[None]], RowLogs] | None = None,
+        stream: Callable[[], FeedServer] | None = None,
     ) -> None:
         if not every_s > 0:
             raise ConfigError(f"every_s is {every_s}; give a positive number of seconds")
@@ -64,11 +64,11 @@ class PublishHook(Hook):
         self._flavour: Flavour = flavour
         self._open_rows = rows
         self._open_stream = stream
-        self._stream: StreamServer | None = None
+        self._stream: FeedServer | None = None
         self._publisher: Publisher | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
-        self._saved: dict[int, RowState] = {}
+        self._saved: dict[int, LogPositions] = {}
 
     def on_start(self, run: Run) -> None:
         """Publish the restored state, and start the publishing thread."""
@@ -82,7 +82,7 @@ class PublishHook(Hook):
         self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
 
-    def _rows(self, run: Run) -> Rows:
+    def _rows(self, run: Run) -> RowLogs:
         between_steps = _BetweenSteps(run)
         if self._open_rows is not None:
             return self._open_rows(between_steps)
@@ -91,7 +91,7 @@ class PublishHook(Hook):
                 f"publish_dir is {str(self._folder)!r}, and the rows are in a {type(run.store).__name__}, which has no "
                 "delta log here; leave publish_dir out"
             )
-        return LocalRows(self._folder, run.store, clock=run.clock, lock=between_steps, flavour=self._flavour)
+        return LocalRowLog(self._folder, run.store, clock=run.clock, lock=between_steps, flavour=self._flavour)
 
     def _go_on(self, run: Run) -> None:
         due_s = run.clock.monotonic_s()
@@ -102,7 +102,7 @@ class PublishHook(Hook):
                 return
             self._try_publish()
 
-    def _try_publish(self) -> RowState | None:
+    def _try_publish(self) -> LogPositions | None:
         assert self._publisher is not None
         try:
             return self._publisher.publish()
@@ -145,21 +145,21 @@ class PublishHook(Hook):
             self._publisher = self._thread = self._stream = None
 
 
-def stream_of(config: PublishConfig) -> Callable[[], StreamServer] | None:
+def stream_of(config: PublishConfig) -> Callable[[], FeedServer] | None:
     """Return a function that opens the configured feed; None when no feed is configured."""
     folder, port = config.publish_dir, config.publish_port
     if folder is None or port is None:
         return None
 
-    def open_stream() -> StreamServer:
+    def open_stream() -> FeedServer:
         from monolith.rpc.security import Security, read_token
-        from monolith.sync.stream_server import StreamServer
+        from monolith.sync.feed_server import FeedServer
 
         token = read_token(config.publish_token_file, "publish_token_file")
         paths = [config.publish_tls_cert, config.publish_tls_key, config.publish_tls_ca]
         cert, key, authority = (None if path is None else Path(path) for path in paths)
         security = Security(cert_file=cert, key_file=key, ca_file=authority, token=token)
-        return StreamServer(folder, host=config.publish_host, port=port, security=security)
+        return FeedServer(folder, host=config.publish_host, port=port, security=security)
 
     return open_stream
 

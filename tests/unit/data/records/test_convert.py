@@ -123,7 +123,7 @@ def test_rows_that_do_not_fit_together_are_refused() -> None:
         examples_to_batch([named, messages.Example(data_source_key=256)])
     with pytest.raises(ConfigError, match="row 1 has another LineId"):
         examples_to_batch([named, EXTENDED.Example()])
-    with pytest.raises(SchemaMismatch, match="there is none"):
+    with pytest.raises(SchemaMismatch, match="examples is empty"):
         examples_to_batch([])
 
 

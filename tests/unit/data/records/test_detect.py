@@ -93,7 +93,7 @@ def test_what_nothing_explains_is_said_to_be_unknown(tmp_path: Path, seed: int) 
     assert (found.framing, found.record, found.confidence) == (None, None, "none")
     assert "no framing makes sizes that chain" in found.evidence
     (tmp_path / "x").write_bytes(b"")
-    assert detect(tmp_path / "x").evidence == ("no compression", "there is nothing in it")
+    assert detect(tmp_path / "x").evidence == ("no compression", "the file is empty")
 
 
 def test_sizes_that_chain_around_unknown_messages_are_possible(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_the_style_is_seen_from_the_text() -> None:
     assert detect_style("# a comment\nline_id {\n}") == "pbtxt"
     assert detect_style('"root":\n"fid":') == "dump"
     assert detect_style("root:\n") == "dump"
-    with pytest.raises(RecordCorrupt, match="no record"):
+    with pytest.raises(RecordCorrupt, match="the text is empty"):
         detect_style(" \n")
 
 

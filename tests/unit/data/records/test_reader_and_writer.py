@@ -47,7 +47,7 @@ def test_reading_can_begin_after_any_record(codec: Codec, tmp_path: Path) -> Non
         offset += len(Framing().frame(record))
     with RecordReader(path, offset=offset) as reader:
         assert reader.read() is None
-    with pytest.raises(DataError, match=f"cannot go on at byte {offset + 1}: it ends at byte {offset}"):
+    with pytest.raises(DataError, match=f"cannot resume at byte {offset + 1}"):
         RecordReader(path, offset=offset + 1)
 
 
@@ -78,7 +78,7 @@ def test_a_bare_file_is_one_record(tmp_path: Path) -> None:
     write(tmp_path / "one", [b"message"], framing=Framing.bare())
     assert (tmp_path / "one").read_bytes() == b"message"
     assert list(read_records(tmp_path / "one", framing=Framing.bare())) == [b"message"]
-    with pytest.raises(ConfigError, match="holds one record"):
+    with pytest.raises(ConfigError, match="contains one record"):
         write(tmp_path / "two", [b"a", b"b"], framing=Framing.bare())
 
 

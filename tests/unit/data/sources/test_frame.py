@@ -344,13 +344,13 @@ def test_a_closed_source_is_at_its_end() -> None:
 @pytest.mark.parametrize(
     ("column", "kind", "text"),
     [
-        (pa.array([1.5]), "int", "column 'c' must be int and holds double"),
-        (pa.array([1.5]), "fid_v2", "column 'c' must be fid_v2 and holds double"),
-        (pa.array([1], pa.int32()), "fid_v1", "column 'c' must be fid_v1 and holds int32"),
-        (pa.array([1]), "float", "column 'c' must be float and holds int64"),
-        (pa.array(["1"]), "int", "column 'c' must be int and holds string"),
-        (pa.array([1]), "bytes", "column 'c' must be bytes and holds int64"),
-        (pa.array([["1"]]), "float", "column 'c' must be float and holds list<item: string>"),
+        (pa.array([1.5]), "int", "column 'c' has type double, expected int"),
+        (pa.array([1.5]), "fid_v2", "column 'c' has type double, expected fid_v2"),
+        (pa.array([1], pa.int32()), "fid_v1", "column 'c' has type int32, expected fid_v1"),
+        (pa.array([1]), "float", "column 'c' has type int64, expected float"),
+        (pa.array(["1"]), "int", "column 'c' has type string, expected int"),
+        (pa.array([1]), "bytes", "column 'c' has type int64, expected bytes"),
+        (pa.array([["1"]]), "float", "column 'c' has type list<item: string>, expected float"),
     ],
 )
 def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: Any, text: str) -> None:
@@ -370,7 +370,7 @@ def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: An
     ids=lambda column: str(column.type),
 )
 def test_types_that_are_no_features_are_refused(column: pa.Array) -> None:
-    with pytest.raises(SchemaMismatch, match=r"column 'c' holds .*, which is no type of a feature"):
+    with pytest.raises(SchemaMismatch, match=r"column 'c' has type .*, which no feature can have"):
         FrameSource(pa.table({"c": column}))
     assert FrameSource(pa.table({"c": column, "n": [1]}), ["n"]).read() is not None
 
@@ -378,14 +378,14 @@ def test_types_that_are_no_features_are_refused(column: pa.Array) -> None:
 @pytest.mark.parametrize(
     ("frame", "text"),
     [
-        ({"__UID__": ["x"]}, "must be the LineId field 'uid' .fixed64. and holds string"),
-        ({"__UID__": [[1]]}, "a row has one value of it"),
-        ({"__REQ_TIME__": [1.5]}, "must be the LineId field 'req_time'"),
-        ({"__DEVICE_TYPE__": [1]}, "must be the LineId field 'device_type'"),
-        ({"__REQTIME__": [1]}, "'__REQTIME__' is no field of LineId; known are __UID__, __REQ_TIME__"),
-        ({"__LABEL__": ["yes"]}, "column '__LABEL__' must be float and holds string"),
-        ({"__LINE_ID__": [1]}, "column '__LINE_ID__' must be bytes"),
-        ({"__LINE_ID__": [[b""]]}, "a row has one value of it"),
+        ({"__UID__": ["x"]}, "has type string, expected the LineId field"),
+        ({"__UID__": [[1]]}, "expected one value per row"),
+        ({"__REQ_TIME__": [1.5]}, "expected the LineId field 'req_time'"),
+        ({"__DEVICE_TYPE__": [1]}, "expected the LineId field 'device_type'"),
+        ({"__REQTIME__": [1]}, "'__REQTIME__' is not a field of LineId; known: __UID__, __REQ_TIME__"),
+        ({"__LABEL__": ["yes"]}, "column '__LABEL__' has type string, expected float"),
+        ({"__LINE_ID__": [1]}, "__LINE_ID__. has type int64, expected bytes"),
+        ({"__LINE_ID__": [[b""]]}, "expected one value per row"),
         ({"__LINE_ID__": [b""], "__UID__": [1]}, "both give the LineId"),
     ],
 )
@@ -420,11 +420,11 @@ def test_a_missing_or_doubled_column_names_those_there_are() -> None:
         ({"frame": {"a": [1], "b": [1, 2]}}, "a: 1, b: 2"),
         ({"frame": {"a": [1, "x"]}}, "cannot be read as a table"),
         ({"frame": {"a": np.zeros((1, 1, 1))}}, "one or two axes"),
-        ({"columns": {"a": "integer"}}, "type 'integer'; it must be one of fid_v1"),
-        ({"columns": {"__LABEL__": "int"}}, "'__LABEL__' is always float"),
-        ({"columns": ["a", "a"]}, "named twice: 'a'"),
+        ({"columns": {"a": "integer"}}, "has type .integer., expected one of fid_v1"),
+        ({"columns": {"__LABEL__": "int"}}, "__LABEL__. has type .int., expected float"),
+        ({"columns": ["a", "a"]}, ".a. twice"),
         ({"columns": []}, "columns is empty"),
-        ({"columns": "a"}, "got the text 'a'"),
+        ({"columns": "a"}, "columns is .a."),
         ({"batch_rows": 0}, "batch_rows is 0"),
         ({"shard": (2, 2)}, "shard is"),
         ({"line_fields": [("x", 9, "map", False, 0.0)]}, "kind 'map'"),

@@ -200,7 +200,7 @@ def test_unknown_columns_and_wrong_types_name_the_file(tmp_path: Path) -> None:
     pq.write_table(table(3), path)
     with pytest.raises(SchemaMismatch, match=r"a\.parquet has no column 'usr'; its columns are: user, items, price"):
         opened([path], ["usr"]).read()
-    with pytest.raises(SchemaMismatch, match=r"a\.parquet: column 'price' must be fid_v2 and holds float"):
+    with pytest.raises(SchemaMismatch, match=r"a\.parquet: column 'price' has type float, expected fid_v2"):
         opened([path], {"price": "fid_v2"}).read()
 
 
@@ -216,7 +216,7 @@ def test_a_later_file_is_checked_too(tmp_path: Path) -> None:
     pq.write_table(pa.table({"n": ["x"]}), tmp_path / "b.parquet")
     source = opened([tmp_path / "a.parquet", tmp_path / "b.parquet"], {"n": "int"})
     assert source.read() is not None
-    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n' must be int and holds string"):
+    with pytest.raises(SchemaMismatch, match=r"b\.parquet: column 'n' has type string, expected int"):
         source.read()
 
 

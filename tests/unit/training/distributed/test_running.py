@@ -25,7 +25,7 @@ DEEPFM = {"sparse": ["user_id", "item_id"], "dense": ["price"], "dim": 2, "hidde
         ({"num_ps": 2}, r"num_ps is 2 and discovery_type is None; .* --discovery-type file"),
         ({"num_ps": 2, "index": 1}, r"^distributed config requires index < num_workers for worker role \(index=1"),
         ({"num_ps": 2, "server_type": "ps", "index": 2}, r"requires index < num_ps for ps role \(index=2 num_ps=2\)$"),
-        ({"num_ps": 1, "discovery_type": "file"}, "needs a folder that all processes of the job see"),
+        ({"num_ps": 1, "discovery_type": "file"}, "needs a folder that all processes of the job share"),
         ({"num_ps": 1, "discovery_service_type_ps": "a b"}, "discovery_service_type_ps without whitespace characters"),
     ],
     ids=str,

@@ -19,7 +19,7 @@ An assigned partition starts at the first rule that applies:
 1. held before: the offset where it was revoked, or the group's committed offset, whichever is larger;
 2. named by ``resume``: exactly that offset;
 3. first assignment of a source that was not resumed: ``start``;
-4. any other, such as a dead member's: the group's committed offset, or ``start`` if there is none.
+4. any other, such as a dead member's: the group's committed offset, else ``start``.
 
 Threading: one thread reads. ``committed``, ``lag`` and ``close`` may be called by others.
 """

@@ -1,7 +1,7 @@
-"""A folder that a stream fills: of the format of a published one, so that it is followed like one.
+"""Store the messages of a feed in a folder with the format of a published folder.
 
-Nothing of what comes is believed: names, lengths and checksums are looked at before a byte is written, and a cut is
-there only after all of its files. Where the messages come from is not known here.
+``FeedCache`` checks names, sizes and checksums before it writes a byte. A cut appears only after all of its files, so a
+``Follower`` can follow the cache like the original folder. One thread writes; other threads and processes read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, read_cut
 from monolith.artifacts.delta_log.publish import CUT
 from monolith.artifacts.delta_log.segment import segment_numbers, segment_path
 from monolith.core.errors import ArtifactError, ConfigError
-from monolith.sync.base import BASE, read_base
+from monolith.sync.base_snapshot import BASE, read_base
 from monolith.sync.dense_versions import DENSE, version_files
-from monolith.sync.stream_messages import FollowResponse
+from monolith.sync.feed_messages import FollowResponse
 
-__all__ = ["StreamCache"]
+__all__ = ["FeedCache"]
 
 T = TypeVar("T")
 
@@ -37,14 +37,14 @@ _NAME = re.compile(
 )
 _BASE = re.compile(r"base-[0-9a-f]{8}")
 _LATEST = 3
-"""Cuts whose dense weights are kept: somebody may be about to read them."""
+"""Number of cuts whose dense weights stay, for followers that still read them."""
 
 
-class StreamCache:
-    """Takes messages, one after the other. Used by one thread; others read the folder.
+class FeedCache:
+    """Writes the messages of a feed to a folder. Used by one thread.
 
     Args:
-        folder: Where to; nobody else may write there. What an earlier process left is gone on from.
+        folder: Folder of the cache; no other process may write to it. Content of an earlier process is reused.
     """
 
     def __init__(self, folder: str | PathLike[str]) -> None:
@@ -53,22 +53,22 @@ class StreamCache:
         self._claim: int | None = _claim(self.folder)
         self._part = self.folder / "receiving.part"
         self._path = ""
-        self._size = self._got = 0
+        self._size = self._received = 0
         self._kept: set[str] | None = None
         self._weights: deque[set[str]] = deque(maxlen=_LATEST)
         self.begun_bytes = 0
-        """Bytes of what the segments begin with."""
+        """Bytes of the base and segments that the last full transfer sent."""
         self.added_bytes = 0
-        """Bytes of segments that came after."""
+        """Bytes of segments since then."""
 
     def close(self) -> None:
-        """Let another process write here; a second call does nothing."""
+        """Release the folder for another process. A second call does nothing."""
         if self._claim is not None:
             os.close(self._claim)
             self._claim = None
 
     def positions(self) -> dict[int, LogPosition]:
-        """Return the segment of each shard that is here with all that leads to it; nothing where that is not sound."""
+        """Return the position of each shard in the cache; an empty mapping if the cache is unusable."""
         try:
             cut = read_cut(self.folder)
             if cut is None or len(cut.folders) != len(cut.sequences):
@@ -82,17 +82,17 @@ class StreamCache:
             return {}
 
     def begin(self) -> None:
-        """Forget the file that was coming: a connection begins, or has ended."""
+        """Discard a partial file. Call it when a connection starts and when it ends."""
         self._path = ""
         self._kept = None
         self._part.unlink(missing_ok=True)
 
     def take(self, message: FollowResponse) -> Cut | None:
-        """Store what a message brings; return the cut that is whole with it, if it is one.
+        """Store a message; return the cut that it completes, or None.
 
         Raises:
-            ArtifactError: It is not what a publisher sends; nothing of it was stored.
-            OSError: It cannot be stored.
+            ArtifactError: The message is invalid. Nothing of it was stored.
+            OSError: The message cannot be stored.
         """
         if message.is_anew:
             self._kept = set()
@@ -101,32 +101,34 @@ class StreamCache:
             return None
         self._check(message)
         if not message.offset:
-            self._path, self._size, self._got = message.path, message.size, 0
+            self._path, self._size, self._received = message.path, message.size, 0
             if self._size <= shutil.disk_usage(self.folder).free:
                 self._part.unlink(missing_ok=True)
             else:
                 raise ArtifactError(
-                    f"'{message.path}' is to have {message.size} bytes, more than '{self.folder}' has space for; free "
-                    "some, or give another --sync-cache"
+                    f"'{message.path}' has {message.size} bytes, more than the free space of '{self.folder}'; free "
+                    "disk space, or give another --sync-cache"
                 )
         with self._part.open("ab") as file:
             file.write(message.content)
-            self._got += len(message.content)
-        if self._got < self._size:
+            self._received += len(message.content)
+        if self._received < self._size:
             return None
         return self._finish()
 
     def _check(self, message: FollowResponse) -> None:
         path = message.path
         if not _NAME.fullmatch(path):
-            raise ArtifactError(f"a file {path[:100]!r} came, which no publisher has; see what listens there")
-        expected = (self._path, self._got, self._size) if message.offset else (path, 0, message.size)
+            raise ArtifactError(
+                f"file name is {path[:100]!r}, expected a published file; check the publisher's address"
+            )
+        expected = (self._path, self._received, self._size) if message.offset else (path, 0, message.size)
         if (path, message.offset, message.size) != expected or message.offset + len(message.content) > message.size:
-            raise ArtifactError(f"the parts of '{path}' do not follow one another; connecting again")
+            raise ArtifactError(f"pieces of '{path}' are out of order; reconnecting")
         if not message.content and message.size:
-            raise ArtifactError(f"a part of '{path}' is empty; connecting again")
+            raise ArtifactError(f"a piece of '{path}' is empty; reconnecting")
         if _native.crc32c(message.content) != message.crc32c:
-            raise ArtifactError(f"a part of '{path}' was altered on its way: its checksum differs; connecting again")
+            raise ArtifactError(f"a piece of '{path}' is corrupt: its checksum differs; reconnecting")
 
     def _finish(self) -> Cut | None:
         path, target = self._path, self.folder / self._path
@@ -145,37 +147,39 @@ class StreamCache:
             self.added_bytes += self._size
         return None
 
-    def _staged(self, name: str, read: Callable[[Path], T | None]) -> T:
-        """Read a manifest that has come, before anybody else can."""
+    def _read_staged(self, name: str, read: Callable[[Path], T | None]) -> T:
+        """Read a received manifest in a staging folder, before followers can see it."""
         staged = self.folder / "staged"
         staged.mkdir(exist_ok=True)
         os.replace(self._part, staged / name)
         try:
             found = read(staged)
         except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
-            raise ArtifactError(f"'{name}' that came is none ({error}); see what listens there") from error
-        assert found is not None  # it is there
+            raise ArtifactError(f"received '{name}' is invalid ({error}); check the publisher's address") from error
+        assert found is not None  # the file exists
         return found
 
     def _take_base(self, target: Path) -> None:
-        base = self._staged(BASE, read_base)
+        base = self._read_staged(BASE, read_base)
         if base.tables.parent != self.folder / "staged" or not _BASE.fullmatch(base.tables.name):
-            raise ArtifactError(f"a base came that is elsewhere: '{base.tables}'; see what listens there")
+            raise ArtifactError(
+                f"base folder is '{base.tables}', expected one in the cache; check the publisher's address"
+            )
         os.replace(self.folder / "staged" / BASE, target)
 
     def _take_cut(self, target: Path) -> Cut:
-        """Make a cut the one to follow, and remove what it does not need."""
-        cut = self._staged(CUT, read_cut)
+        """Make a received cut the current one, and remove files that it does not need."""
+        cut = self._read_staged(CUT, read_cut)
         if len(cut.folders) != len(cut.sequences):
-            raise ArtifactError("a cut came that names no folders; see what listens there")
+            raise ArtifactError("the received cut names no folders; check the publisher's address")
         for shard, sequence in cut.sequences.items():
             place = f"{cut.folders[shard]}/seg-{sequence:020d}.delta"
             if not _NAME.fullmatch(place) or (sequence and not (self.folder / place).exists()):
-                raise ArtifactError(f"a cut came before its segment '{place}'; connecting again")
+                raise ArtifactError(f"the cut arrived before its segment '{place}'; reconnecting")
         weights = set(version_files(self.folder, cut.dense)) if cut.dense else set()
         for name in weights:
             if not (self.folder / name).exists():
-                raise ArtifactError(f"a cut came before '{name}'; connecting again")
+                raise ArtifactError(f"the cut arrived before '{name}'; reconnecting")
         os.replace(self.folder / "staged" / CUT, target)
         self._weights.append(weights)
         self._tidy_up(cut)
@@ -206,11 +210,13 @@ class StreamCache:
 
 
 def _claim(folder: Path) -> int:
-    """Keep other writers out until the handle is closed, or this process is gone."""
+    """Lock the folder until the handle is closed or this process ends."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(handle)
-        raise ConfigError(f"another process receives cuts in '{folder}'; give this one another --sync-cache") from None
+        raise ConfigError(
+            f"'{folder}' is in use by another process, expected one process per cache; give another --sync-cache"
+        ) from None
     return handle

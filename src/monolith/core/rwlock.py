@@ -1,4 +1,4 @@
-"""A lock that many readers hold together and one writer alone; a writer that waits goes before later readers."""
+"""``ReadWriteLock``: many readers share it, one writer holds it alone. A waiting writer precedes later readers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["Gate"]
+__all__ = ["ReadWriteLock"]
 
 
-class Gate:
-    """Readers see what one writer left, never half of a change."""
+class ReadWriteLock:
+    """Lock for data with many readers and rare changes. Not reentrant."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -20,7 +20,7 @@ class Gate:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Read, together with others."""
+        """Hold the lock together with other readers."""
         with self._changed:
             while self._is_writing or self._waiting:
                 self._changed.wait()
@@ -35,7 +35,7 @@ class Gate:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Change, alone."""
+        """Hold the lock alone."""
         with self._changed:
             self._waiting += 1
             try:

@@ -21,10 +21,10 @@ from monolith.embedding import Adagrad, Fp32, SliceSpec, TableSpec
 from monolith.rpc.security import Security
 from monolith.sync import read_base
 from monolith.sync import subscription as subscription_module
-from monolith.sync.stream_cache import StreamCache
-from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
-from monolith.sync.stream_pieces import CutPieces
-from monolith.sync.stream_server import StreamServer
+from monolith.sync.feed_cache import FeedCache
+from monolith.sync.feed_messages import PIECE_BYTES, FollowResponse
+from monolith.sync.feed_pieces import CutPieces
+from monolith.sync.feed_server import FeedServer
 from monolith.sync.subscription import Subscription
 from monolith.testing.fakes.published import PublishedTables
 from monolith.testing.processes.certificates import Authority
@@ -86,7 +86,7 @@ def test_no_message_is_larger_than_grpc_takes(tmp_path: Path) -> None:
     found = messages(trainer.root)
     assert len(found) > 4
     assert max(message.ByteSize() for message in found) < 4 << 20
-    cache = StreamCache(tmp_path / "cache")
+    cache = FeedCache(tmp_path / "cache")
     assert [cut.number for message in found if (cut := cache.take(message)) is not None] == [1]
     assert cache.positions() == {0: LogPosition(trainer.rows._writer.log, 1)}
     cache.close()
@@ -95,7 +95,7 @@ def test_no_message_is_larger_than_grpc_takes(tmp_path: Path) -> None:
 def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path / "published")
     trainer.publish()
-    cache = StreamCache(tmp_path / "cache")
+    cache = FeedCache(tmp_path / "cache")
     for message in messages(trainer.root):
         cache.take(message)
     before = {path: path.read_bytes() for path in (tmp_path / "cache").rglob("*") if path.is_file()}
@@ -122,11 +122,11 @@ def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there
     for wrong, why in (
         (changed(segment, crc32c=segment.crc32c ^ 1), "checksum differs"),
         (changed(segment, content=segment.content[:-1] + b"x", crc32c=segment.crc32c), "checksum differs"),
-        (changed(segment, path="../../etc/passwd"), "no publisher has"),
-        (changed(segment, path="/etc/passwd"), "no publisher has"),
-        (changed(segment, path="base-00000000/../../x"), "no publisher has"),
-        (changed(segment, offset=5), "do not follow"),
-        (changed(segment, size=3), "do not follow"),
+        (changed(segment, path="../../etc/passwd"), "file name is"),
+        (changed(segment, path="/etc/passwd"), "file name is"),
+        (changed(segment, path="base-00000000/../../x"), "file name is"),
+        (changed(segment, offset=5), "out of order"),
+        (changed(segment, size=3), "out of order"),
         (changed(segment, size=1 << 60), "more than"),
         (changed(segment, content=b""), "is empty"),
         *((changed(cut, content=body, size=len(body)), ".") for body in bodies),
@@ -141,8 +141,8 @@ def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there
             assert path.read_bytes() == content
     cache.begin()
     assert [found.number for message in sound if (found := cache.take(message)) is not None] == [2]
-    with pytest.raises(ConfigError, match="another process receives cuts"):
-        StreamCache(tmp_path / "cache")
+    with pytest.raises(ConfigError, match="in use by another process"):
+        FeedCache(tmp_path / "cache")
     cache.close()
 
 
@@ -151,7 +151,7 @@ def test_a_publisher_that_is_lost_leaves_what_came_and_is_found_again(
 ) -> None:
     trainer = Trainer(tmp_path / "published")
     first = trainer.publish()
-    with StreamServer(trainer.root) as server:
+    with FeedServer(trainer.root) as server:
         subscription = subscribe(server.address)
         assert subscription.wait_for_first(LONG_S)
         has_come(subscription, first)
@@ -159,7 +159,7 @@ def test_a_publisher_that_is_lost_leaves_what_came_and_is_found_again(
     wait_for(lambda: subscription.error != "")
     assert read_cut(subscription.folder) is not None
     second = trainer.publish()
-    with StreamServer(trainer.root, port=port):
+    with FeedServer(trainer.root, port=port):
         has_come(subscription, second)
         wait_for(lambda: subscription.error == "")
     segments = sorted(path.name for path in subscription.folder.glob("log-*/seg-*"))
@@ -173,16 +173,16 @@ def test_nobody_there_is_told_at_once_and_looked_for_again(
     assert subscription.wait_for_first(LONG_S)
     assert "127.0.0.1:1" in subscription.error
     wait_for(lambda: subscription.failures > 1)
-    with pytest.raises(ConfigError, match="give host:port"):
+    with pytest.raises(ConfigError, match="expected host:port"):
         Subscription("here", tmp_path / "x")
     with pytest.raises(ConfigError, match="port is 70000"):
-        StreamServer(tmp_path, port=70_000)
+        FeedServer(tmp_path, port=70_000)
 
 
 def test_the_token_is_asked_for(tmp_path: Path, subscribe: Callable[..., Subscription]) -> None:
     trainer = Trainer(tmp_path / "published")
     cut = trainer.publish()
-    with StreamServer(trainer.root, security=Security(token="s3cret")) as server:
+    with FeedServer(trainer.root, security=Security(token="s3cret")) as server:
         stranger = subscribe(server.address, tmp_path / "stranger")
         assert stranger.wait_for_first(LONG_S)
         assert "the bearer token is missing or wrong" in stranger.error
@@ -198,7 +198,7 @@ def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
     ca, stranger = authority.ca_file, Authority(tmp_path_factory.mktemp("stranger"))
     named, own = authority.sign("trainer", "DNS:trainer.example"), authority.sign("follower", "DNS:follower")
     right = Security(ca_file=ca, **own._asdict(), token="s3cret", server_name="trainer.example")
-    with StreamServer(trainer.root, security=Security(**named._asdict(), ca_file=ca, token="s3cret")) as server:
+    with FeedServer(trainer.root, security=Security(**named._asdict(), ca_file=ca, token="s3cret")) as server:
         for number, (changes, why) in enumerate((
             ({"ca_file": stranger.ca_file}, "its certificate is not of the authority in ca_file"),
             ({"server_name": ""}, "its certificate is for another name; .* server_name"),
@@ -215,7 +215,7 @@ def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
             refused.close()
             assert read_cut(refused.folder) is None
         has_come(subscribe(server.address, security=right), cut)
-    with StreamServer(trainer.root) as plain:
+    with FeedServer(trainer.root) as plain:
         refused = subscribe(plain.address, tmp_path / "plain", security=right)
         assert refused.wait_for_first(LONG_S)
         assert "it has no TLS; leave ca_file out" in refused.error
@@ -226,7 +226,7 @@ def test_who_is_behind_what_is_kept_gets_the_base_first_and_segments_do_not_pile
 ) -> None:
     monkeypatch.setattr(subscription_module, "_RENEWED_BYTES", 1)
     trainer = Trainer(tmp_path / "published")
-    with StreamServer(trainer.root, poll_s=0.002) as server:
+    with FeedServer(trainer.root, poll_s=0.002) as server:
         subscription = subscribe(server.address)
         has_come(subscription, trainer.publish())
         for number in range(12):

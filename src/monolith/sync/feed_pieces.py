@@ -1,7 +1,7 @@
-"""What somebody lacks of a published folder, as messages: the files of a cut, and then the cut itself.
+"""Split the files that a subscriber lacks into messages: first the files of a cut, then the cut.
 
-Files go under names of our own, the same for every subscriber: a log is named by its number, so that segments of two
-logs never meet in one folder. Who asks, and over what connection, is not known here.
+``CutPieces`` keeps the position of one subscriber. File names are the same for every subscriber. The name of a log's
+folder contains the log's number, so segments of two logs never share a folder.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from monolith.artifacts.delta_log import Cut, LogPosition
 from monolith.artifacts.delta_log.publish import CUT, encoded_cut
 from monolith.artifacts.delta_log.segment import segment_path
 from monolith.core.errors import ArtifactError
-from monolith.sync.base import BASE, Base, encoded_base, read_base
+from monolith.sync.base_snapshot import BASE, BaseSnapshot, encode_base, read_base
 from monolith.sync.dense_versions import version_files
-from monolith.sync.row_moves import RowMove, opened, plan_move
-from monolith.sync.stream_messages import PIECE_BYTES, FollowResponse
+from monolith.sync.feed_messages import PIECE_BYTES, FollowResponse
+from monolith.sync.row_updates import RowUpdate, iterate_segments, plan_update
 
 __all__ = ["CutPieces", "log_name"]
 
 
 def log_name(position: LogPosition, shard: int, count: int) -> str:
-    """Return the name of a log's folder at subscribers."""
+    """Return the folder name of a log on subscribers."""
     return f"log-{position.log:016x}-{shard:05d}-of-{count:05d}"
 
 
 class CutPieces:
-    """Goes through the cuts of a folder for one subscriber.
+    """Messages for one subscriber, cut after cut.
 
     Args:
-        root: What is published.
-        at: The segment of each shard that the subscriber holds; empty: it holds nothing.
+        root: Published folder.
+        at: Position of the subscriber, by shard; empty for a new subscriber.
     """
 
     def __init__(self, root: Path, at: Mapping[int, LogPosition]) -> None:
@@ -46,33 +46,32 @@ class CutPieces:
         self._begin: Mapping[int, LogPosition] = at
 
     def to(self, cut: Cut) -> Iterator[FollowResponse]:
-        """Yield what leads to a cut.
+        """Yield the messages that lead to a cut.
 
         Raises:
-            ArtifactError: It is damaged, or was removed meanwhile: a newer cut may do.
+            ArtifactError: A file is damaged, or was removed meanwhile. A newer cut may work.
         """
-        move = plan_move(self._root, cut, self._at)
-        sent = {segment.path for segment in move.segments}
-        # A cut's own segments say where it is, even when the base has all that is in them.
-        anchors = [segment for segment in move.newest if move.is_anew and segment.path not in sent]
-        with opened([*move.segments, *anchors]) as held:  # checked, so that nobody is sent what is damaged
-            if move.is_anew:
-                yield FollowResponse(is_anew=True)
-                if move.base is not None:
-                    yield from _base(move.base)
-                self._begin = {} if move.base is None else move.base.positions
-                self._dense = set()
-            count = len(cut.sequences)
-            for segment in held:
-                shard, _ = segment.shard
-                name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
-                with segment.path.open("rb") as file:
-                    yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
-            yield from self._weights(cut)
-        folders = tuple(log_name(move.positions[shard], shard, count) for shard in range(count))
+        update = plan_update(self._root, cut, self._at)
+        sent = {segment.path for segment in update.segments}
+        # The subscriber reads its position from the cut's newest segments, even if the base contains their rows.
+        anchors = [segment for segment in update.newest if update.is_full_rebuild and segment.path not in sent]
+        if update.is_full_rebuild:
+            yield FollowResponse(is_anew=True)
+            if update.base is not None:
+                yield from _base(update.base)
+            self._begin = {} if update.base is None else update.base.positions
+            self._dense = set()
+        count = len(cut.sequences)
+        for segment in iterate_segments([*update.segments, *anchors]):  # verified: damaged bytes are never sent
+            shard, _ = segment.shard
+            name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
+            with segment.path.open("rb") as file:
+                yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
+        yield from self._weights(cut)
+        folders = tuple(log_name(update.positions[shard], shard, count) for shard in range(count))
         content = encoded_cut(dataclasses.replace(cut, folders=folders))
-        yield from _content(CUT, content, has_newer_base=self._has_newer_base(move))
-        self._at = move.positions
+        yield from _content(CUT, content, has_newer_base=self._has_newer_base(update))
+        self._at = update.positions
 
     def _weights(self, cut: Cut) -> Iterator[FollowResponse]:
         if not cut.dense:
@@ -85,36 +84,34 @@ class CutPieces:
                 with (self._root / name).open("rb") as file:
                     yield from _file(name, file)
             except FileNotFoundError as error:
-                raise ArtifactError(
-                    f"'{self._root / name}' is gone: a newer version was published meanwhile"
-                ) from error
+                raise ArtifactError(f"'{self._root / name}' is gone: newer versions replaced it") from error
         self._dense = set(names)
 
-    def _has_newer_base(self, move: RowMove) -> bool:
-        """Whether a base holds what the subscriber has as segments."""
+    def _has_newer_base(self, update: RowUpdate) -> bool:
+        """Return whether a base contains segments that the subscriber holds."""
         base = read_base(self._root)
-        if base is None or base.positions.keys() != move.positions.keys():
+        if base is None or base.positions.keys() != update.positions.keys():
             return False
         return any(
-            position.log == move.positions[shard].log
+            position.log == update.positions[shard].log
             and position.sequence > self._begin.get(shard, LogPosition(0, 0)).sequence
             for shard, position in base.positions.items()
         )
 
 
-def _base(base: Base) -> Iterator[FollowResponse]:
+def _base(base: BaseSnapshot) -> Iterator[FollowResponse]:
     newest = "-".join(f"{position.log:016x}.{position.sequence}" for _, position in sorted(base.positions.items()))
     folder = f"base-{_native.crc32c(newest.encode()):08x}"
     try:
         with ExitStack() as stack:
             names = sorted(path.relative_to(base.tables) for path in base.tables.rglob("*") if path.is_file())
-            # All at once: they stay readable when a newer checkpoint removes them.
+            # Open all files first: they stay readable after a newer checkpoint removes them.
             files = {name: stack.enter_context((base.tables / name).open("rb")) for name in names}
             for name, file in files.items():
                 yield from _file(f"{folder}/{name.as_posix()}", file)
     except FileNotFoundError as error:
-        raise ArtifactError(f"{error}: the base was removed meanwhile; begin with a newer one") from error
-    yield from _content(BASE, encoded_base(folder, base.positions))
+        raise ArtifactError(f"{error}: the base snapshot was removed meanwhile; read a newer one") from error
+    yield from _content(BASE, encode_base(folder, base.positions))
 
 
 def _file(path: str, file: BinaryIO) -> Iterator[FollowResponse]:

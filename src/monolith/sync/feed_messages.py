@@ -1,4 +1,4 @@
-"""The messages of ``proto/monolith_sync.proto``, in the private descriptor pool of all others."""
+"""Messages of ``proto/monolith_sync.proto``, from the private descriptor pool of the project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["METHODS", "PIECE_BYTES", "SERVICE", "FollowRequest", "FollowResponse
 
 SERVICE = "monolith.sync.Publishing"
 PIECE_BYTES = 2 << 20
-"""Largest content of a message; with its frame it stays under gRPC's 4 MiB."""
+"""Largest content of a message. A message with this content stays below gRPC's 4 MiB limit."""
 
 if not TYPE_CHECKING:
     FollowRequest, FollowResponse, Position = (
@@ -23,4 +23,4 @@ if not TYPE_CHECKING:
     )
 
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {"Follow": (FollowRequest, FollowResponse)}
-"""Method to the classes of its request and its responses."""
+"""Method to the classes of its request and responses."""

@@ -1,6 +1,6 @@
-"""A request from its name to its answer: finds the version, queues the work, counts, and logs a sample.
+"""Route predict requests of gRPC and REST: find the version, queue the work, count the result.
 
-gRPC and REST hand their requests in here. How those look on the wire is not known.
+``RequestRouter.submit`` returns immediately and calls back; ``call`` waits for the result. Thread safe.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from monolith.serving.loaded_model import DegradedOutputs, Outputs
 from monolith.serving.metrics import ServingMetrics
 from monolith.serving.predict import make_work
 
-__all__ = ["Answer", "Question", "Scoring"]
+__all__ = ["PredictRequest", "PredictResult", "RequestRouter"]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What a client asks."""
+class PredictRequest:
+    """A predict request, independent of the transport."""
 
     model: str
     inputs: Mapping[str, Any]
@@ -36,8 +36,8 @@ class Question:
     wanted: Sequence[str] = ()
 
 
-class Answer:
-    """What it is told: outputs, or an error."""
+class PredictResult:
+    """Result of a predict request: outputs or an error."""
 
     __slots__ = ("error", "hosted", "missing", "outputs", "signature")
 
@@ -45,22 +45,22 @@ class Answer:
         self, hosted: HostedVersion | None, signature: str, outputs: Outputs, error: BaseException | None
     ) -> None:
         self.hosted = hosted
-        """The version that answered; it may be gone by now."""
+        """Version that answered; it may be unloaded since."""
         self.signature = signature or SERVING_DEFAULT
         self.outputs = outputs
         self.missing = ",".join(outputs.missing) if isinstance(outputs, DegradedOutputs) else ""
-        """Who did not give rows, of an answer without them."""
+        """Names of the parts whose rows are missing, separated by commas."""
         self.error = error
 
 
-class Scoring:
-    """Answers questions about models.
+class RequestRouter:
+    """Answers predict requests.
 
     Args:
-        models: Who answers.
-        queue: Where questions wait.
-        metrics: Where they are counted.
-        clock: Measures them.
+        models: Served models.
+        queue: Queue of the model threads.
+        metrics: Metrics of the requests.
+        clock: Clock of latencies and deadlines.
     """
 
     def __init__(self, models: HostedModels, queue: BatchQueue, metrics: ServingMetrics, clock: Clock) -> None:
@@ -69,82 +69,90 @@ class Scoring:
         self._metrics = metrics
         self._clock = clock
 
-    def ask(
+    def submit(
         self,
-        question: Question,
+        request: PredictRequest,
         api: str,
-        then: Callable[[Answer], None],
+        on_result: Callable[[PredictResult], None],
         *,
         timeout_s: float,
         is_wanted: Callable[[], bool] | None = None,
     ) -> None:
-        """Call ``then`` with the answer, once, in this thread or another."""
+        """Queue a request.
+
+        Args:
+            request: The request.
+            api: ``grpc`` or ``rest``, for metrics.
+            on_result: Called once with the result, in this thread or a model thread.
+            timeout_s: Timeout of the request.
+            is_wanted: Returns whether the client is still connected.
+        """
         started_s = self._clock.monotonic_s()
         hosted: HostedVersion | None = None
         try:
-            hosted = self.models.acquire(question.model, question.version, question.label)
-            work = make_work(hosted, question.signature, question.inputs, question.wanted)
+            hosted = self.models.acquire(request.model, request.version, request.label)
+            work = make_work(hosted, request.signature, request.inputs, request.wanted)
         except BaseException as error:
-            self._end(question, api, then, hosted, {}, error, started_s)
+            self._end(request, api, on_result, hosted, {}, error, started_s)
             if not isinstance(error, Exception):
                 raise
             return
 
         def done(job: Job) -> None:
-            self._end(question, api, then, hosted, job.answer or {}, job.error, started_s)
+            self._end(request, api, on_result, hosted, job.answer or {}, job.error, started_s)
 
         try:
             self._queue.submit(Job(work, done, started_s + timeout_s, is_wanted))
         except Exception as error:
-            self._end(question, api, then, hosted, {}, error, started_s)
+            self._end(request, api, on_result, hosted, {}, error, started_s)
 
-    def answer(
-        self, question: Question, api: str, *, timeout_s: float, is_wanted: Callable[[], bool] | None = None
-    ) -> Answer:
-        """Return the answer."""
-        found: list[Answer] = []
+    def call(
+        self, request: PredictRequest, api: str, *, timeout_s: float, is_wanted: Callable[[], bool] | None = None
+    ) -> PredictResult:
+        """Wait for the result of a request and return it; see ``submit``."""
+        results: list[PredictResult] = []
         waiting = threading.Lock()
         waiting.acquire()
 
-        def then(answer: Answer) -> None:
-            found.append(answer)
+        def on_result(result: PredictResult) -> None:
+            results.append(result)
             waiting.release()
 
-        self.ask(question, api, then, timeout_s=timeout_s, is_wanted=is_wanted)
+        self.submit(request, api, on_result, timeout_s=timeout_s, is_wanted=is_wanted)
         if not waiting.acquire(timeout=timeout_s + 0.05):
-            error = RpcTimeout(f"no answer within {timeout_s:.3f} s; ask with more time, or for fewer rows")
-            return Answer(None, question.signature, {}, error)
-        return found[0]
+            error = RpcTimeout(f"no result within {timeout_s:.3f} s; use a longer deadline or fewer rows")
+            return PredictResult(None, request.signature, {}, error)
+        return results[0]
 
     def _end(
         self,
-        question: Question,
+        request: PredictRequest,
         api: str,
-        then: Callable[[Answer], None],
+        on_result: Callable[[PredictResult], None],
         hosted: HostedVersion | None,
         outputs: Outputs,
         error: BaseException | None,
         started_s: float,
     ) -> None:
         code = Code.OK if error is None else code_of(error)
-        _forget_where(error)
-        # A name that nobody configured is not made a label: there would be no end of them.
-        name = question.model if hosted is not None else ""
+        _drop_tracebacks(error)
+        # An unknown model name is not used as a label: clients could create labels without bound.
+        name = request.model if hosted is not None else ""
         self._metrics.request(name, api, code, self._clock.monotonic_s() - started_s)
         if isinstance(outputs, DegradedOutputs):
             self._metrics.degraded(name)
         try:
-            then(Answer(hosted, question.signature, outputs, error))
+            on_result(PredictResult(hosted, request.signature, outputs, error))
         finally:
             if hosted is not None:
                 hosted.leave()
 
 
-def _forget_where(error: BaseException | None) -> None:
-    """Let go of the frames that an error went through.
+def _drop_tracebacks(error: BaseException | None) -> None:
+    """Drop the tracebacks of an error and its causes.
 
-    They hold the request, and through the answer the error itself: a circle, which would keep megabytes until the
-    collector's next full round.
+    The frames refer to the request, and through the result to the error: a cycle that would keep megabytes until the
+    next full garbage collection.
     """
     while error is not None:
         error.__traceback__ = None

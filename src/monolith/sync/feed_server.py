@@ -1,4 +1,7 @@
-"""Gives a published folder to servers that do not see it, over gRPC: beside a trainer, or wherever it is seen."""
+"""Serve a published folder over gRPC to model servers that cannot read it.
+
+``FeedServer`` runs in the trainer, or in any process that sees the folder. Each subscriber occupies one thread.
+"""
 
 from __future__ import annotations
 
@@ -15,26 +18,26 @@ from monolith.artifacts.delta_log import LogPosition, read_cut
 from monolith.core.errors import ArtifactError, ConfigError
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
-from monolith.sync.stream_messages import METHODS, PIECE_BYTES, SERVICE, FollowRequest, FollowResponse
-from monolith.sync.stream_pieces import CutPieces
+from monolith.sync.feed_messages import METHODS, PIECE_BYTES, SERVICE, FollowRequest, FollowResponse
+from monolith.sync.feed_pieces import CutPieces
 
-__all__ = ["StreamServer"]
+__all__ = ["FeedServer"]
 
 logger = logging.getLogger(__name__)
 
 _MAX_SUBSCRIBERS = 256
-_PATIENCE = 100  # looks at a cut that cannot be read, before its subscribers are told
+_PATIENCE = 100  # failed reads of a cut before the call fails
 
 
-class StreamServer:
-    """Listens after ``start``, until ``stop``.
+class FeedServer:
+    """Streams cuts to subscribers from ``start`` to ``stop``.
 
     Args:
-        root: What is published.
-        host: Interface to listen on; the default is this machine only.
-        port: Port; 0 lets the system choose.
+        root: Published folder.
+        host: Interface to listen on; the default is loopback.
+        port: Port; 0 selects a free port.
         security: TLS and token.
-        poll_s: How long to wait before looking for another cut.
+        poll_s: Seconds between two looks for a new cut.
     """
 
     def __init__(
@@ -47,9 +50,9 @@ class StreamServer:
         poll_s: float = 0.02,
     ) -> None:
         if not 0 <= port < 1 << 16:
-            raise ConfigError(f"port is {port}; give 0 (any) to 65535")
+            raise ConfigError(f"port is {port!r}, expected 0 (any) to 65535")
         self._root = Path(root)
-        self._place = host, port
+        self._interface = host, port
         self._security = security or Security()
         self._poll_s = poll_s
         self._ended = threading.Event()
@@ -62,23 +65,23 @@ class StreamServer:
             max_calls=_MAX_SUBSCRIBERS,
         )
         self.address = ""
-        """Where it listens, ``host:port``; empty before ``start``."""
+        """Address of the server, ``host:port``; empty before ``start``."""
 
     def start(self) -> str:
-        """Begin to answer; return the address.
+        """Start listening; return the address.
 
         Raises:
-            ClusterError: The port is taken.
+            ClusterError: The port is in use.
         """
-        host, port = self._place
+        host, port = self._interface
         joined = f"[{host}]" if ":" in host else host
         self.address = f"{joined}:{grpc.bind(self._server, f'{joined}:{port}', self._security)}"
         self._server.start()
-        logger.info("published cuts are streamed address=%s folder=%s", self.address, self._root)
+        logger.info("feed server listening address=%s folder=%s", self.address, self._root)
         return self.address
 
     def stop(self, grace_s: float = 2.0) -> None:
-        """Send the newest cut to those who lack it, and end; a second call does nothing."""
+        """Send the newest cut to every subscriber, and stop. A second call does nothing."""
         self._ended.set()
         self._server.stop(grace_s).wait()
         self._workers.shutdown(wait=False)
@@ -93,8 +96,8 @@ class StreamServer:
         self.stop(0.0 if kind is not None else 2.0)
 
     def _follow(self, request: FollowRequest, context: Any) -> Iterator[FollowResponse]:
-        at = {shard: LogPosition(each.log, each.sequence) for shard, each in enumerate(request.shards)}
-        pieces = CutPieces(self._root, at)
+        positions = {shard: LogPosition(each.log, each.sequence) for shard, each in enumerate(request.shards)}
+        pieces = CutPieces(self._root, positions)
         sent, failures, is_last = None, 0, False
         while context.is_active() and not is_last:
             is_last = self._ended.wait(self._poll_s if sent is not None or failures else 0)
@@ -103,7 +106,7 @@ class StreamServer:
                 if cut is not None and cut != sent:
                     yield from pieces.to(cut)
                     sent, failures = cut, 0
-            except ArtifactError:  # perhaps removed while it was read, and there is a newer one
+            except ArtifactError:  # a newer cut may have replaced the files
                 failures += 1
                 if failures > _PATIENCE:
                     raise
