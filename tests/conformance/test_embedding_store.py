@@ -33,20 +33,20 @@ IS_SANITIZED = "MONOLITH_SANITIZED" in os.environ
 REMOTE = [f"{transport}-{count}" for transport in ("grpc", "data_plane") for count in (1, 3) if not IS_SANITIZED]
 
 
-PEERS = [] if IS_SANITIZED else ["peers"]
+RANKS = [] if IS_SANITIZED else ["ranks"]
 
 
-@pytest.fixture(params=["native", "reference", *PEERS, *REMOTE])
+@pytest.fixture(params=["native", "reference", *RANKS, *REMOTE])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[list[TableSpec]], Any]]:
     if request.param == "reference":
         yield ReferenceStore
     elif request.param == "native":
         yield MultiTable
-    elif request.param == "peers":  # several ranks are in tests/integration/test_synchronous_training.py
-        from monolith.training.synchronous import Peers, PeerStore, RankPlace
+    elif request.param == "ranks":  # several ranks are in tests/integration/test_synchronous_training.py
+        from monolith.training.groups.ranks import RankConnection, RankInfo, RankStore
 
-        with Peers(RankPlace()) as peers:
-            yield lambda specs: PeerStore(peers, specs)
+        with RankConnection(RankInfo()) as connection:
+            yield lambda specs: RankStore(connection, specs)
     else:
         transport, count = request.param.split("-")
         with PsServers(int(count)) as servers, ExitStack() as stores:

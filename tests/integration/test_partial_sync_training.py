@@ -259,10 +259,10 @@ def test_workers_that_are_killed_come_back_and_every_record_counts(tmp_path: Pat
     with LocalCluster(command, num_workers=2, folder=tmp_path, max_restarts=1) as cluster:
         cluster.wait_for("worker 1", "step finished")
         cluster.kill("worker 1")
-        cluster.wait_for("chief", "workers lost each other, they meet again")
+        cluster.wait_for("chief", "workers disconnected, reconnecting")
         cluster.wait_for("worker 1", "weights_of=0", 2)
         cluster.kill("chief")
-        cluster.wait_for("worker 1", "workers lost each other, they meet again")
+        cluster.wait_for("worker 1", "workers disconnected, reconnecting")
         cluster.wait_for("chief", "weights_of=1")  # the chief takes those of the worker that has lost nothing
         assert cluster.wait() is None
     seen = counting_model.counts(tmp_path / "run", sum(rows))
@@ -278,12 +278,12 @@ def test_a_worker_that_fails_for_good_ends_the_one_who_waits_for_it(
                "--model-dir", tmp_path / "run", "--threads", 1, "--save-summary-steps", 0,
                "--enable-partial-sync-training", "--restore-sync-poll-interval-ms", 50]  # fmt: skip
     with LocalCluster(command, num_workers=2, folder=tmp_path, max_restarts=1) as cluster:
-        cluster.wait_for("chief", "this worker meets the others")
+        cluster.wait_for("chief", "rendezvous started")
         (tmp_path / "fail").touch()
         ended = cluster.wait()
         assert cluster.starts("worker 1") == 2
     assert ended is not None
     assert ended.reason == "worker 1 ended with 1: error: this machine lacks what the model needs; install it"
-    cluster.wait_for("chief", "this worker is asked to end, and waits no more missing=worker 1")
+    cluster.wait_for("chief", "rendezvous abandoned, worker stops missing=worker 1")
     assert newest_step(tmp_path / "run") == 0, "the chief has saved what there was"
     assert "is killed" not in caplog.text

@@ -73,8 +73,8 @@ def ranks(size: int, action: Callable[..., Any], *args: Any) -> list[Any]:
     return [one[1] for one in found if one is not None]
 
 
-def peers(size: int, action: Callable[..., Any], *args: Any) -> list[Any]:
-    return ranks(size, part.with_peers, action, *args)
+def connected(size: int, action: Callable[..., Any], *args: Any) -> list[Any]:
+    return ranks(size, part.with_ranks, action, *args)
 
 
 def settings(pattern: str, model_dir: Path, **values: Any) -> ClusterJobConfig:
@@ -112,7 +112,7 @@ def test_a_step_of_several_ranks_is_the_step_of_one_process_with_their_batches_t
     data = part.shares(5, 30, cuts)
     rules = [{}, {"clip_norm": 0.4}, {"clip_type": "norm", "clip_norm": 0.2, "dense_weight_decay": 0.01}]
     whole = [part.batch_of(part.arrays(30, seed), 0, 30 if seed < 1 else 24 if seed < 3 else 14) for seed in range(5)]
-    found = peers(3, part.train_plain, data, rules)
+    found = connected(3, part.train_plain, data, rules)
     for number, rule in enumerate(rules):
         local = Estimator(part.Plain, part.config_of(**rule))
         expected = local.train(whole)
@@ -140,7 +140,7 @@ def test_one_rank_gives_the_same_bytes_as_local_training(options: dict[str, Any]
 
 
 def test_rows_are_at_the_rank_of_their_shard_and_equal_gradients_of_all_ranks(tmp_path: Path) -> None:
-    found = peers(3, part.push_and_pull, 7, tmp_path / "tables")
+    found = connected(3, part.push_and_pull, 7, tmp_path / "tables")
     expected = MultiTable(part.SPECS)
     for step, said in enumerate(part.random_pushes(3, 5, 7)):
         sums: dict[str, dict[int, Any]] = {"a": {}, "b": {}}
@@ -180,12 +180,12 @@ def test_a_training_goes_on_exactly_and_moves_to_servers_to_other_ranks_and_to_o
     with PsServers(3) as servers, RemoteStore(servers.addresses, specs) as store:
         store.restore(tables)
         store.snapshot(tmp_path / "servers")
-    counts = peers(2, part.restore_and_save, specs, tmp_path / "servers", tmp_path / "back")
+    counts = connected(2, part.restore_and_save, specs, tmp_path / "servers", tmp_path / "back")
     assert all(count for own in counts for count in own)
     local = MultiTable(specs)
     local.restore(tmp_path / "back")
     local.snapshot(tmp_path / "local")
-    peers(3, part.restore_and_save, specs, tmp_path / "local", tmp_path / "three")
+    connected(3, part.restore_and_save, specs, tmp_path / "local", tmp_path / "three")
     digests = []
     for folder in (tables, tmp_path / "servers", tmp_path / "back", tmp_path / "local", tmp_path / "three"):
         store_of = MultiTable(specs)
@@ -202,7 +202,7 @@ def test_a_training_goes_on_exactly_and_moves_to_servers_to_other_ranks_and_to_o
 
 
 def test_a_snapshot_that_is_not_there_is_refused_by_all_ranks(tmp_path: Path) -> None:
-    found = answers(*start_ranks(2, part.with_peers, part.refuse_a_snapshot, tmp_path / "nothing"))
+    found = answers(*start_ranks(2, part.with_ranks, part.refuse_a_snapshot, tmp_path / "nothing"))
     assert all(one is not None and one[1][0] == "SnapshotCorrupt" for one in found)
 
 
@@ -222,13 +222,13 @@ def test_a_rank_that_is_lost_ends_the_others_with_one_error(how: str, timeout_s:
 
 
 def test_data_that_one_rank_cannot_read_ends_all_at_the_same_batch() -> None:
-    found = answers(*start_ranks(2, part.with_peers, part.read_a_fault))
+    found = answers(*start_ranks(2, part.with_ranks, part.read_a_fault))
     assert found[1] == (False, ("DataError", "the fourth batch is broken"))
-    assert found[0] == (False, ("ClusterError", "rank 1 cannot read its data; see what it said"))
+    assert found[0] == (False, ("ClusterError", "rank 1 cannot read its data; see the log of that rank"))
 
 
 def test_a_loss_that_is_not_finite_at_one_rank_is_applied_by_none() -> None:
-    found = answers(*start_ranks(2, part.with_peers, part.diverge))
+    found = answers(*start_ranks(2, part.with_ranks, part.diverge))
     kinds = [None if one is None else one[1][0] for one in found]
     assert kinds == ["TrainingDiverged", "TrainingDiverged"]
     assert found[1] is not None
@@ -236,15 +236,15 @@ def test_a_loss_that_is_not_finite_at_one_rank_is_applied_by_none() -> None:
 
 
 def test_what_one_rank_is_asked_for_all_ranks_do(tmp_path: Path) -> None:
-    assert peers(2, part.ask_rank_1_to_stop, tmp_path / "stop") == [4, 4]
+    assert connected(2, part.ask_rank_1_to_stop, tmp_path / "stop") == [4, 4]
     assert CheckpointFolder(tmp_path / "stop" / "checkpoints").newest() is not None
-    (step, seen), (other_step, _) = peers(2, part.save_and_pause, tmp_path / "steer")
+    (step, seen), (other_step, _) = connected(2, part.save_and_pause, tmp_path / "steer")
     assert seen["saved"] == f"step-{seen['step']:09d}"
     assert step == other_step == seen["step"]
 
 
 def test_a_checkpoint_that_one_rank_cannot_write_is_none_and_the_one_before_stays(tmp_path: Path) -> None:
-    found = answers(*start_ranks(2, part.with_peers, part.spoil_rank_1, tmp_path))
+    found = answers(*start_ranks(2, part.with_ranks, part.spoil_rank_1, tmp_path))
     for one in found:
         assert one is not None
         assert one[1][0] == "ArtifactError"

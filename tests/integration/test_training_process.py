@@ -70,7 +70,7 @@ def test_a_signal_ends_a_training_with_a_checkpoint_and_status_0(
     log = training.err.read_text()
     assert f"the process was sent {number.name}" in log
     last = saved(tmp_path)[-1]
-    assert f"stopping at step {last}:" in log
+    assert f"stopping step={last} " in log
 
 
 def test_a_full_disk_ends_a_training_with_one_line_and_leaves_the_checkpoints_before(

@@ -11,7 +11,8 @@ from monolith.core.clock import Clock
 from monolith.data import Batch
 from monolith.embedding import MultiTable
 from monolith.testing import FakeClock
-from monolith.training.hooks.base import Hook, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import StepResult
 
 
 class FakeRun:

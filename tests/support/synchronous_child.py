@@ -20,9 +20,9 @@ from monolith.core.errors import DataError
 from monolith.embedding import Adagrad, Adam, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.layers import Dense
 from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.distributed.rank_role import run_rank
+from monolith.training.groups.ranks import RankConnection, RankInfo, Ranks, RankStore
 from monolith.training.hooks import Hook
-from monolith.training.synchronous import PeerEstimator, Peers, PeerStore, RankPlace
-from monolith.training.synchronous.running import run_rank
 
 TIMEOUT_S = 120.0
 
@@ -30,16 +30,16 @@ TIMEOUT_S = 120.0
 def be_rank(rank: int, size: int, port: int, pipe: Any, part: Callable[..., Any], args: Sequence[Any]) -> None:
     """Connect with the others, do a part, and send what it returns, or the error that it raises."""
     torch.set_num_threads(1)
-    place = RankPlace(rank=rank, size=size, local_rank=rank, local_size=size, port=port)
+    place = RankInfo(rank=rank, size=size, local_rank=rank, local_size=size, port=port)
     try:
         pipe.send((True, part(place, *args)))
     except Exception as error:
         pipe.send((False, (type(error).__name__, str(error))))
 
 
-def with_peers(place: RankPlace, part: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S) -> Any:
-    with Peers(place, timeout_s=timeout_s, meeting_timeout_s=TIMEOUT_S) as peers:
-        return part(peers, *args)
+def with_ranks(place: RankInfo, part: Callable[..., Any], *args: Any, timeout_s: float = TIMEOUT_S) -> Any:
+    with RankConnection(place, timeout_s=timeout_s, rendezvous_timeout_s=TIMEOUT_S) as ranks:
+        return part(ranks, *args)
 
 
 # --- a model whose steps can be compared: no dropout, no statistics of the batch --------------------------------------
@@ -112,12 +112,14 @@ def rows_of(tables: MultiTable) -> dict[str, dict[int, tuple[list[float], int]]]
     }
 
 
-def train_plain(peers: Peers, data: Sequence[Sequence[mt.data.Batch]], settings: Sequence[dict[str, Any]]) -> list[Any]:
+def train_plain(
+    ranks: RankConnection, data: Sequence[Sequence[mt.data.Batch]], settings: Sequence[dict[str, Any]]
+) -> list[Any]:
     """Train once for each of the settings; return weights, this rank's rows, and the metrics."""
     found = []
     for options in settings:
-        made = PeerEstimator(Plain, config_of(**options), peers=peers)
-        metrics = made.train(data[peers.rank])
+        made = mt.Estimator(Plain, config_of(**options), group=Ranks(ranks))
+        metrics = made.train(data[ranks.rank])
         weights = {name: value.tolist() for name, value in made.model.state_dict().items()}
         found.append((made.step, weights, rows_of(made.store.tables), metrics))
     return found
@@ -144,33 +146,33 @@ def random_pushes(ranks: int, pushes: int, seed: int) -> list[list[tuple[dict[st
     return [[one() for _ in range(ranks)] for _ in range(pushes)]
 
 
-def push_and_pull(peers: Peers, seed: int, folder: Path) -> Any:
-    store = PeerStore(peers, SPECS)
-    for step, ranks in enumerate(random_pushes(peers.size, 5, seed)):
-        ids, grads = ranks[peers.rank]
-        store.push(ids, grads, time_s=10 * peers.rank + step, step=step)
-    pulled = store.pull({"a": np.arange(-10, 10), "b": np.arange(-10, 10)[peers.rank :]})
+def push_and_pull(ranks: RankConnection, seed: int, folder: Path) -> Any:
+    store = RankStore(ranks, SPECS)
+    for step, pushes in enumerate(random_pushes(ranks.size, 5, seed)):
+        ids, grads = pushes[ranks.rank]
+        store.push(ids, grads, time_s=10 * ranks.rank + step, step=step)
+    pulled = store.pull({"a": np.arange(-10, 10), "b": np.arange(-10, 10)[ranks.rank :]})
     manifest = store.snapshot(folder)
     own = {name: sorted(fid for ids, _ in store.tables[name].items() for fid in ids.tolist()) for name in store.tables}
     return {name: rows.tolist() for name, rows in pulled.items()}, dict(manifest.rows), own
 
 
-def restore_and_save(peers: Peers, specs: Sequence[TableSpec], source: Path, target: Path) -> list[int]:
+def restore_and_save(ranks: RankConnection, specs: Sequence[TableSpec], source: Path, target: Path) -> list[int]:
     """Move a snapshot to this number of ranks and save it from there."""
-    store = PeerStore(peers, specs)
+    store = RankStore(ranks, specs)
     store.restore(source)
     store.snapshot(target)
     return [len(store.tables[name]) for name in store.tables]
 
 
-def refuse_a_snapshot(peers: Peers, missing: Path) -> Any:
-    return PeerStore(peers, SPECS).restore(missing)
+def refuse_a_snapshot(ranks: RankConnection, missing: Path) -> Any:
+    return RankStore(ranks, SPECS).restore(missing)
 
 
 # --- whole jobs -------------------------------------------------------------------------------------------------------
 
 
-def environment_of(place: RankPlace) -> dict[str, str]:
+def environment_of(place: RankInfo) -> dict[str, str]:
     values = {
         "RANK": place.rank,
         "WORLD_SIZE": place.size,
@@ -182,11 +184,11 @@ def environment_of(place: RankPlace) -> dict[str, str]:
     return {name: str(value) for name, value in values.items()}
 
 
-def run_job(place: RankPlace, config: ClusterJobConfig) -> dict[str, float] | None:
+def run_job(place: RankInfo, config: ClusterJobConfig) -> dict[str, float] | None:
     return run_rank(config, environment_of(place))
 
 
-def run_jobs(place: RankPlace, *configs: ClusterJobConfig) -> dict[str, float] | None:
+def run_jobs(place: RankInfo, *configs: ClusterJobConfig) -> dict[str, float] | None:
     """One after the other, as if the program had been started again each time."""
     found = None
     for config in configs:
@@ -224,7 +226,7 @@ class Endless:
         return endless(self._batches)
 
 
-def lose_rank_1(place: RankPlace, how: str, timeout_s: float) -> Any:
+def lose_rank_1(place: RankInfo, how: str, timeout_s: float) -> Any:
     """Rank 1 ends or stands still in the middle of the training of all."""
 
     def lose(run: Any) -> None:
@@ -235,51 +237,51 @@ def lose_rank_1(place: RankPlace, how: str, timeout_s: float) -> Any:
         else:
             raise RuntimeError("rank 1 has a fault of its own")
 
-    def train(peers: Peers) -> Any:
-        made = PeerEstimator(Plain, config_of(), peers=peers)
-        hooks = [AtStep(3, lose)] if peers.rank == 1 else []
+    def train(ranks: RankConnection) -> Any:
+        made = mt.Estimator(Plain, config_of(), group=Ranks(ranks))
+        hooks = [AtStep(3, lose)] if ranks.rank == 1 else []
         data: Any = Endless(shares(2, 8, [(0, 8, 2)])[0])
         return made.train(data, hooks=hooks)
 
-    return with_peers(place, train, timeout_s=timeout_s)
+    return with_ranks(place, train, timeout_s=timeout_s)
 
 
-def read_a_fault(peers: Peers) -> Any:
+def read_a_fault(ranks: RankConnection) -> Any:
     """Rank 1 cannot read its fourth batch; rows are pulled ahead meanwhile."""
     batches = shares(6, 8, [(0, 8, 6)])[0]
 
     class Faulty:
         def __iter__(self) -> Iterator[mt.data.Batch]:
             yield from batches[:3]
-            if peers.rank == 1:
+            if ranks.rank == 1:
                 raise DataError("the fourth batch is broken")
             yield from batches[3:]
 
-    made = PeerEstimator(Plain, config_of(embedding_prefetch_capacity=2), peers=peers)
+    made = mt.Estimator(Plain, config_of(embedding_prefetch_capacity=2), group=Ranks(ranks))
     data: Any = Faulty()
     return made.train(data)
 
 
-def diverge(peers: Peers) -> Any:
+def diverge(ranks: RankConnection) -> Any:
     """One example of rank 1's second batch is not a number."""
     good, bad = shares(2, 8, [(0, 8, 2)])[0]
-    if peers.rank == 1:
+    if ranks.rank == 1:
         prices = bad.dense["price"].copy()
         prices[3] = np.nan
         bad = dataclasses.replace(bad, dense={"price": prices})
-    made = PeerEstimator(Plain, config_of(), peers=peers)
+    made = mt.Estimator(Plain, config_of(), group=Ranks(ranks))
     return made.train([good, bad])
 
 
-def ask_rank_1_to_stop(peers: Peers, model_dir: Path) -> Any:
-    made = PeerEstimator(Plain, config_of(model_dir), peers=peers)
-    hooks = [AtStep(4, lambda run: run.stop("enough"))] if peers.rank == 1 else []
+def ask_rank_1_to_stop(ranks: RankConnection, model_dir: Path) -> Any:
+    made = mt.Estimator(Plain, config_of(model_dir), group=Ranks(ranks))
+    hooks = [AtStep(4, lambda run: run.stop("enough"))] if ranks.rank == 1 else []
     data: Any = Endless(shares(2, 8, [(0, 8, 2)])[0])
     made.train(data, hooks=hooks)
     return made.step
 
 
-def save_and_pause(peers: Peers, model_dir: Path) -> Any:
+def save_and_pause(ranks: RankConnection, model_dir: Path) -> Any:
     """Another thread of rank 0 pauses all, saves while they stand still, and ends the run."""
     seen: dict[str, Any] = {}
 
@@ -292,7 +294,7 @@ def save_and_pause(peers: Peers, model_dir: Path) -> Any:
         run.stop("steered")
         run.resume()
 
-    made = PeerEstimator(Plain, config_of(model_dir), peers=peers)
+    made = mt.Estimator(Plain, config_of(model_dir), group=Ranks(ranks))
     threads: list[threading.Thread] = []
 
     def begin(run: Any) -> None:
@@ -300,18 +302,18 @@ def save_and_pause(peers: Peers, model_dir: Path) -> Any:
         threads[0].start()
 
     data: Any = Endless(shares(2, 8, [(0, 8, 2)])[0])
-    made.train(data, hooks=[AtStep(2, begin)] if peers.rank == 0 else [])
+    made.train(data, hooks=[AtStep(2, begin)] if ranks.rank == 0 else [])
     for thread in threads:
         thread.join()
     return made.step, seen
 
 
-def spoil_rank_1(peers: Peers, model_dir: Path) -> Any:
+def spoil_rank_1(ranks: RankConnection, model_dir: Path) -> Any:
     """Rank 1 cannot write its part of the second checkpoint; the first one stays."""
-    made = PeerEstimator(Plain, config_of(model_dir, background_save=False), peers=peers)
+    made = mt.Estimator(Plain, config_of(model_dir, background_save=False), group=Ranks(ranks))
     batches = shares(4, 8, [(0, 8, 4)])[0]
     made.train(batches, max_steps=2)
-    if peers.rank == 1:
+    if ranks.rank == 1:
         from monolith.embedding.snapshot import TableCut
 
         def refuse(*_: Any) -> Any:

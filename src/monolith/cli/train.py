@@ -68,8 +68,8 @@ def train(
             show_metrics(metrics, as_json=as_json)
         return
     if loaded.config.enable_sync_training:
+        from monolith.training.distributed.rank_role import run_rank
         from monolith.training.hooks import StopSignalHook
-        from monolith.training.synchronous.running import run_rank
 
         metrics = run_rank(loaded.config, os.environ, hooks=[StopSignalHook()])
         if metrics is not None:
@@ -89,9 +89,9 @@ def train(
 
 def _refuse_ranks(environment: Mapping[str, str]) -> None:
     """Refuse ranks without synchronous training: each would train alone and write to the same folder."""
-    from monolith.training.synchronous.rank_place import told_ranks
+    from monolith.training.groups.ranks.rank_env import detect_launcher
 
-    if (launcher := told_ranks(environment)) is not None:
+    if (launcher := detect_launcher(environment)) is not None:
         raise ConfigError(
             f"{launcher} started this process as one of several ranks, and enable_sync_training is False; add "
             "--enable-sync-training, or start one process"

@@ -8,13 +8,23 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from monolith.features.declaration import Declaration, EmbeddingFeature
-from monolith.features.embedder import EmbeddedBatch, Embedder, PulledBatch
+from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder, PulledBatch
 from monolith.features.layouts import Layout
 
 if TYPE_CHECKING:
     from monolith.features.model import Model, Output
 
-__all__ = ["Declaration", "EmbeddedBatch", "Embedder", "EmbeddingFeature", "Layout", "Model", "Output", "PulledBatch"]
+__all__ = [
+    "Declaration",
+    "EmbeddedBatch",
+    "Embedder",
+    "EmbeddingFeature",
+    "HostEmbedder",
+    "Layout",
+    "Model",
+    "Output",
+    "PulledBatch",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,13 +1,15 @@
-"""The embedding path: plan a batch, pull its rows, fill the layouts; then sum the gradients and push them.
+"""The embedding path: plan a batch, pull its rows, fill the layouts; and back: scatter gradients, push them.
 
-Arrays are NumPy; ``autograd`` wraps them for torch. Any store may hold the rows.
+``Embedder`` is the seam between a model and its tables. ``HostEmbedder`` implements it in host memory, for any
+``EmbeddingStore``; rows on another device need another implementation. This module does not import torch: tensors are
+duck-typed, and ``autograd`` calls ``fill`` and ``scatter`` from torch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,14 +20,17 @@ from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
 from monolith.embedding.store import Rows
 from monolith.features.declaration import Declaration
-from monolith.features.layouts import Layout
+from monolith.features.layouts import Layout, LayoutTensor
 
-__all__ = ["EmbeddedBatch", "Embedder", "PulledBatch"]
+__all__ = ["EmbeddedBatch", "Embedder", "HostEmbedder", "PulledBatch"]
+
+Tensor = Any
+"""A ``torch.Tensor``."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EmbeddedBatch(Batch):
-    """A batch with the tensors of its layouts, the argument of ``Model.forward``."""
+    """A batch with the tensors of its layouts: the argument of ``Model.forward``."""
 
     layouts: Mapping[str, Any]
     """Layout name to tensor, or to a list of tensors."""
@@ -46,25 +51,94 @@ class PulledBatch:
     """Per table in name order, (U, D)."""
 
 
-class Embedder:
-    """Turns ids into layouts and gradients into updates, for one declaration and one store."""
+class Embedder(Protocol):
+    """Turns ids into layouts and gradients into updates of rows, by one declaration.
+
+    B = batch size, U = unique ids of a table in a batch, D = width of its rows, W = width of a layout tensor.
+    """
+
+    store: EmbeddingStore
+    """Holds the rows."""
+
+    @property
+    def declaration(self) -> Declaration:
+        """The features and layouts of the model."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Device of the rows and of the filled layouts."""
+        ...
+
+    @property
+    def tensors(self) -> Sequence[LayoutTensor]:
+        """The tensors of all layouts."""
+        ...
+
+    @property
+    def layouts(self) -> Sequence[tuple[str, int, bool]]:
+        """Per layout: its name, its number of ``tensors``, and whether the layout is the list of them."""
+        ...
+
+    def plan(self, batch: Batch) -> _native.StepPlan:
+        """Return the unique ids of a batch, and where each of them occurs.
+
+        Raises:
+            SchemaMismatch: The batch lacks a feature of the model, or a feature has another width.
+        """
+        ...
+
+    def pull(self, batch: Batch) -> PulledBatch:
+        """Plan a batch and pull its rows, by one call of the store."""
+        ...
+
+    def fill(self, plan: _native.StepPlan, rows: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Fill the tensors of all layouts from rows.
+
+        Args:
+            plan: The plan of the batch.
+            rows: Per table, (U, D).
+            outputs: Per layout tensor, (B, W); overwritten.
+        """
+        ...
+
+    def scatter(
+        self, plan: _native.StepPlan, grads: Sequence[Tensor | None], rows: Sequence[Tensor]
+    ) -> Sequence[float]:
+        """Sum the gradients of all layout tensors per unique id; return the sum of squares per table.
+
+        Args:
+            plan: The plan of the batch.
+            grads: Per layout tensor, (B, W); None = zero.
+            rows: Per table, (U, D); overwritten.
+        """
+        ...
+
+    def push(self, plan: _native.StepPlan, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        """Update the rows of a batch by their gradients, by one call of the store."""
+        ...
+
+
+class HostEmbedder:
+    """The ``Embedder`` in host memory, against one store."""
+
+    device = "cpu"
 
     def __init__(self, declaration: Declaration, store: EmbeddingStore) -> None:
         self.declaration = declaration
         self.store = store
         self.tensors = declaration.tensors()
-        self.layouts = [_filled_by(declaration.layouts[name]) for name in sorted(declaration.layouts)]
-        """Per layout: name, number of its ``tensors``, and whether it is a list."""
+        self.layouts = [_describe_layout(declaration.layouts[name]) for name in sorted(declaration.layouts)]
         self._tables = declaration.tables
         self._features = declaration.feature_names
         self._kernel = declaration.kernel()
 
     def plan(self, batch: Batch) -> _native.StepPlan:
-        """Find the unique ids of a batch.
+        """Return the unique ids of a batch, and where each of them occurs.
 
         Raises:
-            SchemaMismatch: The batch lacks a feature of the model, or has another width of it, or its lists are not
-                sound.
+            SchemaMismatch: The batch lacks a feature of the model, a feature has another width, or its lists are
+                invalid.
         """
         ids = batch.ids
         try:
@@ -104,22 +178,33 @@ class Embedder:
                 )
 
     def pull(self, batch: Batch) -> PulledBatch:
-        """Plan a batch and pull its rows in one call of the store."""
+        """Plan a batch and pull its rows, by one call of the store."""
         plan = self.plan(batch)
-        found = self.store.pull({name: plan.ids(place) for place, name in enumerate(self._tables)})
-        return PulledBatch(batch, plan, [found[name] for name in self._tables])
+        rows = self.store.pull({name: plan.ids(number) for number, name in enumerate(self._tables)})
+        return PulledBatch(batch, plan, [rows[name] for name in self._tables])
 
-    def push(self, plan: _native.StepPlan, grads: Sequence[Rows], *, time_s: int, step: int) -> None:
-        """Push the gradient of every row in one call of the store."""
-        places = list(enumerate(self._tables))
+    def fill(self, plan: _native.StepPlan, rows: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Fill the tensors of all layouts from rows, by one native call."""
+        plan.pool([each.numpy() for each in rows], [each.numpy() for each in outputs])
+
+    def scatter(
+        self, plan: _native.StepPlan, grads: Sequence[Tensor | None], rows: Sequence[Tensor]
+    ) -> Sequence[float]:
+        """Sum the gradients of all layout tensors per unique id, by one native call."""
+        arrays = [None if each is None else each.contiguous().numpy() for each in grads]
+        return plan.scatter(arrays, [each.numpy() for each in rows])
+
+    def push(self, plan: _native.StepPlan, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        """Update the rows of a batch by their gradients, by one call of the store."""
+        tables = list(enumerate(self._tables))
         self.store.push(
-            {name: plan.ids(place) for place, name in places},
-            {name: grads[place] for place, name in places},
-            counts={name: plan.counts(place) for place, name in places},
+            {name: plan.ids(number) for number, name in tables},
+            {name: grads[number].numpy() for number, name in tables},
+            counts={name: plan.counts(number) for number, name in tables},
             time_s=time_s,
             step=step,
         )
 
 
-def _filled_by(layout: Layout) -> tuple[str, int, bool]:
+def _describe_layout(layout: Layout) -> tuple[str, int, bool]:
     return layout.name, len(layout.tensors()), layout.out is None and not layout.is_single

@@ -17,7 +17,7 @@ from monolith.data import Batch, FeatureList
 from monolith.embedding import MultiTable
 from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration, FeatureName, FeatureNames
-from monolith.features.embedder import EmbeddedBatch, Embedder
+from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder
 from monolith.features.layouts import Combiner, Layout, Out
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class Model(nn.Module):
     def attach(self, store: EmbeddingStore) -> Embedder:
         """Read rows from ``store`` from now on; return the embedder."""
         self.declaration.freeze()
-        self._embedder = Embedder(self.declaration, store)
+        self._embedder = HostEmbedder(self.declaration, store)
         return self._embedder
 
     @property

@@ -41,7 +41,7 @@ from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
 from monolith.embedding.store import Rows
-from monolith.features import Declaration, Embedder
+from monolith.features import Declaration, Embedder, HostEmbedder
 from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
 from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
@@ -96,7 +96,7 @@ class Servable:
         if manifest.declaration is not None and source is not None:
             declaration = _declaration(json.dumps(manifest.declaration))
             yield_gil()
-            self._embedder = Embedder(declaration, source)  # type: ignore[arg-type]  # pulls only
+            self._embedder = HostEmbedder(declaration, source)  # type: ignore[arg-type]  # pulls only
             self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
             self._table_names = declaration.tables

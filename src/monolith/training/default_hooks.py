@@ -1,4 +1,4 @@
-"""The hooks that a run's settings ask for."""
+"""The hooks that the settings of a run ask for."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from monolith.training.hooks.prediction_dump import prediction_files, prediction
 from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
-__all__ = ["default_hooks", "on_one_page"]
+__all__ = ["default_hooks", "share_metrics_registry"]
 
 
 def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
-    """Return the hooks of a run that ends at step ``until``; what needs a folder is left out without one."""
+    """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted."""
     hooks: list[Hook] = [ThroughputHook()]
     if config.log_step_count_steps:
         hooks.append(
@@ -36,9 +36,9 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
         )
     if config.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics_port))
-    hooks += _dumps(config)
+    hooks += _prediction_dump_hooks(config)
     if config.sync_targets and config.publish_dir is not None:
-        hooks.append(PushHook(config.publish_dir, config))  # before its publisher, to end after it
+        hooks.append(PushHook(config.publish_dir, config))  # before its publisher, so that it ends after the publisher
     if config.publish_dir is not None:
         hooks.append(
             PublishHook(
@@ -61,8 +61,8 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
     return hooks
 
 
-def on_one_page(hooks: Sequence[Hook]) -> list[Hook]:
-    """Have all hooks with numbers of their own show them on the metrics page of the run, where there is one."""
+def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return the hooks, with the registry of the run's metrics page given to every hook that has metrics."""
     page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
     for hook in hooks:
         if page is not None and isinstance(hook, PushHook):
@@ -70,17 +70,17 @@ def on_one_page(hooks: Sequence[Hook]) -> list[Hook]:
     return list(hooks)
 
 
-def _dumps(config: RunConfig) -> list[Hook]:
+def _prediction_dump_hooks(config: RunConfig) -> list[Hook]:
     name = config.deep_insight_name or "model"
     options: dict[str, Any] = {
         "sample_ratio": config.deep_insight_sample_ratio,
         "heads": None if config.deep_insight_target is None else config.deep_insight_target.split(","),
         "extra_fields": config.extra_fields_keys,
     }
-    found: list[Hook] = []
+    hooks: list[Hook] = []
     if (path := config.prediction_path) is not None:
-        found.append(PredictionDumpHook(lambda: prediction_files(path, worker=config.index), name, **options))
+        hooks.append(PredictionDumpHook(lambda: prediction_files(path, worker=config.index), name, **options))
     servers, topic = config.prediction_kafka_servers, config.prediction_kafka_topic
     if servers is not None and topic is not None:
-        found.append(PredictionDumpHook(lambda: prediction_topic(servers, topic), name, **options))
-    return found
+        hooks.append(PredictionDumpHook(lambda: prediction_topic(servers, topic), name, **options))
+    return hooks

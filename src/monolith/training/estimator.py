@@ -1,6 +1,7 @@
-"""``Estimator``: a model, its tables and its optimizers in one process, trained, evaluated and asked.
+"""``Estimator``: a model, its tables and its optimizers, for training, evaluation, prediction and export.
 
-It restores the newest checkpoint of its folder before the first use, and goes on from there.
+Before the first use, the estimator restores the newest checkpoint of its folder. A ``Group`` makes it a member of a
+training by several processes; without one, it trains alone.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,19 +19,21 @@ import torch
 
 from monolith import embedding
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import CheckpointMissing, ConfigError, DataError, SchemaMismatch
+from monolith.core.errors import CheckpointMissing, ConfigError, DataError, MonolithError, SchemaMismatch
 from monolith.data import Batch, Dataset
-from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
+from monolith.embedding import EmbeddingStore
 from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.config import RunConfig, SaveTimer
-from monolith.training.default_hooks import default_hooks, on_one_page
+from monolith.training.default_hooks import default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
+from monolith.training.groups import Group, Solo
+from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
-from monolith.training.hooks import Hook, StepResult
+from monolith.training.hooks import Hook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RunMetrics
 from monolith.training.step import Stepper
@@ -52,15 +55,18 @@ _CLIP_TYPES = {
 
 
 class Estimator:
-    """Trains, evaluates and asks one model.
+    """Trains, evaluates and exports one model.
 
     Args:
         model: The model; or its class, or any function that makes it, which is then called under ``config.seed``.
         config: Settings; without a ``model_dir`` nothing is saved.
-        hooks: What runs beside every training run, after the hooks that the settings ask for.
-        store: Where the rows are, or what gives that for the tables of the model; None = tables in this process.
+        hooks: Hooks of every training run, after those that the settings ask for.
+        store: The store of the rows, or a function that opens one for the model's tables; None = tables in this
+            process.
         clock: The clock of schedules and rates.
-        extra: What each checkpoint is to hold besides, as JSON; see ``restored_extra``.
+        extra: Returns additional state of each checkpoint, as JSON; see ``restored_extra``.
+        group: The processes that train the model together; None = this process alone. Every member makes the same
+            calls, in the same order.
     """
 
     def __init__(
@@ -69,26 +75,31 @@ class Estimator:
         config: RunConfig | None = None,
         *,
         hooks: Sequence[Hook] = (),
-        store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
+        store: StoreSource = None,
         clock: Clock | None = None,
         extra: Callable[[], Mapping[str, Any]] | None = None,
+        group: Group | None = None,
     ) -> None:
-        self.config = config or RunConfig()
+        self._group = group or Solo()
+        model_dir = (config or RunConfig()).model_dir
+        self.config = self._group.member_config(config or RunConfig())
         self._more_extra = extra or dict
         self._is_alone = extra is None
         self._places_saved = 1
         self.restored_extra: Mapping[str, Any] = {}
-        """What the checkpoint that training went on from held besides; empty without one."""
+        """The additional state of the restored checkpoint; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
         _prepare(self.config)
         self.model = model if isinstance(model, Model) else model()
         if not isinstance(self.model, Model):
-            raise ConfigError(f"the model is {type(self.model).__name__}; give a monolith.Model, or what makes one")
+            raise ConfigError(
+                f"the model is a {type(self.model).__name__}, expected a monolith.Model, or a function of one"
+            )
         specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store: EmbeddingStore = _opened(store, specs, force_expiry=self.config.force_expiry)
+        self.store: EmbeddingStore = self._group.open_store(store, specs, force_expiry=self.config.force_expiry)
         gradients = self.config
-        self._stepper = self._make_stepper(
+        self._stepper = Stepper(
             self.model.to(self.config.accelerator),
             self.model.attach(self.store),
             make_optimizers(
@@ -103,11 +114,17 @@ class Estimator:
                 sparse_clip_norm=gradients.sparse_clip_norm,
                 sparse_norm_warmup_steps=gradients.sparse_norm_warmup_steps,
             ),
+            group=self._group,
             weight_decay=gradients.dense_weight_decay,
             device=self.config.accelerator,
         )
         self._timers = SaveTimer.from_config(self.config), SaveTimer.dense_only(self.config)
-        self._checkpointer = self._make_checkpointer()
+        self._checkpointer: Checkpointer | None = None
+        if model_dir:
+            timer, dense_timer = self._timers
+            self._checkpointer = self._group.make_checkpointer(
+                model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
+            )
         self._metrics = self._new_metrics()
         self._step = 0
         self._place: Any = None
@@ -116,25 +133,11 @@ class Estimator:
         self._has_trained = False
         self._list: object = None
 
-    # --- what it is made of; one rank among several has others -------------------------------------------------------
-
-    def _make_stepper(self, *parts: Any, **options: Any) -> Stepper:
-        return Stepper(*parts, **options)
-
-    def _make_checkpointer(self) -> Checkpointer | None:
-        if not self.config.model_dir:
-            return None
-        timer, dense_timer = self._timers
-        return Checkpointer(self.config.model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer)
-
-    def _make_run(self, **parts: Any) -> TrainingRun:
-        return TrainingRun(**parts)
-
-    # --- what it holds ------------------------------------------------------------------------------------------------
+    # --- state --------------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
-        """Steps behind what is in memory; before any use, those of the newest checkpoint."""
+        """Steps behind the state in memory; before any use, those of the newest checkpoint."""
         if self._holds == "nothing":
             self._restore()
         return self._step
@@ -157,7 +160,7 @@ class Estimator:
         """Return one dense weight.
 
         Raises:
-            ConfigError: There is none of that name.
+            ConfigError: The model has no weight of that name.
         """
         weights = self.model.state_dict()
         if name not in weights:
@@ -166,11 +169,11 @@ class Estimator:
         return value
 
     def resume_at(self, place: Any) -> None:
-        """Begin the next training at a place in the data, as ``Dataset.state`` gave it; for those without a folder."""
+        """Start the next training at a position, as ``Dataset.state`` returned it; for workers without a folder."""
         self._place, self._data_ended, self._places_saved = place, False, 1
 
     def close(self) -> None:
-        """Wait for checkpoints under way."""
+        """Wait for running saves."""
         if self._checkpointer is not None:
             self._checkpointer.close()
 
@@ -185,33 +188,47 @@ class Estimator:
         hooks: Sequence[Hook] = (),
         resume_data: bool = True,
     ) -> dict[str, float]:
-        """Train on the data, from the newest checkpoint on, and write one at the end.
+        """Train on the data, from the newest checkpoint on, and write a checkpoint at the end.
+
+        Members of a group train on their own data, in step with the others, until no member has data left.
 
         Args:
             data: A dataset with ``batch()``, or batches. A dataset without a schema gets the model's.
             steps: Steps to take in this call.
             max_steps: Step to stop at, over all calls and restarts; None with ``steps`` None = the end of the data.
             hooks: Further hooks of this call.
-            resume_data: Go on where the last run stopped in the data, unless it had reached the end; False starts at
-                its beginning.
+            resume_data: Resume at the position of the last run, unless it had reached the end; False starts at the
+                beginning of the data.
 
         Returns:
-            The metrics of this call; every example was scored before it was learnt from.
+            The metrics of this call; every example was scored before the model learned from it.
 
         Raises:
-            DataError: There was nothing to train on.
+            DataError: The data has no batch.
             TrainingDiverged: A loss is not finite.
         """
+        try:
+            metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
+        except BaseException:
+            if self._group.is_one_run:
+                with suppress(MonolithError):  # the error of the training is raised
+                    self.close()  # a running save still needs this member
+            raise
+        return self._group.share_metrics(metrics)
+
+    def _train(
+        self, data: Any, steps: int | None, max_steps: int | None, *, hooks: Sequence[Hook], resume_data: bool
+    ) -> dict[str, float]:
         self._restore()
         until = self._until(steps, max_steps)
         if until is not None and self._step >= until:
-            logger.info("step %d is reached already; nothing to train (max_steps %d)", self._step, until)
+            logger.info("nothing to train step=%d max_steps=%d", self._step, until)
             return {}
-        dataset = self._prepared(data)
+        dataset = self._prepare_data(data)
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
-        chosen = on_one_page([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
-        run = self._make_run(
+        chosen = share_metrics_registry([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
+        run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
             dataset=dataset,
@@ -222,9 +239,10 @@ class Estimator:
             step=self._step,
             extra=self._extra,
             is_resumed=is_resumed,
+            group=self._group,
         )
         self.model.train()
-        if self._has_trained:  # what a checkpoint brought along goes on being counted; a second call counts anew
+        if self._has_trained:  # metrics of a checkpoint continue; a second call starts over
             self._metrics.reset()
         self._has_trained = True
         try:
@@ -239,18 +257,18 @@ class Estimator:
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         if steps is not None and max_steps is not None:
-            raise ConfigError(f"steps is {steps} and max_steps is {max_steps}; give one of them")
+            raise ConfigError(f"steps is {steps} and max_steps is {max_steps}, expected one of them")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} is {value!r}; give a whole number from 1 up, or None")
+                raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
         return max_steps if steps is None else self.step + steps
 
-    def _prepared(self, data: Any) -> Any:
-        """Give a dataset the model's schema, and read it ahead; give a list of batches places."""
+    def _prepare_data(self, data: Any) -> Any:
+        """Return a dataset with the model's schema, read ahead; or a list of batches with positions."""
         if isinstance(data, Sequence) and not isinstance(data, str | bytes):
             return BatchSequence(data)
         if isinstance(data, str | bytes | Path) or not isinstance(data, Iterable):
-            raise ConfigError(f"the data is {data!r}; give a dataset, e.g. mt.data.files(...).batch(n), or batches")
+            raise ConfigError(f"the data is {data!r}, expected a dataset, e.g. mt.data.files(...).batch(n), or batches")
         if not isinstance(data, Dataset):
             return data
         if not data.is_batched:
@@ -260,15 +278,16 @@ class Estimator:
         return data.prefetch(self.config.batch_prefetch_capacity)
 
     def _resume(self, dataset: Any) -> bool:
-        """Go to the place where the last run stopped; False when there is none, or it was the end."""
+        """Restore the position of the last run; return False without one, or when it is the end of the data."""
         if self._place is None or self._data_ended or not isinstance(dataset, Dataset | BatchSequence):
             return False
         if isinstance(dataset, BatchSequence) and self._list is not None and not dataset.is_of(self._list):
-            return False  # another list: a place in the last one means nothing in it
+            return False  # another list, in which the position has no meaning
+        self._group.check_resume(self.restored_extra, self._step)
         if self._is_alone and self._places_saved > 1:
             raise DataError(
-                f"the checkpoint of step {self._step} is of {self._places_saved} workers, each with a place of its own "
-                "in the data, and this is one process. Go on with as many workers, or start at the beginning of the "
+                f"the checkpoint of step {self._step} is of {self._places_saved} workers, each with its own position "
+                "in the data, and this is one process. Resume with as many workers, or start at the beginning of the "
                 "data: resume_data=False"
             )
         try:
@@ -288,32 +307,32 @@ class Estimator:
         resume_data: bool = True,
     ) -> list[dict[str, float]]:
         """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order."""
-        found: list[dict[str, float]] = []
+        evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
-                self.train(train, max_steps=until, resume_data=resume_data or bool(found))
-                if self.step > before or not found:
-                    found.append(self.evaluate(evaluate, eval_steps))
+                self.train(train, max_steps=until, resume_data=resume_data or bool(evaluations))
+                if self.step > before or not evaluations:
+                    evaluations.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):
-                return found
+                return evaluations
 
     def _new_metrics(self) -> RunMetrics:
         window = self.config.log_step_count_steps or 100
         return RunMetrics(window_steps=window, auc_exact_size=self.config.auc_exact_size)
 
-    # --- asking -------------------------------------------------------------------------------------------------------
+    # --- scoring ------------------------------------------------------------------------------------------------------
 
     def evaluate(
         self, data: Dataset | Sequence[Batch], steps: int | None = None, *, checkpoint: str | Path | None = None
     ) -> dict[str, float]:
-        """Score the data without learning from it.
+        """Score the data without training.
 
         Args:
             data: A dataset with ``batch()``, or batches.
             steps: Batches to score; None = all.
-            checkpoint: Folder of a checkpoint to load first; None = what is in memory, or else the newest.
+            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
 
         Returns:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
@@ -322,17 +341,7 @@ class Estimator:
         samples = 0
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             samples += batch.size
-            metrics.update(
-                StepResult(
-                    step=self._step,
-                    loss=0.0 if heads.loss is None else heads.loss.item() / max(1, batch.size),
-                    heads=heads.results(),
-                    batch=batch,
-                    samples=batch.size,
-                    ids=0,
-                    seconds=0.0,
-                )
-            )
+            metrics.update(heads.step_result(batch, heads.totals(batch), step=self._step))
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:
@@ -344,26 +353,26 @@ class Estimator:
     ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
         """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name."""
         for _, heads in self._score(data, checkpoint):
-            found = {name: result.predictions for name, result in heads.results().items()}
+            arrays = {name: result.predictions for name, result in heads.results().items()}
             for output in heads.outputs.values():
                 for name, value in output.extra.items():
-                    if name in found:
+                    if name in arrays:
                         raise ConfigError(f"two outputs are called {name!r}; heads and extra outputs share their names")
-                    found[name] = value.detach().cpu().numpy()
-            yield found
+                    arrays[name] = value.detach().cpu().numpy()
+            yield arrays
 
     def _score(self, data: Any, checkpoint: str | Path | None) -> Iterator[tuple[Batch, Heads]]:
         self._load(checkpoint)
         was_training = self.model.training
         self.model.eval()
         try:
-            for batch in self._prepared(data):
+            for batch in self._prepare_data(data):
                 yield batch, self._stepper.predict(self._stepper.embedder.pull(batch))
         finally:
             self.model.train(was_training)
 
     def load(self, checkpoint: str | Path | None = None) -> None:
-        """Load a checkpoint for asking or exporting; None = the newest, unless something is in memory already."""
+        """Load a checkpoint for scoring or exporting; None = the newest, unless state is in memory already."""
         self._load(checkpoint)
 
     # --- serving ------------------------------------------------------------------------------------------------------
@@ -382,20 +391,20 @@ class Estimator:
         """Write a version of the model that ``monolith serve`` loads.
 
         Args:
-            path: Folder of the model's versions; None = ``exported_models`` in the run's folder, where exports go with
-                the checkpoints they are of.
+            path: Folder of the model's versions; None = ``exported_models`` in the run's folder, where an export is
+                removed together with its checkpoint.
             version: Its number; None = unix seconds.
             quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
-            warmup: File of recorded requests that a server answers before it is ready; None = made up.
-            checkpoint: Folder of a checkpoint to load first; None = what is in memory, or else the newest.
-            overwrite: Replace a version that is there.
-            options: What else can be chosen.
+            warmup: File of recorded requests that a server answers before it is ready; None = generated ones.
+            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            overwrite: Replace an existing version.
+            options: Further options.
 
         Returns:
             The folder of the version; of a distributed export, that of its ``entry``.
 
         Raises:
-            ConfigError: The model cannot be exported; or there is neither a path nor a run's folder.
+            ConfigError: The model cannot be exported; or neither a path nor a run's folder is given.
         """
         from monolith.export import ExportOptions, export_model
 
@@ -403,7 +412,10 @@ class Estimator:
         if quantize_bits is not None:
             chosen = replace(chosen, quantize_bits=quantize_bits)
         if path is None and not self.config.model_dir:
-            raise ConfigError("there is no folder to export to; give path=, or RunConfig(model_dir=...)")
+            raise ConfigError(
+                "path is None and model_dir is empty, expected a folder for exports; give path=, or "
+                "RunConfig(model_dir=...)"
+            )
         self._load(checkpoint)
         steps = None
         if path is None and self._checkpointer is not None:
@@ -434,11 +446,18 @@ class Estimator:
         return {**self._more_extra(), "slices": slices, "declaration": text}
 
     def _restore(self) -> None:
-        """Before the first training: take over the newest checkpoint, or the one that the settings ask for."""
-        if self._holds == "training" or self._checkpointer is None:
+        """Restore the newest checkpoint, or the one of the settings, before the first training."""
+        if self._holds == "training":
             return
+        if self._checkpointer is not None:
+            self._restore_checkpoint(self._checkpointer)
+        member = self._group.restore_member(self.restored_extra, self.config.seed)
+        if member is not None:
+            self._place, self._data_ended = member.position, member.data_ended
+
+    def _restore_checkpoint(self, checkpointer: Checkpointer) -> None:
         now_s = self._clock.now_s()
-        restored = self._checkpointer.restore(
+        restored = checkpointer.restore(
             TrainingState(step=0, model=self.model, optimizers=self._stepper.optimizers, store=self.store)
         )
         if restored is not None:
@@ -455,7 +474,7 @@ class Estimator:
             timer.start(self._step, now_s)
 
     def _load(self, checkpoint: str | Path | None) -> None:
-        """Before scoring: load a checkpoint that was asked for, or the newest when nothing is in memory yet."""
+        """Load a given checkpoint before scoring, or the newest when no state is in memory."""
         if checkpoint is None and (self._holds != "nothing" or self._checkpointer is None):
             return
         if self._checkpointer is None:
@@ -471,7 +490,7 @@ class Estimator:
         self._step = restored.step
 
     def _check_slices(self, restored: Restored) -> None:
-        """Refuse rows whose slices have changed places: their widths may agree all the same."""
+        """Refuse rows whose slices have changed their order: their widths may agree nevertheless."""
         before = restored.extra.get("slices", {})
         for table, slices in self.model.declaration.slices.items():
             if table in before and before[table] != list(slices):
@@ -481,19 +500,8 @@ class Estimator:
                 )
 
 
-def _opened(
-    store: EmbeddingStore | Callable[[Sequence[TableSpec]], EmbeddingStore] | None,
-    specs: Sequence[TableSpec],
-    *,
-    force_expiry: bool,
-) -> EmbeddingStore:
-    if store is None:
-        return MultiTable(specs, force_expiry=force_expiry)
-    return store if isinstance(store, EmbeddingStore) else store(specs)
-
-
 def _prepare(config: RunConfig) -> None:
-    """Seed every generator and set the threads, before the model is made."""
+    """Seed every generator and set the threads, before the model is built."""
     random.seed(config.seed)
     np.random.seed(config.seed % (1 << 32))
     torch.manual_seed(config.seed)

@@ -1,4 +1,4 @@
-"""From what a model's heads say to one loss, and to what hooks and metrics see of them."""
+"""Losses and predictions of a model's heads, and the values that hooks and metrics get of them."""
 
 from __future__ import annotations
 
@@ -14,14 +14,24 @@ from monolith.data import Batch
 from monolith.features import Output
 from monolith.layers import layer_losses
 from monolith.layers.losses import sigmoid_loss_and_pred
-from monolith.training.hooks import HeadResult
+from monolith.training.run import HeadResult, Mark, StepResult, no_position
 
-__all__ = ["Heads", "judge"]
+__all__ = ["NO_HEADS", "Heads", "StepTotals", "compute_losses", "weighted_loss"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """Counts of one step: of this process, or of all ranks that step together."""
+
+    loss: float = 0.0
+    """The sum over all examples."""
+    samples: int = 0
+    ids: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heads:
-    """The outputs of a batch, judged."""
+    """The outputs of one batch with their losses."""
 
     loss: Tensor | None
     """The sum of all losses; None when no head has one."""
@@ -32,8 +42,24 @@ class Heads:
     masks: Mapping[str, Tensor | None]
     weights: Mapping[str, Tensor]
 
+    def totals(self, batch: Batch, *, ids: int = 0) -> StepTotals:
+        """Return the counts of the batch of these heads."""
+        return StepTotals(loss=0.0 if self.loss is None else self.loss.item(), samples=batch.size, ids=ids)
+
+    def step_result(self, batch: Batch, totals: StepTotals, *, step: int, mark: Mark = no_position) -> StepResult:
+        """Return the result of a step, as hooks and metrics get it."""
+        return StepResult(
+            step=step,
+            loss=totals.loss / max(1, totals.samples),
+            heads=self.results(),
+            batch=batch,
+            samples=totals.samples,
+            ids=totals.ids,
+            mark=mark,
+        )
+
     def results(self) -> dict[str, HeadResult]:
-        """Return what hooks and metrics see of each head."""
+        """Return the result of each head, as NumPy arrays."""
         return {name: self._result(name) for name in self.outputs}
 
     def _result(self, name: str) -> HeadResult:
@@ -48,24 +74,44 @@ class Heads:
         )
 
 
-def judge(model: nn.Module, said: Output | Sequence[Output], batch: Batch) -> Heads:
+NO_HEADS = Heads(loss=None, losses={}, predictions={}, outputs={}, masks={}, weights={})
+"""The heads of a process without an example."""
+
+
+def weighted_loss(heads: Heads, share: float) -> Tensor:
+    """Return the loss to differentiate: the losses of the heads, and a share of those of the layers.
+
+    Layer losses exist once per step, so each of several processes counts a share of them.
+    """
+    if share == 1.0 and heads.loss is not None:
+        return heads.loss
+    losses = [loss if name in heads.outputs else loss * share for name, loss in heads.losses.items()]
+    return torch.stack(losses).sum()
+
+
+def compute_losses(model: nn.Module, outputs: Output | Sequence[Output], batch: Batch) -> Heads:
     """Compute the loss and the predictions of every head.
 
+    Args:
+        model: The model, for the losses of its layers.
+        outputs: The return value of its ``forward``.
+        batch: The batch that ``forward`` got.
+
     Raises:
-        ConfigError: ``forward`` returned something else, two heads of one name, or shapes that do not fit.
+        ConfigError: ``forward`` returned another type, two heads of one name, or shapes that do not fit.
     """
-    outputs = [said] if isinstance(said, Output) else said
-    if not isinstance(outputs, list | tuple) or not all(isinstance(each, Output) for each in outputs):
-        raise ConfigError(f"forward returned {type(said).__name__}; return a monolith.Output, or a list of them")
+    heads = [outputs] if isinstance(outputs, Output) else outputs
+    if not isinstance(heads, list | tuple) or not all(isinstance(each, Output) for each in heads):
+        raise ConfigError(f"forward returned {type(outputs).__name__}; return a monolith.Output, or a list of them")
     losses: dict[str, Tensor] = {}
     predictions, by_name, masks, weights = {}, {}, {}, {}
-    for output in outputs:
+    for output in heads:
         if output.head in by_name:
             raise ConfigError(f"two heads are called {output.head!r}; give each Output its own head=")
         by_name[output.head] = output
         mask = masks[output.head] = _mask(output, batch)
         weight = weights[output.head] = batch.weight if output.weight is None else output.weight
-        loss, predictions[output.head] = _judge_head(output, batch, mask, weight)
+        loss, predictions[output.head] = _head_loss(output, batch, mask, weight)
         if loss is not None:
             losses[output.head] = loss
     if losses:
@@ -74,11 +120,11 @@ def judge(model: nn.Module, said: Output | Sequence[Output], batch: Batch) -> He
     return Heads(loss, losses, predictions, by_name, masks, weights)
 
 
-def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
+def _head_loss(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
     _check_shapes(output, batch.size)
     loss = None
     if output.loss is not None:
-        loss = _reduced(output, output.loss, mask, weight)
+        loss = _reduce_loss(output, output.loss, mask, weight)
     elif output.logits is not None and output.label is not None:
         loss, _ = sigmoid_loss_and_pred(
             output.logits, output.label, batch.sample_rate, instance_weight=weight, mask=mask
@@ -90,7 +136,7 @@ def _judge_head(output: Output, batch: Batch, mask: Tensor | None, weight: Tenso
 
 
 def _check_shapes(output: Output, size: int) -> None:
-    """Refuse columns where vectors belong: torch would make (B, B) of the two without a word."""
+    """Refuse columns where vectors belong: torch would broadcast the two to (B, B) silently."""
     for field in ("logits", "predictions", "label", "mask", "weight"):
         value: Tensor | None = getattr(output, field)
         if value is not None and value.shape != (size,):
@@ -100,7 +146,7 @@ def _check_shapes(output: Output, size: int) -> None:
             )
 
 
-def _reduced(output: Output, loss: Tensor, mask: Tensor | None, weight: Tensor) -> Tensor:
+def _reduce_loss(output: Output, loss: Tensor, mask: Tensor | None, weight: Tensor) -> Tensor:
     if loss.dim() == 0:
         return loss
     if loss.shape != weight.shape:
@@ -113,7 +159,7 @@ def _reduced(output: Output, loss: Tensor, mask: Tensor | None, weight: Tensor) 
 
 
 def _mask(output: Output, batch: Batch) -> Tensor | None:
-    """The head's own mask; or, when its label is a column of the batch's labels, that column's."""
+    """Return the head's mask; or, when its label is a column of the batch's labels, the mask of that column."""
     if output.mask is not None or output.label is None:
         return output.mask
     labels: Tensor = batch.label

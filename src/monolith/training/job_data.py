@@ -1,4 +1,4 @@
-"""The datasets of a job: files of any kind by their names, standard input, or Kafka."""
+"""The datasets of a job: files, standard input, or Kafka."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from monolith.data.sources.patterns import expand
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["SharedOut", "open_batches", "open_rows"]
+__all__ = ["WorkListShare", "open_batches", "open_rows"]
 
 
 @dataclass(frozen=True, slots=True)
-class SharedOut:
-    """Files that several workers take from one list."""
+class WorkListShare:
+    """One worker's share of files that several workers claim from one work list."""
 
     work_list: WorkList
     worker: str
-    """The name of this worker there."""
+    """The name of this worker in the list."""
 
 
 def open_rows(
@@ -34,26 +34,28 @@ def open_rows(
     *,
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
-    files: SharedOut | None = None,
+    files: WorkListShare | None = None,
 ) -> Dataset:
     """Return the rows of files, of ``-`` (standard input), or of Kafka when the settings name topics.
 
     Args:
-        config: How they are to be read.
-        patterns: Which files; None = Kafka.
-        seed: The start of every random choice.
+        config: Record format and framing.
+        patterns: Patterns of files; None = Kafka.
+        seed: The seed of every random choice.
         shard: (index, count): this worker's share of the files.
-        files: The list that the files are taken from instead, and under which name.
+        files: The work list to claim files from, instead of ``shard``.
 
     Raises:
-        ConfigError: Nothing says what to read, or the kind of the files cannot be told.
+        ConfigError: The settings name no data, or the format of the files cannot be detected.
     """
     if files is not None and (patterns is None or patterns == "-"):
-        raise ConfigError("enable_dynamic_sharding shares out files, and the data is a stream; leave it out")
+        raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
     if config.kafka_topics and patterns is None:
         return _kafka(config, seed)
     if patterns is None:
-        raise ConfigError("nothing says what to read; give --data FILES, or --kafka-servers with --kafka-topics")
+        raise ConfigError(
+            "data is None and kafka_topics is empty; give --data FILES, or --kafka-servers with --kafka-topics"
+        )
     if patterns == "-":
         return data.stdin(
             record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
@@ -70,17 +72,17 @@ def open_rows(
         options |= {"work_list": files.work_list, "worker": files.worker}
     if config.record != "auto":
         return data.files(record=config.record, framing=_framing(config), **options)
-    found = detect(paths[0])
-    framing = found.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
-    if found.record is None or framing is None:
-        raise ConfigError(f"{paths[0]}: {' '.join(found.evidence)}; give --record and --record-framing")
-    return data.files(record=found.record, framing=framing, **options)
+    detected = detect(paths[0])
+    framing = detected.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
+    if detected.record is None or framing is None:
+        raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
+    return data.files(record=detected.record, framing=framing, **options)
 
 
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
     """Return rows as the batches of a job; shuffled and repeated only for training."""
     if is_training:
-        # Also once: a place in the data stays good when the number of epochs changes.
+        # Also for one epoch: a position stays valid when the number of epochs changes.
         rows = rows.shuffle(config.shuffle_buffer).repeat(config.epochs or None)
     return rows.with_schema(schema).batch(config.batch_size)
 
@@ -105,7 +107,7 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
 def _named_record(config: DataConfig) -> RecordKind:
     if config.record == "auto":
         kinds = ", ".join(get_args(RecordKind))
-        raise ConfigError(f"a stream cannot be looked at beforehand; give --record: {kinds}")
+        raise ConfigError(f"record is 'auto', and the format of a stream cannot be detected; give --record: {kinds}")
     return config.record
 
 

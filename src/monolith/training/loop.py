@@ -1,6 +1,8 @@
-"""The training loop: steps until told to stop, checkpoints on the way, hooks beside it.
+"""The training loop: steps until the end of the data or a stop, checkpoints on the way, hooks beside it.
 
-Everything happens at step boundaries in one thread; other threads ask through ``stop``, ``pause`` and ``save``.
+Everything happens at step boundaries in one thread; other threads make requests by ``stop``, ``pause``, ``resume`` and
+``save``. The loop is the same for one process and for several: a ``Group`` turns the requests of all members into one
+decision per step boundary.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,12 @@ from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
 from monolith.training.config import RunConfig
 from monolith.training.event_times import EventTimes
-from monolith.training.hooks import Hook, StepResult
+from monolith.training.groups import Group, Solo
+from monolith.training.groups.base import ControlFlags, DueSave, GroupClosed
+from monolith.training.hooks import Hook
 from monolith.training.metrics import RunMetrics
-from monolith.training.pipeline import Pipeline, Stepped
+from monolith.training.pipeline import Pipeline
+from monolith.training.run import Mark, StepResult, no_position
 from monolith.training.step import Stepper
 
 __all__ = ["TrainingRun", "read_marked"]
@@ -33,24 +39,40 @@ __all__ = ["TrainingRun", "read_marked"]
 logger = logging.getLogger(__name__)
 
 _STEPS_WITHOUT_LABELS = 20
+_PAUSE_POLL_S = 0.2
+"""Seconds between two agreements while paused: a silent rank would be taken for lost."""
 
 
 def read_marked(
     dataset: Any, change: Callable[[Batch], Batch] = lambda batch: batch
-) -> Generator[tuple[Batch, Callable[[], Any]], None, None]:
-    """Read batches, each with what gives the place behind it; plain lists of batches have no places.
+) -> Generator[tuple[Batch, Mark], None, None]:
+    """Iterate over batches, each with the mark of the position behind it; data without marks has no positions.
 
     Args:
         dataset: The batches.
         change: Applied to every batch.
     """
-    mark = getattr(dataset, "mark", lambda: lambda: None)
+    mark = getattr(dataset, "mark", lambda: no_position)
     for batch in dataset:
         yield change(batch), mark()
 
 
 class TrainingRun:
-    """One call of ``Estimator.train``; what hooks know as the ``Run``."""
+    """One call of ``Estimator.train``; implements ``Run`` for hooks.
+
+    Args:
+        config: The settings of this process.
+        stepper: Computes and applies the steps.
+        dataset: The data of this process.
+        checkpointer: Saves; None = no checkpoints.
+        metrics: Updated after each step; None = not measured.
+        hooks: Run beside the steps, in this order.
+        clock: The clock of schedules and rates.
+        step: Steps finished before this run.
+        extra: Returns additional state of a checkpoint, as JSON.
+        is_resumed: Whether the data starts at the position of an earlier run.
+        group: The processes that take each step together; None = this process alone.
+    """
 
     def __init__(
         self,
@@ -65,10 +87,12 @@ class TrainingRun:
         step: int,
         extra: Callable[[], dict[str, Any]],
         is_resumed: bool = False,
+        group: Group | None = None,
     ) -> None:
         self._config = config
         self._stepper = stepper
-        self._dataset = dataset
+        self._group = group or Solo()
+        self._dataset = self._group.align(dataset, stepper.embedder.declaration)
         self._checkpointer = checkpointer
         self._metrics = metrics
         self._hooks = hooks
@@ -79,7 +103,7 @@ class TrainingRun:
         self._has_labels = False
         self._started: list[Hook] = []
         self._event_times = EventTimes(config.max_event_ahead_s, clock)
-        self._batches = read_marked(dataset, self._event_times.bound)
+        self._batches = read_marked(self._dataset, self._event_times.bound)
         self._pipeline = Pipeline(
             stepper,
             self._batches,
@@ -87,20 +111,22 @@ class TrainingRun:
             late_push=config.enable_embedding_postpush,
             late_dense=config.enable_variable_postpush,
         )
-        self._place: Callable[[], Any] = getattr(dataset, "mark", lambda: lambda: None)()
+        self._mark: Mark = getattr(self._dataset, "mark", lambda: no_position)()
         self._saving: list[tuple[PendingSave, Any]] = []
         self._dense_saves: list[PendingSave] = []
         self._last_saved_step = step
+        self._last_due_step = step
         self.data_ended = False
         self.stop_reason: str | None = None
-        # What other threads ask for, under one lock.
-        self._asked = threading.Condition()
-        self._is_held = False
-        self._stands_still = False
+        # Requests of other threads, under one lock.
+        self._requests = threading.Condition()
+        self._requested_stop: str | None = None
+        self._is_pause_requested = False
+        self._is_paused = False
         self._is_over = False
-        self._wanted_saves: list[tuple[str, Future[Path]]] = []
+        self._requested_saves: list[tuple[str, Future[Path]]] = []
 
-    # --- what hooks see -----------------------------------------------------------------------------------------------
+    # --- Run ----------------------------------------------------------------------------------------------------------
 
     @property
     def step(self) -> int:
@@ -119,12 +145,12 @@ class TrainingRun:
 
     @property
     def model(self) -> Model:
-        """The model that is trained."""
+        """The model in training."""
         return self._stepper.model
 
     @property
     def store(self) -> EmbeddingStore:
-        """Where its rows are."""
+        """The store that holds the model's rows."""
         return self._stepper.embedder.store
 
     @property
@@ -139,42 +165,48 @@ class TrainingRun:
 
     @property
     def is_paused(self) -> bool:
-        """Whether the loop stands still because of ``pause``."""
-        return self._stands_still
+        """Whether the loop waits at a step boundary because of ``pause``."""
+        return self._is_paused
 
     def stop(self, reason: str) -> None:
-        """End the run after the step under way."""
-        with self._asked:
-            self.stop_reason = self.stop_reason or reason
-            self._asked.notify_all()
+        """End the run after the current step; members of a group all end at the same step."""
+        with self._requests:
+            self._requested_stop = self._requested_stop or reason
+            if not self._group.is_lockstep:
+                self.stop_reason = self._requested_stop
+            self._requests.notify_all()
 
     def pause(self) -> bool:
-        """Hold the loop at the next step boundary; False when it is held already."""
-        with self._asked:
-            if self._is_held:
+        """Pause the loop at the next step boundary; return False if a pause is active."""
+        with self._requests:
+            if self._is_pause_requested:
                 return False
-            self._is_held = True
+            self._is_pause_requested = True
             return True
 
     def resume(self) -> None:
-        """Let the loop go on."""
-        with self._asked:
-            self._is_held = False
-            self._asked.notify_all()
+        """Resume the loop."""
+        with self._requests:
+            self._is_pause_requested = False
+            self._requests.notify_all()
 
     def between_steps(self) -> AbstractContextManager[None]:
-        """Hold the loop between two steps, with everything of the steps before applied."""
+        """Keep the loop between two steps, with all earlier updates applied."""
         return self._pipeline.settled()
 
     def save(self, reason: str) -> Path:
-        """Write a checkpoint of the next step boundary; returns when it is safe. Not from the loop's own thread."""
-        wanted: Future[Path] = Future()
-        with self._asked:
+        """Write a checkpoint of the next step boundary; return once durable. Not from the loop's own thread."""
+        saved: Future[Path] = Future()
+        with self._requests:
             if self._is_over:
                 raise MonolithError("the run is over; its last checkpoint is in the model folder")
-            self._wanted_saves.append((reason, wanted))
-            self._asked.notify_all()
-        return wanted.result()
+            self._requested_saves.append((reason, saved))
+            self._requests.notify_all()
+        return saved.result()
+
+    def place(self) -> Any:
+        """Return the position in the data behind the last step."""
+        return self._mark()
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -189,53 +221,63 @@ class TrainingRun:
             for hook in self._hooks:
                 self._started.append(hook)
                 hook.on_start(self)
-            self._run_steps(until)
-            if isinstance(self._dataset, BatchSequence) and self._dataset.ends_at(self._place()):
-                self.data_ended = True  # a list, unlike a stream, knows without being asked for more
+            self._run_group(until)
+            if isinstance(self._dataset, BatchSequence) and self._dataset.ends_at(self._mark()):
+                self.data_ended = True  # a list, unlike a stream, knows its end before the next read
             self._finish()
         except TrainingDiverged as diverged:
             raise TrainingDiverged(f"{diverged}; nothing of it was applied. {self._last_good()}") from diverged
         finally:
-            # Not kept in a variable: an exception that its own frame holds outlives everything.
+            # Not kept in a variable: an exception that its own frame holds would never be freed.
             self._end(sys.exception())
+
+    def _run_group(self, until: int | None) -> None:
+        try:
+            self._step = self._first_step = self._group.join(self._stepper, self._step, self._flags)
+            self._run_steps(until)
+        except GroupClosed as closed:
+            if closed.is_out_of_data:
+                self._end_data()
+            else:
+                self.stop_reason = self._requested_stop or "the training has ended for all workers"
 
     def _run_steps(self, until: int | None) -> None:
         before = self._clock.monotonic_s()
         while until is None or self._step < until:
-            self._obey()
+            self._handle_requests()
             if self.stop_reason is not None:
-                logger.info("stopping at step %d: %s", self._step, self.stop_reason)
+                logger.info("stopping step=%d reason=%s", self._step, self.stop_reason)
                 return
             for hook in self._hooks:
                 hook.before_step(self)
-            stepped = self._pipeline.run_step(self._step)
-            if stepped is None:
+            result = self._pipeline.run_step(self._step)
+            if result is None:
                 self._end_data()
                 return
             self._step += 1
-            self._place = stepped.mark
+            self._mark = result.mark
             now = self._clock.monotonic_s()
-            self._report(stepped, now - before)
+            self._report(replace(result, seconds=now - before))
             before = now
             self._collect_saves()
-            self._save_if_due()
+            if not self._group.is_one_run:
+                self._save_due(self._due_save())
 
-    def _report(self, stepped: Stepped, seconds: float) -> None:
-        loss = stepped.heads.loss
-        result = StepResult(
-            step=self._step,
-            loss=0.0 if loss is None else loss.item() / max(1, stepped.batch.size),
-            heads=stepped.heads.results(),
-            batch=stepped.batch,
-            samples=stepped.batch.size,
-            ids=stepped.occurrences,
-            seconds=seconds,
-        )
-        self._check_labels(result)
-        if self._metrics is not None:
-            self._metrics.update(result)
+    def _report(self, result: StepResult) -> None:
+        self._measure(result)
         for hook in self._hooks:
             hook.after_step(self, result)
+
+    def _measure(self, result: StepResult) -> None:
+        if self._metrics is None and self._group.is_one_run:
+            return
+        heads = self._group.gather_heads(result.heads)
+        if heads is None:  # rank 0 measures
+            return
+        measured = replace(result, heads=heads)
+        self._check_labels(measured)
+        if self._metrics is not None:
+            self._metrics.update(measured)
 
     def _check_labels(self, result: StepResult) -> None:
         """Refuse data without a single label: it would train nothing, with a loss of 0."""
@@ -251,10 +293,10 @@ class TrainingRun:
 
     def _end_data(self) -> None:
         if self.stop_reason is not None:
-            logger.info("stopping at step %d: %s", self._step, self.stop_reason)
-            return  # a source that waited was told so: there may be more
+            logger.info("stopping step=%d reason=%s", self._step, self.stop_reason)
+            return  # the stop ended a source that waited: more data may follow
         if self._step == self._first_step:
-            # Of several workers one may find everything taken; that all do is for the chief to see.
+            # One of several workers may find all data taken by the others; the chief checks the case of all workers.
             if not self._is_resumed and self._config.num_workers == 1:
                 raise DataError("the data gave no batch to train on; check the patterns and filters")
             if self._is_resumed:
@@ -267,23 +309,53 @@ class TrainingRun:
                 logger.warning("other workers took all of the data, nothing was trained here step=%d", self._step)
         self.data_ended = True
 
-    def _obey(self) -> None:
-        """Do what other threads asked for; stand still while the run is held."""
-        while (wanted := self._next_wanted(may_wait=True)) is not None:
-            self._answer(*wanted)
+    # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _next_wanted(self, *, may_wait: bool) -> tuple[str, Future[Path]] | None:
-        with self._asked:
-            while True:
-                self._stands_still = may_wait and self._is_held and self.stop_reason is None
-                if self._wanted_saves:
-                    return self._wanted_saves.pop(0)
-                if not self._stands_still:
-                    return None
-                self._asked.wait()
+    def _flags(self) -> ControlFlags:
+        """Return the requests of other threads."""
+        with self._requests:
+            return ControlFlags(
+                stop_reason=self._requested_stop,
+                pauses=self._is_pause_requested,
+                saves=bool(self._requested_saves),
+            )
+
+    def _handle_requests(self) -> None:
+        """Save, pause and stop as the group decides; return when the next step may begin."""
+        while True:
+            flags = self._flags()
+            decision = self._group.agree(replace(flags, due=self._announce_save()))
+            self._is_paused = decision.pauses and decision.stop_reason is None
+            self._save_due(decision.due)
+            if decision.saves:
+                self._handle_save_request()
+                continue
+            if decision.stop_reason is not None:
+                self.stop_reason = decision.stop_reason
+                return
+            if not decision.pauses:
+                return
+            with self._requests:
+                if self._flags() == flags:
+                    self._requests.wait(_PAUSE_POLL_S)
+
+    def _handle_save_request(self) -> None:
+        request = self._next_save_request()
+        if request is not None:
+            self._answer(*request)
+            return
+        try:
+            self._save_and_wait("another rank was asked to save")
+        except MonolithError:  # raised at the rank with the request; the run continues here as there
+            return
+        self._collect_saves()
+
+    def _next_save_request(self) -> tuple[str, Future[Path]] | None:
+        with self._requests:
+            return self._requested_saves.pop(0) if self._requested_saves else None
 
     def _answer(self, reason: str, answer: Future[Path]) -> None:
-        """Save for another thread. That it failed is told there, and the run goes on."""
+        """Save for another thread, which gets the error of a failed save; the run continues."""
         try:
             path = self._save_and_wait(reason)
         except BaseException as error:
@@ -296,36 +368,54 @@ class TrainingRun:
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
-    def _save_if_due(self) -> None:
+    def _due_save(self) -> DueSave:
         if self._checkpointer is None:
-            return
+            return DueSave.NONE
         if self._checkpointer.is_due(self._step):
+            return DueSave.FULL
+        return DueSave.DENSE if self._checkpointer.is_dense_due(self._step) else DueSave.NONE
+
+    def _announce_save(self) -> DueSave:
+        """Return the save that rank 0 announces to all ranks, once per step; NONE for other members and groups."""
+        if not self._group.is_one_run or self._group.rank or self._last_due_step == self._step:
+            return DueSave.NONE
+        self._last_due_step = self._step
+        return self._due_save()
+
+    def _save_due(self, due: DueSave) -> None:
+        if due is DueSave.FULL:
             self._save("by schedule")
-        elif self._checkpointer.is_dense_due(self._step):
+        elif due is DueSave.DENSE and self._checkpointer is not None and not self._is_follower:
             self._pipeline.drain()
             self._dense_saves.append(self._checkpointer.save_dense(self._state(None), reason="by schedule"))
+
+    @property
+    def _is_follower(self) -> bool:
+        """Whether another member saves the dense part of this run."""
+        return self._group.is_one_run and self._group.rank > 0
 
     def _save(self, reason: str) -> PendingSave | None:
         if self._checkpointer is None:
             return None
+        self._group.gather_positions(self._mark(), self.data_ended)
         for hook in self._hooks:
             hook.before_save(self)
         self._pipeline.drain()
-        place = self._place()
-        pending = self._checkpointer.save(self._state(place), reason=reason)
-        self._saving.append((pending, place))
+        position = self._mark()
+        pending = self._checkpointer.save(self._state(position), reason=reason)
+        self._saving.append((pending, position))
         self._last_saved_step = self._step
         return pending
 
-    def _state(self, place: Any) -> TrainingState:
+    def _state(self, position: Any) -> TrainingState:
         return TrainingState(
             step=self._step,
             model=self._stepper.model,
             optimizers=self._stepper.optimizers,
             store=self.store,
-            data=place,
+            data=position,
             metrics={} if self._metrics is None else self._metrics.state(),
-            extra={**self._extra(), "data_ended": self.data_ended},
+            extra={**self._extra(), **self._group.checkpoint_extra(), "data_ended": self.data_ended},
         )
 
     def _save_and_wait(self, reason: str) -> Path:
@@ -341,66 +431,66 @@ class TrainingRun:
             raise
 
     def _collect_saves(self) -> None:
-        """Tell hooks and the data's source of checkpoints that became safe; raise what failed."""
+        """Report durable checkpoints to hooks and to the data's source; raise the error of a failed one."""
         while self._dense_saves and self._dense_saves[0].is_done:
             self._dense_saves.pop(0).wait()
         while self._saving and self._saving[0][0].is_done:
-            pending, place = self._saving.pop(0)
+            pending, position = self._saving.pop(0)
             path = pending.wait()
-            if place is not None:
-                self._dataset.committed(place)
+            if position is not None:
+                self._dataset.committed(position)
             for hook in self._hooks:
                 hook.after_save(self, path)
 
     def _finish(self) -> None:
-        """Bring everything up to date, and make the last checkpoint safe."""
+        """Apply late updates, and make the last checkpoint durable."""
         self._pipeline.drain()
         for hook in self._hooks:
             hook.before_end(self)
-        # With other workers the tables may have moved since the last save, though this one has taken no step.
+        # With other workers, tables may have changed since the last save without a step of this worker.
         if self._step > self._last_saved_step or self.data_ended or self._config.num_workers > 1:
             self._save("at the end")
         for pending in [*(pending for pending, _ in self._saving), *self._dense_saves]:
             pending.wait()
         self._collect_saves()
-        while (wanted := self._next_wanted(may_wait=False)) is not None:
-            self._answer(*wanted)
+        if self._group.is_one_run:
+            return  # other ranks may have ended, so a save of all ranks is no longer possible
+        while (request := self._next_save_request()) is not None:
+            self._answer(*request)
 
     def _end(self, error: BaseException | None) -> None:
         if error is not None:
             self._catch_up()
         self._pipeline.close()
-        self._batches.close()  # files and threads of the data go now, not when somebody forgets the run
-        with self._asked:
+        self._batches.close()  # close files and threads of the data now, not with the last reference to the run
+        with self._requests:
             self._is_over = True
-            wanted, self._wanted_saves = self._wanted_saves, []
-        for _, answer in wanted:
+            requests, self._requested_saves = self._requested_saves, []
+        for _, answer in requests:
             answer.set_exception(MonolithError("the run ended before it could save"))
         failures: list[BaseException] = []
         for hook in reversed(self._started):
             try:
                 hook.on_end(self, error)
             except Exception as raised:
-                logger.exception("%s failed at the end of the run", type(hook).__name__)
+                logger.exception("hook failed at the end of the run hook=%s", type(hook).__name__)
                 failures.append(raised)
         if failures and error is None:
             raise failures[0]
 
     def _catch_up(self) -> None:
-        """Apply what is late of the steps that were finished: who goes on from memory must not lose it."""
+        """Apply deferred updates of finished steps, so that in-memory state is complete."""
         try:
             self._pipeline.drain()
         except Exception:
-            logger.exception("late gradients could not be applied after the run had failed")
+            logger.exception("late gradients not applied after a failed run")
 
     def _last_good(self) -> str:
+        if self._is_follower:
+            return "Rank 0 names the last good checkpoint."
         for pending, _ in self._saving:
             pending.settle()
         saved = [] if self._checkpointer is None else self._checkpointer.folder.saved()
         if not saved:
             return "There is no checkpoint yet: lower the learning rates or check the data."
-        return f"The last good checkpoint is {saved[-1].path}: lower the learning rates or check the data and go on."
-
-    def place(self) -> Any:
-        """Return the place in the data behind the last step."""
-        return self._place()
+        return f"The last good checkpoint is {saved[-1].path}: lower the learning rates or check the data, then resume."

@@ -1,7 +1,7 @@
-"""When a step's parts happen: batches read ahead, rows pulled ahead, gradients applied late.
+"""The schedule of a step's parts: batches read ahead, rows pulled ahead, gradients applied late.
 
 Every pull and push goes through one queue in a fixed order, so a run gives the same bytes each time, however the
-threads are scheduled. What a knob costs in freshness, exactly:
+threads are scheduled. The exact cost of each setting in freshness:
 
 ===============================  ==========================================================================
 setting                          rows that a step sees
@@ -12,8 +12,8 @@ enable_embedding_postpush        the push of a step runs during the next one: 1 
 enable_variable_postpush         dense weights are updated after the next step's backward: 1 step old
 ===============================  ==========================================================================
 
-``drain`` brings everything up to date and forgets what was pulled ahead: a checkpoint is taken after it, and a resumed
-run goes on exactly as the one that saved did.
+``drain`` applies every late update and drops the rows that were pulled ahead. Checkpoints are taken after it, so a
+resumed run gives the same bytes as the run that saved.
 """
 
 from __future__ import annotations
@@ -29,27 +29,15 @@ from typing import Any
 from monolith.core.errors import MonolithError
 from monolith.data import Batch
 from monolith.features import PulledBatch
-from monolith.training.heads import Heads
+from monolith.training.run import Mark, StepResult
 from monolith.training.step import Gradients, Stepper
 
-__all__ = ["Pipeline", "Stepped"]
-
-Mark = Callable[[], Any]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stepped:
-    """One step's batch and what its heads said; the place in the data behind it."""
-
-    batch: Batch
-    heads: Heads
-    mark: Mark
-    occurrences: int
+__all__ = ["Pipeline"]
 
 
 @dataclass(slots=True, eq=False)
 class _Ahead:
-    """A batch that was read, and its pull when that was asked for."""
+    """A batch that was read, and its pull once submitted."""
 
     batch: Batch
     mark: Mark
@@ -57,7 +45,7 @@ class _Ahead:
 
 
 class _Turns:
-    """A lock that is handed over in the order of asking: who comes again at once does not keep others out."""
+    """FIFO lock: re-acquiring immediately cannot starve waiting threads."""
 
     def __init__(self) -> None:
         self._next = threading.Lock()
@@ -72,11 +60,11 @@ class _Turns:
 
 
 class Pipeline:
-    """Runs the steps of a stream of batches; used by one thread, but for ``settled``.
+    """Runs the steps of a stream of batches; used by one thread, except ``settled``.
 
     Args:
-        stepper: What computes and applies.
-        batches: The data, and after each batch the mark of the place behind it.
+        stepper: Computes and applies the steps.
+        batches: The batches, each with the mark of the position behind it.
         prefetch: Pulls ahead of the step, at most.
         late_push: Whether a push runs during the next step.
         late_dense: Whether dense weights are updated one step late.
@@ -105,7 +93,7 @@ class Pipeline:
         self._store = ThreadPoolExecutor(1, "embeddings") if prefetch or late_push else None
         self._turns = _Turns()
 
-    def run_step(self, step: int) -> Stepped | None:
+    def run_step(self, step: int) -> StepResult | None:
         """Take the next batch through one step; None when the data has ended."""
         self._read_ahead()
         if not self._ahead:
@@ -113,12 +101,12 @@ class Pipeline:
                 raise self._reading_failed
             return None
         with self._turns:
-            self._is_halfway = True  # until all of it is done: what fails in between may have been applied in part
-            stepped = self._run_step(step)
+            self._is_halfway = True  # until the step is done: a failure in between may leave a part of it applied
+            result = self._run_step(step)
             self._is_halfway = False
-            return stepped
+            return result
 
-    def _run_step(self, step: int) -> Stepped:
+    def _run_step(self, step: int) -> StepResult:
         for one in self._ahead:
             self._pull(one)
         if self._unpushed is not None:
@@ -126,7 +114,8 @@ class Pipeline:
             self._unpushed = None
         one = self._ahead.popleft()
         assert one.pulled is not None
-        heads, gradients = self._stepper.compute(one.pulled.result(), step)
+        computed = self._stepper.compute(one.pulled.result(), step)
+        gradients = computed.gradients
         self._apply_dense(gradients)
         if self._late_push:
             self._unpushed = gradients
@@ -134,7 +123,7 @@ class Pipeline:
             self._push(gradients)
         while len(self._pushes) > (1 if self._late_push else 0):
             self._pushes.popleft().result()
-        return Stepped(one.batch, heads, one.mark, gradients.plan.occurrences)
+        return computed.heads.step_result(one.batch, computed.totals, step=step + 1, mark=one.mark)
 
     def _apply_dense(self, gradients: Gradients) -> None:
         if not self._late_dense:
@@ -147,13 +136,13 @@ class Pipeline:
     def _read_ahead(self) -> None:
         while len(self._ahead) <= self._prefetch and self._reading_failed is None:
             try:
-                found = next(self._batches, None)
-            except Exception as error:  # of a batch whose turn has not come: those before it are good
+                marked = next(self._batches, None)
+            except Exception as error:  # of a later batch: those before it are good
                 self._reading_failed = error
                 return
-            if found is None:
+            if marked is None:
                 return
-            self._ahead.append(_Ahead(*found))
+            self._ahead.append(_Ahead(*marked))
 
     def _pull(self, one: _Ahead) -> None:
         if one.pulled is None:
@@ -170,7 +159,7 @@ class Pipeline:
         return done
 
     def drain(self) -> None:
-        """Apply everything that is late, wait for it, and forget the rows that were pulled ahead."""
+        """Apply every late update, wait for it, and drop the rows that were pulled ahead."""
         if self._unpushed is not None:
             self._push(self._unpushed)
             self._unpushed = None
@@ -181,17 +170,17 @@ class Pipeline:
             self._pushes.popleft().result()
         for one in self._ahead:
             if one.pulled is not None:
-                one.pulled.exception()  # waits; what is wrong with a batch is told when its turn comes
+                one.pulled.exception()  # waits; the error of a batch is raised in its own step
                 one.pulled = None
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Hold the steps, with everything applied that is late; for another thread, or between two steps.
+        """Keep the loop between two steps, with every late update applied; for another thread, or between two steps.
 
-        Reading goes on, and rows that were pulled ahead stay. What an update has failed with is told to the steps.
+        Reading continues, and rows that were pulled ahead stay. The error of a failed update is raised by the steps.
 
         Raises:
-            MonolithError: A step has failed, and part of it may be applied: no state that anybody should see.
+            MonolithError: A step has failed, and a part of it may be applied: the state is inconsistent.
         """
         with self._turns:
             if self._unpushed is not None:
@@ -202,11 +191,13 @@ class Pipeline:
                 self._unapplied = None
             wait(self._pushes)
             if self._is_halfway or any(push.exception() is not None for push in self._pushes):
-                raise MonolithError("a step has failed halfway; its state is neither that before it nor that after it")
+                raise MonolithError(
+                    "a step has failed halfway; the state is neither that before the step nor that after it"
+                )
             yield
 
     def close(self) -> None:
-        """Stop the thread and let go of the batches; what is under way is finished, what is late is dropped."""
+        """Stop the thread and release the batches; running updates finish, late updates are dropped."""
         if self._store is not None:
             self._store.shutdown(wait=True, cancel_futures=True)
         self._ahead.clear()

@@ -1,6 +1,6 @@
-"""Jobs: a configuration turned into a model, data and an estimator. What ``monolith train`` and its like do.
+"""``Job``: a model, its data and its estimator, from a configuration; the work behind ``monolith train``.
 
-A trained model's folder remembers its job, so evaluating and predicting need no more than the folder and data.
+The folder of a trained model contains its job, so evaluating and predicting need only the folder and data.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from monolith.training.config.job import JobConfig
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
+from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
-from monolith.training.job_data import SharedOut, open_batches, open_rows
+from monolith.training.job_data import WorkListShare, open_batches, open_rows
 from monolith.training.task import Mode, Task
 
 __all__ = ["Job"]
@@ -43,17 +44,16 @@ class Job:
     """One model and its data, by configuration.
 
     Args:
-        config: Everything about it. Without a ``task`` the one that the model folder remembers is taken.
-        hooks: What runs beside the training.
-        run_config: How this process trains, where that is not as ``config`` says: a worker that is not the chief has
-            no folder to save to.
-        store: Where the rows are; see ``Estimator``.
-        extra: What checkpoints hold besides; see ``Estimator``.
-        make_estimator: Makes the estimator, from the same arguments.
-        files: The list that the files of ``data`` are taken from, with other workers; None = this worker's share.
+        config: The settings. Without a ``task``, the job takes the task of the model folder.
+        hooks: Hooks of the training.
+        run_config: Settings of this process that differ from ``config``: a worker other than the chief has no folder.
+        store: The store of the rows; see ``Estimator``.
+        extra: Additional state of checkpoints; see ``Estimator``.
+        group: The processes that train together; see ``Estimator``.
+        files: The work list of the files of ``data``; None = this worker reads its shard of the files.
 
     Raises:
-        ConfigError: There is no such task, or nothing says which.
+        ConfigError: The task does not exist, or neither the settings nor the folder name one.
     """
 
     def __init__(
@@ -64,19 +64,21 @@ class Job:
         run_config: RunConfig | None = None,
         store: Callable[[Sequence[TableSpec]], EmbeddingStore] | None = None,
         extra: Callable[[], Mapping[str, Any]] | None = None,
-        make_estimator: Callable[..., Estimator] = Estimator,
-        files: SharedOut | None = None,
+        group: Group | None = None,
+        files: WorkListShare | None = None,
     ) -> None:
         self.config = config
         self._files = files
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
-        self.estimator = make_estimator(self._make_model, run_config or config, hooks=hooks, store=store, extra=extra)
+        self.estimator = Estimator(
+            self._make_model, run_config or config, hooks=hooks, store=store, extra=extra, group=group
+        )
 
     @property
     def schema(self) -> Schema:
-        """What the data is read as."""
+        """The schema of the data."""
         options = {"label_features": self._labels} if self._labels else {}
         return self.estimator.model.declaration.schema(**options)
 
@@ -95,7 +97,7 @@ class Job:
         max_steps = self.config.max_steps
         if self.config.steps is not None:
             max_steps = self.estimator.step + self.config.steps
-        found = self.estimator.train_and_evaluate(
+        evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
             max_steps=max_steps,
@@ -103,7 +105,7 @@ class Job:
             eval_steps=self.config.eval_steps,
             resume_data=self.config.resume_data,
         )
-        return found[-1] if found else {}
+        return evaluations[-1] if evaluations else {}
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
@@ -117,10 +119,10 @@ class Job:
     def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
         """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
         folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
-        found = follow_checkpoints(
+        checkpoints = follow_checkpoints(
             lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
         )
-        for step, metrics in evaluate_checkpoints(found, lambda step, path: self.evaluate(path)):
+        for step, metrics in evaluate_checkpoints(checkpoints, lambda step, path: self.evaluate(path)):
             write_summary(metrics, step, Path(self.config.model_dir) / "eval")
             yield metrics
 
@@ -135,9 +137,7 @@ class Job:
             ConfigError: There is no model folder.
         """
         if not self.config.model_dir:
-            raise ConfigError(
-                "only_feature_engineering writes to the model folder, and there is none; give --model-dir"
-            )
+            raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
         batches = self._batches(self.config.data, is_training=True)
         return write_features(batches, Path(self.config.model_dir), index=self.config.index)
 
@@ -145,14 +145,17 @@ class Job:
         files = self._files if is_training else None
         if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
             if files is not None:
-                raise ConfigError("enable_dynamic_sharding shares out the files of --data, and the task brings its own")
+                raise ConfigError(
+                    "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
+                    "data"
+                )
             return own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
 
     def _own_data(self, is_training: bool) -> Dataset | None:
-        """The data that the task or the model brings itself: ``create_input_fn(mode)`` or ``input_fn(mode)``."""
+        """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
         mode: Mode = "train" if is_training else "eval"
         if self._own_task is not None:
             made: Dataset = self._own_task.create_input_fn(mode)()
@@ -190,14 +193,14 @@ class Job:
         return made
 
     def _infer_schema(self) -> Schema:
-        """Look at the data, or at what was seen of it when the model was first trained."""
+        """Return the schema of the first training, or infer one from the data."""
         seen = _read_job(self.config, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
         if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
             raise ConfigError(
-                f"task {self._task!r} takes its features from the first rows, which a stream gives only once; train on "
-                "a file first, into this --model-dir, or write the model: --task FILE.py:Class"
+                f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
+                "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
         return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
 
@@ -207,7 +210,7 @@ class Job:
         folder = Path(self.config.model_dir)
         folder.mkdir(parents=True, exist_ok=True)
         body = {
-            "task": _rooted(self._task),
+            "task": _resolve_task(self._task),
             "task_options": self._options,
             "label_features": list(self._labels),
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
@@ -220,16 +223,16 @@ def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[
     if not config.model_dir or not path.is_file():
         if default is not None:
             return default
-        raise ConfigError(f"nothing says which model; give --task, or a --model-dir that was trained ({path})")
+        raise ConfigError(f"task is None and {path} does not exist; give --task, or a --model-dir that was trained")
     try:
         body: dict[str, Any] = json.loads(path.read_bytes())
     except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}); give --task and --task-options instead") from error
+        raise ConfigError(f"{path} is corrupt ({error}); give --task and --task-options instead") from error
     return body
 
 
 def _find_class(task: str) -> type[Any] | None:
-    """Return the class that a task names; None when it is a ready-made model."""
+    """Return the class that a task names; None for a model of the catalog."""
     if "." in task or ":" in task:
         return load_class(task)
     try:
@@ -242,8 +245,8 @@ def _find_class(task: str) -> type[Any] | None:
     return None
 
 
-def _rooted(task: str) -> str:
-    """The task in words that mean the same in every folder."""
+def _resolve_task(task: str) -> str:
+    """Return the task with an absolute path, valid in every folder."""
     path, colon, name = task.rpartition(":")
     return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else task
 
@@ -256,6 +259,6 @@ def _instantiate(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:
         signature.bind(**options)
     except TypeError as error:
         raise ConfigError(
-            f"task {task!r} refuses the options {dict(options)}: {error}; it takes {signature}"
+            f"task_options is {dict(options)}, expected {signature} for task {task!r}: {error}"
         ) from error
     return cls(**options)

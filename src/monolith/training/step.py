@@ -1,6 +1,7 @@
-"""One training step: forward, loss, backward, clipping, and what is applied to the dense weights and to the rows.
+"""One training step: forward, loss, backward, clipping, and the updates of the dense weights and of the rows.
 
-Nothing is applied when the loss is not finite. When things happen, and how late, is decided in ``pipeline``.
+A step whose loss is not finite changes nothing. ``pipeline`` decides when the parts of a step happen; a ``Group``
+combines the gradients of several processes.
 """
 
 from __future__ import annotations
@@ -16,27 +17,62 @@ from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import Embedded, embed
-from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, clip_gradients
-from monolith.training.heads import Heads, judge
+from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay
+from monolith.training.groups import Group, Solo
+from monolith.training.groups.base import GroupGradients, LocalGradients, RowGradients
+from monolith.training.heads import NO_HEADS, Heads, StepTotals, compute_losses, weighted_loss
 
-__all__ = ["Gradients", "Stepper", "newest_time_s"]
+__all__ = ["ComputedStep", "Gradients", "Stepper", "newest_time_s"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
-    """What one step learnt, clipped, ready to be applied."""
+    """The gradients of one step, clipped, ready to be applied."""
 
     step: int
     """The step's number, from 0."""
-    time_s: int
-    """Newest event time of the batch."""
-    plan: _native.StepPlan
     dense: list[tuple[torch.nn.Parameter, Tensor]]
     sparse: Sequence[Tensor]
+    rows: RowGradients
+    """The rows that ``sparse`` belongs to."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ComputedStep:
+    """One step before its updates."""
+
+    heads: Heads
+    gradients: Gradients
+    totals: StepTotals
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _PlannedRows:
+    """The row gradients of one batch, pushed to the embedder that pulled the rows."""
+
+    embedder: Embedder
+    plan: _native.StepPlan
+    grads: Sequence[Tensor]
+    time_s: int
+
+    def push(self, clipped: Sequence[Tensor], *, step: int) -> None:
+        """Push the gradients, if the batch has ids."""
+        if self.plan.occurrences:
+            self.embedder.push(self.plan, clipped, time_s=self.time_s, step=step)
 
 
 class Stepper:
-    """Computes and applies the steps of one model."""
+    """Computes and applies the steps of one model.
+
+    Args:
+        model: The model.
+        embedder: Gives the rows of a batch, and takes their gradients.
+        optimizers: Dense optimizers by label.
+        clipping: The rule for gradients.
+        group: The processes that take each step together; None = this process alone.
+        weight_decay: The share of each weight that is added to its gradient.
+        device: Device of the model.
+    """
 
     def __init__(
         self,
@@ -45,83 +81,104 @@ class Stepper:
         optimizers: Mapping[str, torch.optim.Optimizer],
         clipping: ClippingConfig,
         *,
+        group: Group | None = None,
         weight_decay: float = 0.0,
         device: str = "cpu",
     ) -> None:
         self.model = model
         self.embedder = embedder
         self.optimizers = optimizers
+        self.device = torch.device(device)
         self._clipping = clipping
+        self._group = group or Solo()
         self._weight_decay = weight_decay
-        self._device = torch.device(device)
 
-    def compute(self, pulled: PulledBatch, step: int) -> tuple[Heads, Gradients]:
-        """Run forward and backward of one batch.
+    def compute(self, pulled: PulledBatch, step: int) -> ComputedStep:
+        """Run forward and backward of one batch, and combine the gradients of the group.
 
         Raises:
-            TrainingDiverged: A loss or a gradient is not finite; nothing was changed.
+            TrainingDiverged: A loss or a gradient of a member is not finite; nothing was changed.
+            GroupClosed: No member of the group has an example left.
             ConfigError: No head has a loss.
             SchemaMismatch: The batch has fewer labels than the model declares.
         """
-        heads, embedded = self._learn(pulled, step)
-        weights = [weight for weight in self.model.parameters() if weight.grad is not None]
-        rows = [each.grad if each.grad is not None else torch.zeros_like(each) for each in embedded.rows]
-        grads = [each.grad for each in weights if each.grad is not None]
-        dense, sparse = self._bounded(weights, grads, rows, embedded.squares, step)
-        return heads, Gradients(step, newest_time_s(pulled), pulled.plan, dense, sparse)
+        share = self._group.begin_step(pulled, self)
+        local = self._learn(pulled, step, share)
+        combined = self._group.combine(local)
+        dense, sparse = self._bound(combined, step)
+        return ComputedStep(local.heads, Gradients(step, dense, sparse, combined.rows), combined.totals)
 
-    def _learn(self, pulled: PulledBatch, step: int) -> tuple[Heads, Embedded]:
-        """Run forward and backward: the gradients are in the weights and in the rows of what is returned."""
+    def _learn(self, pulled: PulledBatch, step: int, share: float) -> LocalGradients:
+        """Return the gradients of this process, or its failure for the group to raise."""
+        heads, loss, failures = NO_HEADS, 0.0, list[TrainingDiverged]()
+        rows, squares = [torch.zeros(each.shape) for each in pulled.rows], [0.0] * len(pulled.rows)
+        if pulled.batch.size or self._group.size == 1:
+            try:
+                heads, loss, embedded = self._run_backward(pulled, step, share)
+            except TrainingDiverged as error:
+                failures.append(error)
+            else:
+                rows = [new if each.grad is None else each.grad for new, each in zip(rows, embedded.rows, strict=True)]
+                squares = embedded.squares or squares  # empty when no row has a part in the loss
+        else:
+            self._clear_gradients()
+        return LocalGradients(
+            step=step,
+            pulled=pulled,
+            heads=heads,
+            loss=loss,
+            weights=list(self.model.parameters()),
+            rows=_PlannedRows(self.embedder, pulled.plan, rows, newest_time_s(pulled)),
+            squares=squares,
+            failures=failures,
+        )
+
+    def _run_backward(self, pulled: PulledBatch, step: int, share: float) -> tuple[Heads, float, Embedded]:
+        """Run forward and backward; the gradients are in the weights and in the rows of the result."""
         self._check_labels(pulled)
-        embedded = embed(self.embedder, pulled, device=self._device)
-        heads = judge(self.model, self.model(embedded.batch), embedded.batch)
+        embedded = embed(self.embedder, pulled, device=self.device)
+        heads = compute_losses(self.model, self.model(embedded.batch), embedded.batch)
         if heads.loss is None:
             names = ", ".join(heads.outputs)
             raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
         if not math.isfinite(heads.loss.item()):
             raise TrainingDiverged(_which_diverged(heads, step))
-        self._forget_gradients()
-        self._objective(heads).backward()  # type: ignore[no-untyped-call]
-        return heads, embedded
+        self._clear_gradients()
+        loss = weighted_loss(heads, share)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return heads, float(loss.detach()), embedded
 
-    def _forget_gradients(self) -> None:
+    def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
             optimizer.zero_grad(set_to_none=True)
 
-    def _objective(self, heads: Heads) -> Tensor:
-        """What the gradients are of."""
-        assert heads.loss is not None  # the caller has looked
-        return heads.loss
-
     def _check_labels(self, pulled: PulledBatch) -> None:
-        wanted, found = self.embedder.declaration.labels, pulled.batch.label.shape[1]
-        if found < wanted:
+        declared, labels = self.embedder.declaration.labels, pulled.batch.label.shape[1]
+        if labels < declared:
             raise SchemaMismatch(
-                f"the batch has {found} labels per row, the model declares {wanted}; read the data with "
-                "schema=model.declaration.schema(), or declare them: super().__init__(labels=...)"
+                f"the batch has {labels} labels per row, expected the {declared} that the model declares; read the "
+                "data with schema=model.declaration.schema(), or declare them: super().__init__(labels=...)"
             )
 
-    def _bounded(
-        self,
-        weights: list[torch.nn.Parameter],
-        grads: list[Tensor],
-        rows: list[Tensor],
-        squares: Sequence[float],
-        step: int,
+    def _bound(
+        self, combined: GroupGradients, step: int
     ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], list[Tensor]]:
-        """Return what is to be applied to the weights and to the rows: clipped, and the weights decayed."""
-        dense, sparse = self._clipped(grads, rows, squares, step)
+        """Return the gradients of weights and rows, clipped, with weight decay."""
+        weights, squares = combined.weights, combined.squares
+        dense, sparse = self._clip(list(combined.grads), list(combined.rows.grads), squares, step)
         dense = add_weight_decay(dense, weights, self._weight_decay)
         return list(zip(weights, dense, strict=True)), sparse
 
-    def _clipped(
+    def _clip(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Clip by the rule; nearly always there is nothing to do, and then nothing is copied."""
+        """Clip by the rule. Nearly always the norm is within its bound, and nothing is copied."""
         norms = torch._foreach_norm(dense) if dense else []
         total = math.fsum(squares) + sum(float(norm) ** 2 for norm in norms)
         if not math.isfinite(total):
-            raise TrainingDiverged(f"step {step + 1}: {self._which_gradients(squares)} not finite, though the loss is")
+            raise TrainingDiverged(
+                f"step {step + 1}: {self._which_gradients(squares)} not finite, and the loss is finite"
+            )
         rule = self._clipping
         if rule.clip_type is GradClipType.ClipByGlobalNorm and rule.clip_norm is not None:
             bound = min(rule.clip_norm, math.inf if rule.sparse_clip_norm is None else rule.sparse_clip_norm)
@@ -129,12 +186,7 @@ class Stepper:
                 bound *= min(1.0, step / rule.sparse_norm_warmup_steps)
             if math.sqrt(total) <= bound:
                 return dense, sparse
-        return self._clip(dense, sparse, squares, step)
-
-    def _clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        return clip_gradients(dense, sparse, self._clipping, step)
+        return self._group.clip(dense, sparse, squares, rule, step)
 
     def _which_gradients(self, squares: Sequence[float]) -> str:
         tables = self.embedder.declaration.tables
@@ -150,7 +202,7 @@ class Stepper:
 
     def apply_dense(self, gradients: Gradients) -> None:
         """Update the dense weights."""
-        self._forget_gradients()  # when this is late, those of a later step are there
+        self._clear_gradients()  # in a late update, weights hold the gradients of a later step
         for weight, gradient in gradients.dense:
             weight.grad = gradient
         for optimizer in self.optimizers.values():
@@ -158,14 +210,23 @@ class Stepper:
 
     def apply_sparse(self, gradients: Gradients) -> None:
         """Push the gradients of the rows."""
-        grads = [each.numpy() for each in gradients.sparse]
-        self.embedder.push(gradients.plan, grads, time_s=gradients.time_s, step=gradients.step)
+        gradients.rows.push(gradients.sparse, step=gradients.step)
 
     @torch.no_grad()
     def predict(self, pulled: PulledBatch) -> Heads:
         """Run forward only."""
-        embedded = embed(self.embedder, pulled, device=self._device, needs_grad=False)
-        return judge(self.model, self.model(embedded.batch), embedded.batch)
+        embedded = embed(self.embedder, pulled, device=self.device, needs_grad=False)
+        return compute_losses(self.model, self.model(embedded.batch), embedded.batch)
+
+    @torch.no_grad()
+    def shape_weights(self, pulled: PulledBatch) -> None:
+        """Give lazily shaped weights their shape; running statistics and random numbers do not change."""
+        was_training = self.model.training
+        self.model.eval()
+        try:
+            self.model(embed(self.embedder, pulled, device=self.device, needs_grad=False).batch)
+        finally:
+            self.model.train(was_training)
 
 
 def newest_time_s(pulled: PulledBatch) -> int:

@@ -7,7 +7,7 @@ from monolith.core.errors import SchemaMismatch
 from monolith.data.batch import Batch, ParsedIds
 from monolith.data.records.messages import Example
 from monolith.data.schema import parse_batch
-from monolith.features import Declaration, Embedder
+from monolith.features import Declaration, HostEmbedder
 
 
 def declared(*more: str) -> Declaration:
@@ -31,7 +31,7 @@ def parsed(declaration: Declaration) -> Batch:
 
 def test_ids_of_records_are_planned_as_those_of_arrays() -> None:
     declaration = declared()
-    embedder = Embedder(declaration, store=None)  # type: ignore[arg-type]  # a plan needs no store
+    embedder = HostEmbedder(declaration, store=None)  # type: ignore[arg-type]  # a plan needs no store
     batch = parsed(declaration)
     assert isinstance(batch.ids, ParsedIds)
     plans = [embedder.plan(each) for each in (batch, Batch.from_arrays(ids=dict(batch.ids)))]
@@ -43,6 +43,6 @@ def test_ids_of_records_are_planned_as_those_of_arrays() -> None:
 
 
 def test_a_batch_that_was_read_for_another_model_is_refused() -> None:
-    embedder = Embedder(declared("shop"), store=None)  # type: ignore[arg-type]
+    embedder = HostEmbedder(declared("shop"), store=None)  # type: ignore[arg-type]
     with pytest.raises(SchemaMismatch, match="no feature 'shop'"):
         embedder.plan(parsed(declared()))

@@ -16,7 +16,7 @@ from monolith.features import EmbeddedBatch, Model, Output
 from monolith.features.autograd import embed
 from monolith.layers.clipping import ClippingConfig
 from monolith.models import DIEN, DIN, DLRM, DCNv2, DeepFM, MMoE, TwoTower
-from monolith.training.heads import judge
+from monolith.training.heads import compute_losses
 from monolith.training.step import Stepper
 
 SPARSE = ["user_id", "item_id", "gender", "category"]
@@ -59,7 +59,8 @@ def trainer(model: Model, rate: float = 0.002) -> Stepper:
 
 
 def take_step(stepper: Stepper, batch: Batch, step: int) -> float:
-    heads, gradients = stepper.compute(stepper.embedder.pull(batch), step)
+    computed = stepper.compute(stepper.embedder.pull(batch), step)
+    heads, gradients = computed.heads, computed.gradients
     stepper.apply_dense(gradients)
     stepper.apply_sparse(gradients)
     assert heads.loss is not None
@@ -93,7 +94,7 @@ def test_gradients_reach_every_slice_and_every_weight(make: Callable[..., Model]
     stepper = trainer(model)
     take_step(stepper, batch, 0)  # ids get rows by their first push
     embedded = embed(stepper.embedder, stepper.embedder.pull(batch))
-    heads = judge(model, model(embedded.batch), embedded.batch)
+    heads = compute_losses(model, model(embedded.batch), embedded.batch)
     model.zero_grad()
     assert heads.loss is not None
     heads.loss.backward()
@@ -219,7 +220,7 @@ def test_mmoe_heads_learn_from_their_own_label_where_it_is_known(world: World) -
     model = MMoE(**FIELDS, heads=["click", "like", "buy"])
     batch = batch_for(model, world)
     assert batch.label.shape == (128, 3)
-    heads = judge(model, model(batch), batch.as_torch())
+    heads = compute_losses(model, model(batch), batch.as_torch())
     assert set(heads.losses) == {"click", "like", "buy"}
     assert heads.losses["click"].item() > 0
     assert heads.losses["buy"].item() == 0  # no row has a third label

@@ -129,9 +129,9 @@ def test_steps_are_of_the_call_and_max_steps_of_the_folder(tmp_path: Path) -> No
     assert again.train(data, max_steps=7) == {}, "reached already"
     again.train(data, max_steps=8)
     assert again.step == 8
-    with pytest.raises(ConfigError, match=r"steps is 1 and max_steps is 2; give one of them"):
+    with pytest.raises(ConfigError, match=r"steps is 1 and max_steps is 2, expected one"):
         again.train(data, steps=1, max_steps=2)
-    with pytest.raises(ConfigError, match=r"steps is 0; give a whole number from 1 up"):
+    with pytest.raises(ConfigError, match=r"steps is 0, expected a whole number from 1 up"):
         again.train(data, steps=0)
 
 
@@ -154,7 +154,7 @@ def test_a_list_of_batches_goes_on_where_it_stopped(tmp_path: Path) -> None:
     parts.train(batches, max_steps=6)
     assert weights(parts) == weights(whole)
     assert table_rows(parts) == table_rows(whole)
-    with pytest.raises(DataError, match=r"a list of 2 batches, and the saved place is .* resume_data=False"):
+    with pytest.raises(DataError, match=r"position is .*a list of 2 batches.* resume_data=False"):
         mt.Estimator(Clicker, config(tmp_path / "parts")).train(batches[:2], steps=1)
 
 
@@ -210,7 +210,8 @@ def test_a_loss_that_is_not_finite_names_step_head_and_last_checkpoint_and_chang
         estimator.train(diverging_batches())
     assert str(raised.value) == (
         f"step 4: the loss is not finite (ctr = nan); nothing of it was applied. The last good checkpoint is "
-        f"{tmp_path / 'bad' / 'checkpoints' / 'step-000000002'}: lower the learning rates or check the data and go on."
+        f"{tmp_path / 'bad' / 'checkpoints' / 'step-000000002'}: "
+        "lower the learning rates or check the data, then resume."
     )
     assert estimator.step == 3
     assert weights(estimator) == weights(good)
@@ -255,7 +256,7 @@ def test_a_missing_feature_is_named_with_those_that_are_there() -> None:
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(SchemaMismatch, match=r"the batch has 1 labels per row, the model declares 2"):
+    with pytest.raises(SchemaMismatch, match=r"the batch has 1 labels per row, expected the 2"):
         mt.Estimator(TwoHeads, config()).train(diverging_batches())
 
     class Columns(Clicker):
@@ -285,12 +286,12 @@ def test_a_model_without_a_loss_is_told_so() -> None:
 
 @pytest.mark.parametrize("data", ["clicks.pb", Path("clicks.pb"), 7], ids=repr)
 def test_what_is_no_data_is_refused(data: Any) -> None:
-    with pytest.raises(ConfigError, match=r"the data is .*; give a dataset, e\.g\. mt\.data\.files"):
+    with pytest.raises(ConfigError, match=r"the data is .*, expected a dataset, e\.g\. mt\.data\.files"):
         mt.Estimator(Clicker, config()).train(data)
 
 
 def test_a_list_of_other_things_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the data holds a dict; give a dataset, or a list of batches"):
+    with pytest.raises(ConfigError, match=r"the data holds a dict, expected a Batch"):
         mt.Estimator(Clicker, config()).train([{"user_id": 1}])  # type: ignore[list-item]
 
 
@@ -558,7 +559,7 @@ def test_a_hook_that_fails_ends_the_run_and_every_hook_that_began(
     failure = "None" if where == "end" else f"failed at {where}"
     assert ends == [f"{name} end {failure}" for name in ended]
     assert saved_steps(tmp_path) == ([2] if where == "end" else [])
-    assert ("Failing failed at the end of the run" in caplog.text) == (where == "end")
+    assert ("hook failed at the end of the run hook=Failing" in caplog.text) == (where == "end")
 
 
 class Steered(Hook):
@@ -731,7 +732,7 @@ def test_weights_are_shown_by_name() -> None:
 
 
 def test_what_makes_no_model_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"the model is Linear; give a monolith.Model"):
+    with pytest.raises(ConfigError, match=r"the model is a Linear, expected a monolith.Model"):
         mt.Estimator(lambda: torch.nn.Linear(1, 1), config())  # type: ignore[arg-type,return-value]
 
 

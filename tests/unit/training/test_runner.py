@@ -157,11 +157,11 @@ def test_a_file_is_remembered_by_its_whole_path(tmp_path: Path, monkeypatch: pyt
         ({"task": "deepfn", "data": "x.parquet"}, r"no ready-made model 'deepfn'; did you mean 'deepfm'\?"),
         (
             {"task": f"{__file__}:Own", "task_options": {"dim": 3}},
-            r"refuses the options \{'dim': 3\}: .*; it takes \(\)",
+            r"task_options is \{'dim': 3\}, expected \(\)",
         ),
-        ({"task": "deepfm", "data": "-", "record": "example"}, "which a stream gives only once; train on a file first"),
-        ({"task": "deepfm"}, "nothing says what to read; give --data FILES"),
-        ({}, r"nothing says which model; give --task, or a --model-dir that was trained"),
+        ({"task": "deepfm", "data": "-", "record": "example"}, "a stream gives rows only once; train on a file first"),
+        ({"task": "deepfm"}, "data is None and kafka_topics is empty; give --data FILES"),
+        ({}, r"task is None .*; give --task, or a --model-dir that was trained"),
         ({"task": f"{__file__}:CLICKS"}, "CLICKS"),
     ],
 )
@@ -173,12 +173,12 @@ def test_what_cannot_be_a_job_is_refused_with_the_remedy(options: dict[str, Any]
 def test_a_damaged_memory_is_named(tmp_path: Path, parquet: str) -> None:
     deepfm(tmp_path, parquet, max_steps=1).train()
     (tmp_path / "run" / "job.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"job\.json is damaged .*; give --task and --task-options instead"):
+    with pytest.raises(ConfigError, match=r"job\.json is corrupt .*; give --task and --task-options instead"):
         job(tmp_path, data=parquet)
 
 
 def test_features_are_written_only_into_a_folder(tmp_path: Path, parquet: str) -> None:
-    with pytest.raises(ConfigError, match="there is none; give --model-dir"):
+    with pytest.raises(ConfigError, match=r"model_dir is empty, .*; give --model-dir"):
         job(None, task="deepfm", task_options=DEEPFM, data=parquet).write_features()
     written = deepfm(tmp_path, parquet).write_features()
     assert (written.batches, written.rows) == (6, 300)

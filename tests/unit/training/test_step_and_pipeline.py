@@ -10,7 +10,7 @@ import monolith as mt
 from monolith.core.errors import ClusterError, ConfigError, MonolithError, SchemaMismatch, TrainingDiverged
 from monolith.embedding import MultiTable, Ones, Sgd, Zeros
 from monolith.layers.clipping import ClippingConfig, GradClipType
-from monolith.training.heads import judge
+from monolith.training.heads import compute_losses
 from monolith.training.pipeline import Pipeline
 from monolith.training.step import Stepper
 
@@ -209,27 +209,29 @@ class Head(mt.Model):
         return self.say(self.bias(batch).squeeze(1), batch)
 
 
-def judged(say: Any, **options: Any) -> Any:
+def losses_of(say: Any, **options: Any) -> Any:
     batch = batch_of([[1], [2]], **options)
     model = Head(say)
     pulled = model.embedder.pull(batch)
     from monolith.features.autograd import embed
 
     embedded = embed(model.embedder, pulled).batch
-    return judge(model, model(embedded), embedded)
+    return compute_losses(model, model(embedded), embedded)
 
 
 def test_a_column_of_the_labels_brings_its_mask() -> None:
     options = {"label": [[1, 0], [1, 1]], "label_mask": [[True, True], [True, False]]}
     for column, rows in ((0, 2), (1, 1)):
-        heads = judged(lambda z, batch, c=column: mt.Output(logits=z, label=batch.label[:, c]), **options)
+        heads = losses_of(lambda z, batch, c=column: mt.Output(logits=z, label=batch.label[:, c]), **options)
         assert heads.loss.item() == pytest.approx(rows * np.log(2))
 
 
 def test_weights_and_sample_rates_of_the_batch_count() -> None:
-    heads = judged(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0]), label=[1, 0], weight=[3, 1])
+    heads = losses_of(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0]), label=[1, 0], weight=[3, 1])
     assert heads.loss.item() == pytest.approx(4 * np.log(2))
-    heads = judged(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0]), label=[1, 1], sample_rate=[0.5, 0.5])
+    heads = losses_of(
+        lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0]), label=[1, 1], sample_rate=[0.5, 0.5]
+    )
     assert heads.loss.item() == pytest.approx(2 * np.log1p(np.exp(-np.log(2)))), "logit - ln(rate)"
     assert heads.predictions["ctr"].tolist() == [0.5, 0.5], "predictions are not corrected"
 
@@ -238,7 +240,7 @@ def test_several_heads_are_added_up() -> None:
     def say(z: Any, batch: Any) -> Any:
         return [mt.Output(head=name, logits=z, label=batch.label[:, 0]) for name in ("click", "like")]
 
-    heads = judged(say, label=[1, 0])
+    heads = losses_of(say, label=[1, 0])
     assert heads.loss.item() == pytest.approx(4 * np.log(2))
     assert set(heads.results()) == {"click", "like"}
 
@@ -256,7 +258,7 @@ def test_several_heads_are_added_up() -> None:
 )
 def test_a_wrong_output_is_refused_with_the_remedy(say: Any, text: str) -> None:
     with pytest.raises((ConfigError, SchemaMismatch), match=text):
-        judged(say, label=[1, 0])
+        losses_of(say, label=[1, 0])
 
 
 def test_a_loss_that_is_not_finite_changes_nothing() -> None:

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing_extensions import override
 
 from monolith.core.durable_files import replace_file
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.hooks.save_request import SaveRequest
+from monolith.training.run import Run, StepResult
 
 __all__ = ["ACTION_FILE", "RESPONSE_FILE", "ActionFileHook"]
 

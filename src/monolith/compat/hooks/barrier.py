@@ -12,7 +12,8 @@ from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.training.control.gate import BlockStatus
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run, StepResult
 
 __all__ = ["Barrier", "BarrierHook"]
 

@@ -8,7 +8,8 @@ from typing_extensions import override
 
 from monolith.compat.entry_dump.writable_file import WritableFile
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["FileCloseHook"]
 

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.hooks.process_memory import resident_bytes
+from monolith.training.run import Run, StepResult
 
 __all__ = ["StoreHealthHook"]
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from typing_extensions import override
 
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
+from monolith.training.run import Run, StepResult
 
 __all__ = ["TideStopHook"]
 

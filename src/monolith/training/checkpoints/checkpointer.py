@@ -59,6 +59,8 @@ class Checkpointer:
         clock: Where the time comes from.
         timer: Schedule of full saves; None = save only when ``save`` is called.
         dense_timer: Schedule of dense-only saves.
+        around_save: Called with the function that writes a full checkpoint, by the thread that writes; it calls the
+            function and returns its result. None = the function is called directly.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Checkpointer:
         clock: Clock,
         timer: SaveTimer | None = None,
         dense_timer: SaveTimer | None = None,
+        around_save: Callable[[Callable[[], Path]], Path] | None = None,
     ) -> None:
         self._model_dir = local_folder("model_dir", str(model_dir))
         if config.clear_nn and config.reload_alias_map:
@@ -77,6 +80,7 @@ class Checkpointer:
         self._clock = clock
         self._timer = timer
         self._dense_timer = dense_timer
+        self._around_save = around_save
         self._retention = Retention(
             max_to_keep=config.checkpoints_max_to_keep, spare_every_hours=config.keep_checkpoint_every_n_hours
         )
@@ -132,7 +136,9 @@ class Checkpointer:
 
         def write() -> Path:
             try:
-                return self._write(save, fill)
+                if self._around_save is None:
+                    return self._write(save, fill)
+                return self._around_save(lambda: self._write(save, fill))
             finally:
                 if cut is not None:
                     cut.drop()  # also after a failure before the tables are written: they must not stay cut
@@ -157,6 +163,20 @@ class Checkpointer:
         if self._dense_timer is not None:
             self._dense_timer.mark_saved(state.step, saved_at_s)
         return self._begin(save, lambda: self._write(save, fill), in_background=True)
+
+    def save_part(self, step: int, reason: str, cut: Callable[[], Callable[[], Path]]) -> PendingSave:
+        """Write this process's part of a full checkpoint that another process leads.
+
+        First waits for an earlier save.
+
+        Args:
+            step: The step of the checkpoint.
+            reason: Why it is saved.
+            cut: Copies the state now; returns the function that writes it and returns the checkpoint's folder.
+        """
+        self._writer.wait_until_idle(step)
+        run = self._writer.begin if self._config.background_save else self._writer.finish
+        return run(step, reason, 0.0, cut())
 
     def close(self) -> None:
         """Wait for saves in progress; raise the error of a failed save that no caller has received."""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from monolith.training.hooks.base import Run
+    from monolith.training.run import Run
 
 __all__ = ["BlockStatus", "Gate", "RunGate", "WorkerStatus"]
 

@@ -15,7 +15,7 @@ from monolith.training.control import messages
 from monolith.training.control.gate import Gate, WorkerStatus
 
 if TYPE_CHECKING:
-    from monolith.training.hooks.base import Run
+    from monolith.training.run import Run
 
 try:
     import grpc

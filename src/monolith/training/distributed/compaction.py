@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from monolith.core.errors import MonolithError
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["CompactionHook"]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from monolith.training.control.gate import BlockStatus, WorkerStatus
 from monolith.training.distributed.shared_rows import DONE, HELD, READY, STOPPING, SharedRows, WorkerRow
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["JobGate"]
 

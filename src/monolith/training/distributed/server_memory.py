@@ -15,8 +15,9 @@ from monolith.ps.health_client import HealthClient
 from monolith.ps.messages import HealthCheckResponse
 from monolith.training.config.cluster import MemoryAction
 from monolith.training.control.gate import Gate, RunGate
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
+from monolith.training.run import Run, StepResult
 
 __all__ = ["ServerMemoryHook"]
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from monolith.data.sources.work_list import FolderWorkList, Lease, WorkListState
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["SharedFiles", "SharedFilesHook", "finished_files", "unread_files", "worker_name"]
 

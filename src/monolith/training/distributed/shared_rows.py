@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from monolith.embedding import EmbeddingStore, Sgd, SliceSpec, TableSpec
 from monolith.embedding.specs import JOB_TABLES
+from monolith.training.groups.workers.rendezvous import RendezvousPoint
 
 __all__ = [
     "DONE",
@@ -22,7 +23,6 @@ __all__ = [
     "READY",
     "STOPPING",
     "WEIGHTS",
-    "Meeting",
     "SharedRows",
     "WorkerRow",
     "joined_weights",
@@ -40,7 +40,7 @@ READY, DONE, STOPPING, HELD = 1, 2, 3, 4
 """States of a worker: at work; through with its data; of the chief only: everybody is to stop; standing still."""
 
 # No worker has these numbers: whether workers are to stand still, and where they meet to step together.
-_HOLD, _MEETING = 1 << 40, (1 << 40) + 1
+_HOLD, _RENDEZVOUS = 1 << 40, (1 << 40) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,30 +63,6 @@ class WorkerRow:
         """Return what ``encode`` wrote."""
         state, session, low, high = (int(value) for value in row)
         return cls(state, session, low + high * _HALF)
-
-
-@dataclass(frozen=True, slots=True)
-class Meeting:
-    """Where workers that step together meet; the chief says so."""
-
-    session: int = 0
-    """Which start of the job this is about."""
-    generation: int = 0
-    """Counts the meetings: a group that has lost a worker meets anew."""
-    port: int = 0
-    """Where the chief waits, on its machine."""
-    is_over: bool = False
-    """Nobody meets any more: the training of this start has ended."""
-
-    def encode(self) -> Floats:
-        """Return its row."""
-        return np.array([self.is_over, self.session, self.generation, self.port], np.float32)
-
-    @classmethod
-    def decode(cls, row: Floats) -> Meeting:
-        """Return what ``encode`` wrote."""
-        is_over, session, generation, port = (int(value) for value in row)
-        return cls(session, generation, port, bool(is_over))
 
 
 def shared_specs() -> list[TableSpec]:
@@ -141,17 +117,27 @@ class SharedRows:
         gradient, self._hold = self._hold - wanted, wanted
         self._store.push({WORKERS: self._everyone[-1:]}, {WORKERS: gradient[None, :]})
 
-    def meeting(self) -> Meeting:
-        """Return where workers meet."""
-        return Meeting.decode(self._meeting_row())
+    def rendezvous(self) -> RendezvousPoint:
+        """Return the newest rendezvous point of workers that step together."""
+        is_over, session, generation, port = (int(value) for value in self._rendezvous_row())
+        return RendezvousPoint(session, generation, port, bool(is_over))
 
-    def write_meeting(self, meeting: Meeting) -> None:
-        """Say where workers meet. Only the chief may."""
-        gradient = self._meeting_row() - meeting.encode()
-        self._store.push({WORKERS: np.array([_MEETING], np.int64)}, {WORKERS: gradient[None, :]})
+    def write_rendezvous(self, point: RendezvousPoint) -> None:
+        """Publish a rendezvous point. Only the chief does."""
+        row = np.array([point.is_over, point.session, point.generation, point.port], np.float32)
+        gradient = self._rendezvous_row() - row
+        self._store.push({WORKERS: np.array([_RENDEZVOUS], np.int64)}, {WORKERS: gradient[None, :]})
 
-    def _meeting_row(self) -> Floats:
-        row: Floats = self._store.pull({WORKERS: np.array([_MEETING], np.int64)})[WORKERS][0]
+    def chief_session(self) -> int:
+        """Return the session of the chief."""
+        return self.read()[0].session
+
+    def has_finished_worker(self, session: int) -> bool:
+        """Return whether a worker other than the chief has finished a session."""
+        return any((row.state, row.session) == (DONE, session) for row in self.read()[1:])
+
+    def _rendezvous_row(self) -> Floats:
+        row: Floats = self._store.pull({WORKERS: np.array([_RENDEZVOUS], np.int64)})[WORKERS][0]
         return row
 
     def add(self, change: Floats, row: WorkerRow) -> tuple[Floats, list[WorkerRow]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["StopEventHook"]
 

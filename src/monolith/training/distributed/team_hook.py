@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from monolith.training.distributed.shared_rows import READY, SharedRows, WorkerRow
-from monolith.training.distributed.team import Team
 from monolith.training.distributed.worker_hook import ChiefHook, WorkerHook
-from monolith.training.hooks.base import Run, StepResult
+from monolith.training.groups.workers import SyncGroup
+from monolith.training.run import Run, StepResult
 
 __all__ = ["TeamChiefHook", "TeamWorkerHook"]
 
@@ -26,24 +26,24 @@ class TeamChiefHook(ChiefHook):
 
     Args:
         rows: Opens the shared tables.
-        team: All workers.
+        sync: The connections to all workers.
         options: See ``ChiefHook``.
     """
 
-    def __init__(self, rows: Callable[[Run], SharedRows], *, team: Team, **options: Any) -> None:
+    def __init__(self, rows: Callable[[Run], SharedRows], *, sync: SyncGroup, **options: Any) -> None:
         super().__init__(rows, **options)
-        self._team = team
+        self._sync = sync
 
     def on_start(self, run: Run) -> None:
         """Publish the weights, or take over those of a training that goes on."""
         super().on_start(run)
-        self._team.meeting.begin(self._open_rows(run), lambda: self._session)
+        self._sync.rendezvous.begin(self._open_rows(run), lambda: self._session)
 
     def before_end(self, run: Run) -> None:
         """Say that the training has ended, also to who has lost the others in its last step; then wait for all."""
         self._exchange(run)
-        self._team.meeting.end()
-        self._team.leave()
+        self._sync.rendezvous.end()
+        self._sync.leave()
         super().before_end(run)
 
     @property
@@ -65,7 +65,7 @@ class TeamChiefHook(ChiefHook):
 
     def _wait_for_workers(self, run: Run, timeout_s: float) -> None:
         """One that has not come to the others will not come now; who waits for it is told of the end, and quick."""
-        super()._wait_for_workers(run, min(timeout_s, _MISSING_S) if self._team.is_incomplete else timeout_s)
+        super()._wait_for_workers(run, min(timeout_s, _MISSING_S) if self._sync.is_incomplete else timeout_s)
 
     def _take_last(self, weights: torch.Tensor) -> None:
         """The own weights are those of all."""
@@ -77,25 +77,25 @@ class TeamWorkerHook(WorkerHook):
     Args:
         rows: Opens the shared tables.
         index: Which worker.
-        team: All workers.
+        sync: The connections to all workers.
         options: See ``WorkerHook``.
     """
 
-    def __init__(self, rows: Callable[[Run], SharedRows], index: int, *, team: Team, **options: Any) -> None:
+    def __init__(self, rows: Callable[[Run], SharedRows], index: int, *, sync: SyncGroup, **options: Any) -> None:
         super().__init__(rows, index, **options)
-        self._team = team
+        self._sync = sync
 
     def on_start(self, run: Run) -> None:
         """Say that this worker is there."""
         super().on_start(run)
         self._earlier_steps = 0
-        self._team.meeting.begin(self._open_rows(run), lambda: self._session)
+        self._sync.rendezvous.begin(self._open_rows(run), lambda: self._session)
 
     def after_step(self, run: Run, result: StepResult) -> None:
         """Say where this worker stands, and stand still when all do."""
         if result.step % self._exchange_steps == 0:
             self._exchange(run)
-        if self._team.totals.holding:
+        if self._sync.totals.pausing:
             self._stand_still(run, self.rows.read())
 
     @property

@@ -18,7 +18,8 @@ from torch import nn
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import DataError, RpcTimeout
 from monolith.training.distributed.shared_rows import DONE, HELD, READY, STOPPING, SharedRows, WorkerRow, total_steps
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run, StepResult
 
 __all__ = ["ChiefHook", "Waiting", "WorkerHook", "wait_for_chief", "weights_of"]
 

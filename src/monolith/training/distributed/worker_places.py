@@ -14,8 +14,9 @@ from typing import Any
 
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import DataError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
+from monolith.training.run import Run, StepResult
 
 __all__ = ["PlaceHook", "WorkerPlaces"]
 

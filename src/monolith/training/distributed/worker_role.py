@@ -40,18 +40,18 @@ from monolith.training.distributed.shared_files import (
     worker_name,
 )
 from monolith.training.distributed.shared_rows import READY, SharedRows, shared_specs
-from monolith.training.distributed.team import Team
-from monolith.training.distributed.team_group import TeamPlace
 from monolith.training.distributed.team_hook import TeamChiefHook, TeamWorkerHook
-from monolith.training.distributed.team_meeting import ChiefMeeting, WorkerMeeting
-from monolith.training.distributed.team_run import TeamEstimator
 from monolith.training.distributed.worker_hook import ChiefHook, Waiting, WorkerHook, wait_for_chief, weights_of
 from monolith.training.distributed.worker_places import PlaceHook, WorkerPlaces
 from monolith.training.estimator import Estimator
+from monolith.training.groups import Group
+from monolith.training.groups.workers import SyncGroup, Workers
+from monolith.training.groups.workers.connections import GroupAddress
+from monolith.training.groups.workers.rendezvous import ChiefRendezvous, WorkerRendezvous
 from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook, SlowStartHook
-from monolith.training.hooks.base import Run
 from monolith.training.hooks.publish import stream_of
-from monolith.training.job_data import SharedOut
+from monolith.training.job_data import WorkListShare
+from monolith.training.run import Run
 from monolith.training.runner import Job
 
 __all__ = ["TrainedWorker", "train_worker"]
@@ -177,7 +177,7 @@ class TrainedWorker:
         self._estimator: Estimator | None = None
         self._member: ChiefHook | WorkerHook | None = None
         self._chief_host = chief_host
-        self._team = self._make_team() if config.enable_partial_sync_training and config.num_workers > 1 else None
+        self._sync = self._make_sync() if config.enable_partial_sync_training and config.num_workers > 1 else None
         self._places = WorkerPlaces(config.model_dir)
         self._files = self._shared_files() if config.enable_dynamic_sharding and config.num_workers > 1 else None
         self._waiting = Waiting(
@@ -208,16 +208,16 @@ class TrainedWorker:
                 run_config=own,
                 store=self._open,
                 extra=None if is_alone else self._shared_state,
-                files=None if self._files is None else SharedOut(self._files, worker_name(config.index)),
-                make_estimator=Estimator if self._team is None else self._team_estimator(self._team),
+                files=None if self._files is None else WorkListShare(self._files, worker_name(config.index)),
+                group=None if self._sync is None else self._workers(self._sync),
             )
             self._estimator = job.estimator
             if not is_alone:
                 self._go_on()
             return job.train()
         finally:
-            if self._team is not None:
-                self._team.close()
+            if self._sync is not None:
+                self._sync.close()
             if self._files is not None:
                 self._files.close()
             if self._remote is not None:
@@ -394,8 +394,8 @@ class TrainedWorker:
         options: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
         make_chief: Callable[..., ChiefHook] = ChiefHook
         make_worker: Callable[..., WorkerHook] = WorkerHook
-        if self._team is not None:
-            make_chief, make_worker = partial(TeamChiefHook, team=self._team), partial(TeamWorkerHook, team=self._team)
+        if self._sync is not None:
+            make_chief, make_worker = partial(TeamChiefHook, sync=self._sync), partial(TeamWorkerHook, sync=self._sync)
         member: ChiefHook | WorkerHook
         if config.is_chief:
             member = self._member = make_chief(
@@ -419,38 +419,40 @@ class TrainedWorker:
 
     # --- workers that step together ---
 
-    def _make_team(self) -> Team:
+    def _make_sync(self) -> SyncGroup:
         config = self._config
         options = {}
         if config.operation_timeout_in_ms is not None:
             options["timeout_s"] = config.operation_timeout_in_ms / 1000
-        place = TeamPlace(
+        address = GroupAddress(
             index=config.index,
             size=config.num_workers,
             bind_host=config.bind_host,
             advertised_host=config.advertised_host or "",
             bind_port=config.bind_port,
             accelerator=config.accelerator,
-            meeting_timeout_s=config.session_creation_timeout_secs,
+            rendezvous_timeout_s=config.session_creation_timeout_secs,
             **options,
         )
         if config.is_chief:
-            return Team(ChiefMeeting(place, self._clock))
-        return Team(WorkerMeeting(place, self._clock, chief_host=self._chief_host, on_new_session=self._on_begun_anew))
+            return SyncGroup(ChiefRendezvous(address, self._clock))
+        return SyncGroup(
+            WorkerRendezvous(address, self._clock, chief_host=self._chief_host, on_new_session=self._on_begun_anew)
+        )
 
     def _on_begun_anew(self) -> None:
         raise _TakenBack("the chief has begun the training anew; this worker begins with it")
 
-    def _team_estimator(self, team: Team) -> Callable[..., Estimator]:
-        return partial(
-            TeamEstimator,
-            team=team,
+    def _workers(self, sync: SyncGroup) -> Group:
+        return Workers(
+            sync,
+            rank=self._config.index,
             size=self._config.num_workers,
             is_current=lambda: self._config.is_chief and not self._is_live,
-            may_hold=self._is_hold_told,
+            may_pause=self._is_pause_published,
         )
 
-    def _is_hold_told(self) -> bool:
+    def _is_pause_published(self) -> bool:
         assert self._member is not None  # a run begins with its hooks
         return self._member.rows.held_session == self._session
 

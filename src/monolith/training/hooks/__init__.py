@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from monolith.training.hooks.base import HeadResult, Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
@@ -23,6 +23,7 @@ from monolith.training.hooks.stop_file import StopFileHook
 from monolith.training.hooks.stop_signal import StopSignalHook
 from monolith.training.hooks.summaries import SummaryHook
 from monolith.training.hooks.throughput import ThroughputHook
+from monolith.training.run import HeadResult, Run, StepResult
 
 if TYPE_CHECKING:
     from monolith.compat.hooks import (

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from monolith.training.control.address import remove_address, write_address
 from monolith.training.control.gate import Gate, RunGate
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 if TYPE_CHECKING:
     from monolith.training.control.server import ControllerServer, Watch

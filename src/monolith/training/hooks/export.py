@@ -12,7 +12,8 @@ from monolith.embedding import EmbeddingStore, MultiTable
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import ServingConfig
 from monolith.training.export_places import export_base, export_name
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["ExportHook"]
 

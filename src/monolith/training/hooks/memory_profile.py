@@ -14,8 +14,9 @@ from typing import Any
 from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.process_memory import resident_bytes
+from monolith.training.run import Run, StepResult
 
 __all__ = ["MemoryProfileHook", "heap_profile_environment"]
 

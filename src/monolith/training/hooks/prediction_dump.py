@@ -15,8 +15,9 @@ from monolith.core.clock import Clock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.data.prediction_files import PredictionFiles
 from monolith.data.sources.kafka.writer import KafkaWriter
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.metrics.prediction_messages import folder_by_day, prediction_messages, sampled_rows
+from monolith.training.run import Run, StepResult
 
 __all__ = ["PredictionDumpHook", "PredictionSink", "PredictionTopic", "prediction_files", "prediction_topic"]
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run, StepResult
 
 __all__ = ["ProfilerHook"]
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.metrics.run_metrics import RunMetrics
 from monolith.training.metrics.throughput import Throughput
+from monolith.training.run import Run, StepResult
 
 if TYPE_CHECKING:
     from rich.console import Console

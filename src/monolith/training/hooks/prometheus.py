@@ -28,10 +28,11 @@ from monolith.telemetry.names import (
 )
 from monolith.telemetry.page import MetricsPage
 from monolith.telemetry.registry import Registry
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.metrics.batch_fields import on_host
 from monolith.training.metrics.run_metrics import RunMetrics
 from monolith.training.metrics.table_sizes import TableSize, table_sizes
+from monolith.training.run import Run, StepResult
 
 __all__ = ["PrometheusHook"]
 

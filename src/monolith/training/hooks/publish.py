@@ -24,7 +24,8 @@ from monolith.embedding import MultiTable
 from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 if TYPE_CHECKING:
     from monolith.sync.feed_server import FeedServer

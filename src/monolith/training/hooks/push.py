@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from monolith.core.errors import ConfigError
 from monolith.sync.push_targets import parse_targets
 from monolith.training.config.push import PushConfig
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 if TYPE_CHECKING:
     from monolith.sync.push import RowPusher

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-from monolith.training.hooks.base import Run
+from monolith.training.run import Run
 
 __all__ = ["SaveRequest"]
 

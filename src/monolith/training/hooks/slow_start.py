@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 from monolith.core.clock import Deadline
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["SlowStartHook"]
 

@@ -16,9 +16,10 @@ import logging
 import re
 from pathlib import Path
 
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.hooks.save_request import SaveRequest
+from monolith.training.run import Run, StepResult
 
 __all__ = ["LIMIT_FILE", "StopFileHook"]
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 __all__ = ["StopSignalHook"]
 

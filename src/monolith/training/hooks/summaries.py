@@ -17,11 +17,12 @@ from typing import Any, Self
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
 from monolith.training.metrics.insight_summaries import InsightSummary
 from monolith.training.metrics.run_metrics import RunMetrics
 from monolith.training.metrics.table_sizes import table_sizes
 from monolith.training.metrics.throughput import Throughput
+from monolith.training.run import Run, StepResult
 
 __all__ = ["SummaryFile", "SummaryHook", "write_summary"]
 

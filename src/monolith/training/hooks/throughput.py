@@ -9,7 +9,8 @@ import logging
 from dataclasses import dataclass
 
 from monolith.core.errors import ConfigError
-from monolith.training.hooks.base import Hook, Run, StepResult
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run, StepResult
 
 __all__ = ["StepInterval", "ThroughputHook"]
 

@@ -21,7 +21,7 @@ from monolith.data.prediction_files import folder_of
 from monolith.training.metrics.batch_fields import field_values, on_host
 
 if TYPE_CHECKING:
-    from monolith.training.hooks.base import HeadResult
+    from monolith.training.run import HeadResult
 
 __all__ = ["UID_BUCKETS", "folder_by_day", "prediction_messages", "sampled_rows"]
 

@@ -16,7 +16,7 @@ from monolith.training.metrics.base import Metric
 from monolith.training.metrics.samples import select_probabilities, select_values
 
 if TYPE_CHECKING:
-    from monolith.training.hooks.base import HeadResult, StepResult
+    from monolith.training.run import HeadResult, StepResult
 
 __all__ = ["HeadMetrics", "RunMetrics"]
 

@@ -9,7 +9,8 @@ from fake_run import FakeRun
 from monolith.core.errors import ConfigError
 from monolith.training.control import BlockStatus
 from monolith.training.hooks import Barrier, BarrierHook
-from monolith.training.hooks.base import Hook, Run
+from monolith.training.hooks.base import Hook
+from monolith.training.run import Run
 
 MANY = 10**9
 

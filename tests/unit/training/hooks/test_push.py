@@ -14,7 +14,7 @@ from monolith.core.errors import ConfigError
 from monolith.demo.world import World
 from monolith.rpc.security import Security
 from monolith.training.config import PushConfig
-from monolith.training.default_hooks import on_one_page
+from monolith.training.default_hooks import share_metrics_registry
 from monolith.training.hooks import PrometheusHook, PublishHook, PushHook
 from monolith.training.metrics import RunMetrics
 from push_target import PushTargetServer
@@ -68,9 +68,9 @@ def test_a_run_ends_when_its_target_has_all_rows(tmp_path: Path, target: PushTar
 def test_its_numbers_are_on_the_page_of_the_run() -> None:
     push = PushHook("published", PushConfig(sync_targets=("a:1",)))
     page = PrometheusHook(RunMetrics())
-    assert on_one_page([push, PublishHook("published"), page])[0] is push
+    assert share_metrics_registry([push, PublishHook("published"), page])[0] is push
     assert push.export == page.registry.export
-    assert on_one_page([PublishHook("published")])
+    assert share_metrics_registry([PublishHook("published")])
 
 
 def test_a_hook_without_targets_or_token_says_so(tmp_path: Path) -> None:
