@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDERS = ("src", "cpp", "docs", "examples", "scripts", "benchmarks", "tests")
+FOLDERS = ("src", "cpp", "docs", "examples", "scripts", "benchmarks", "deploy", "tests")
 # Generated files, and files that quote the phrases.
 EXEMPT = (
     "src/monolith/_proto/",

@@ -1,7 +1,7 @@
 """Writes the first inputs of the fuzz targets into cpp/fuzz/corpus; the comment of each target tells its layout.
 
-Every choice follows from a fixed seed, so a second run writes the same files. What a fuzzer found and is worth keeping
-lies beside them under names of its own (``found-...``), and stays.
+Every choice follows from a fixed seed, so a second run writes the same files. Inputs that a fuzzer found lie beside
+them under other names (``found-...``), and stay.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def record_inputs(messages: list[Any]) -> list[bytes]:
     return [*single, several, bytes([1, 0]) + pieces([payloads[0] + payloads[-1]])]
 
 
-# --- what asks for much more than it is -------------------------------------------------------------------------------
+# --- inputs that claim more than they hold ----------------------------------------------------------------------------
 
 
 def hostile_batches() -> list[bytes]:
@@ -221,7 +221,7 @@ def hostile_row_major() -> list[bytes]:
     arm = b"\x12" + bytes([len(shared) & 0x7F | 0x80, len(shared) >> 7]) + shared
     named = b"\x0a\x01a\x12" + bytes([len(arm) & 0x7F | 0x80, len(arm) >> 7]) + arm
     feature = b"\x0a" + bytes([len(named) & 0x7F | 0x80, len(named) >> 7]) + named
-    rows = b"\x1a\x05\xa2\x06\x02\x18\x05" * 500  # each with a LineId of its own
+    rows = b"\x1a\x05\xa2\x06\x02\x18\x05" * 500  # each with its own LineId
     return [bytes([1, 0]) + pieces([batch.SerializeToString(deterministic=True) + feature + rows])]
 
 

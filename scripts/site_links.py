@@ -1,4 +1,4 @@
-"""Hooks of MkDocs: outward links, and the index of log messages.
+"""Hooks of MkDocs: outward links, the list of decisions, and the index of log messages.
 
 Links that leave ``docs/`` lead to the code host, or become text where no host is configured.
 
@@ -40,6 +40,15 @@ def rewrite_links(markdown: str, page: str, source_url: str) -> str:
 
     pieces = _BLOCK.split(markdown)
     return "".join(piece if index % 2 else _LINK.sub(replace, piece) for index, piece in enumerate(pieces))
+
+
+def on_config(config: Any) -> Any:
+    """Add the pages of ``docs/adr`` to the navigation; MkDocs calls this function."""
+    pages = sorted(path.name for path in (_ROOT / "docs" / "adr").glob("*.md"))
+    for section in config.nav:
+        if "Contributing" in section:
+            section["Contributing"].append({"Decisions": [f"adr/{name}" for name in pages]})
+    return config
 
 
 def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:

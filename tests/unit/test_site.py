@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import types
 from pathlib import Path
 from types import ModuleType
 
@@ -92,5 +93,14 @@ Loader.add_multi_constructor("tag:yaml.org,2002:python/", lambda loader, suffix,
 def test_every_page_is_in_the_navigation_once() -> None:
     config = yaml.load((ROOT / "mkdocs.yml").read_text(), Loader)
     listed = pages_of(config["nav"])
-    there = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
-    assert sorted(listed) == sorted(there)
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")]
+    expected = [page for page in pages if not page.startswith("adr/")]
+    assert [page for page in expected if page not in listed] == [], "add the page to nav of mkdocs.yml"
+    assert sorted(listed) == sorted(expected)
+
+
+def test_every_decision_is_added_to_the_navigation() -> None:
+    config = types.SimpleNamespace(nav=[{"Home": "index.md"}, {"Contributing": ["contributing/writing.md"]}])
+    site_links.on_config(config)
+    decisions = config.nav[1]["Contributing"][1]["Decisions"]
+    assert len(decisions) == len(list((ROOT / "docs" / "adr").glob("*.md")))
