@@ -58,7 +58,7 @@ def _report(folder: Path, verify: bool) -> Report:
     from monolith.artifacts.export_manifest import read_export_manifest
 
     manifest = read_export_manifest(folder)
-    report = _described(folder, manifest)
+    report = _describe(folder, manifest)
     if verify:
         try:
             with checking_bar() as progress:
@@ -68,7 +68,7 @@ def _report(folder: Path, verify: bool) -> Report:
     return report
 
 
-def _described(folder: Path, manifest: ExportManifest) -> Report:
+def _describe(folder: Path, manifest: ExportManifest) -> Report:
     dense = manifest.dense
     return {
         "path": str(folder),

@@ -191,17 +191,17 @@ class Batch:
         def tensor(array: Array) -> Array:
             return torch.from_numpy(array) if isinstance(array, np.ndarray) else array
 
-        return (self if self._writable is None else self._writable())._mapped(tensor)
+        return (self if self._writable is None else self._writable())._map_arrays(tensor)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
         """Return the batch with all its arrays as tensors on ``device``."""
-        return self.as_torch()._mapped(
+        return self.as_torch()._map_arrays(
             lambda array: array.to(device, non_blocking=non_blocking) if hasattr(array, "to") else array
         )
 
     def numpy(self) -> Batch:
         """Return the batch with NumPy arrays in place of tensors."""
-        return self._mapped(lambda array: array.numpy(force=True) if hasattr(array, "numpy") else array)
+        return self._map_arrays(lambda array: array.numpy(force=True) if hasattr(array, "numpy") else array)
 
     def changed(self, change: Callable[[Batch], Batch]) -> Batch:
         """Return the batch that ``change`` makes of this one, which must be a copy: ``dataclasses.replace``."""
@@ -209,7 +209,7 @@ class Batch:
         again = None if writable is None else lambda: replace(change(writable()), _writable=None)
         return replace(change(self), _writable=again)
 
-    def _mapped(self, change: Callable[[Array], Array]) -> Batch:
+    def _map_arrays(self, change: Callable[[Array], Array]) -> Batch:
         def ragged(ids: Ragged) -> Ragged:
             return Ragged(change(ids.values), change(ids.offsets), ids.shared)
 

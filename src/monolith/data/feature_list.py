@@ -327,11 +327,11 @@ def _line(item: ListedFeature | ListedFeed | ListedCache) -> str:
     for described in fields(item):
         value = getattr(item, described.name)
         if described.name != "extra" and (described.default is MISSING or value != described.default):
-            pairs[described.name] = _written(value)
+            pairs[described.name] = _format_value(value)
     return "; ".join(f"{key}={value}" for key, value in {**pairs, **item.extra}.items())
 
 
-def _written(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return ",".join(_written(item) for item in value)
+        return ",".join(_format_value(item) for item in value)
     return str(value).lower() if isinstance(value, bool) else str(value)

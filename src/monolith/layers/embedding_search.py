@@ -95,7 +95,7 @@ class MixedEmbedOpComb(Layer):
             self.steps += 1
         masked = x * mask
         if teacher is not None:
-            taught = self._transformed(teacher)
+            taught = self._transform(teacher)
             target = taught * mask if self.distillation_mask else taught
             self._recorded.values = {"distillation": F.mse_loss(masked, target)}
         return masked
@@ -144,7 +144,7 @@ class MixedEmbedOpComb(Layer):
             chances = torch.cat([first, chances[1:]])
         return torch.multinomial(chances, 1)[0] if self.training else chances.argmax()
 
-    def _transformed(self, teacher: Tensor) -> Tensor:
+    def _transform(self, teacher: Tensor) -> Tensor:
         assert self.teacher_widths is not None
         check_last_dim("the teacher of MixedEmbedOpComb", teacher, sum(self.teacher_widths), "feed all its slots")
         shapes = list(zip(self.teacher_widths, self.widths, strict=True))

@@ -152,9 +152,9 @@ class BatchNorm(Layer):
         """Compute y; in training, move the kept statistics."""
         if self.training:
             return self._finish(self._normalized_in_training(x))
-        return self._finish(self._normalized(x, self.moving_mean, self.moving_variance.clamp_min(0.0)))
+        return self._finish(self._normalize(x, self.moving_mean, self.moving_variance.clamp_min(0.0)))
 
-    def _normalized(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def _normalize(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         return (x - mean) * torch.rsqrt(variance + self.epsilon)
 
     def _normalized_in_training(self, x: Tensor) -> Tensor:
@@ -164,17 +164,17 @@ class BatchNorm(Layer):
         if self.stop_grad_of_var_mean:
             mean, variance = mean.detach(), variance.detach()
         if self.renorm:
-            return self._renormalized(x, mean, variance)
+            return self._renormalize(x, mean, variance)
         normal_mean, normal_variance = mean, variance
         if self.training_use_global_dist:
             kept = self.global_dist_momentum
             normal_mean = kept * self.moving_mean + (1 - kept) * mean
             normal_variance = kept * self.moving_variance + (1 - kept) * variance
-        normalized = self._normalized(x, normal_mean, normal_variance)
+        normalized = self._normalize(x, normal_mean, normal_variance)
         self._keep(mean, variance)
         return normalized
 
-    def _renormalized(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+    def _renormalize(self, x: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
         with torch.no_grad():
             stddev = torch.sqrt(variance + self.epsilon)
             factor = stddev / self.renorm_stddev
@@ -183,7 +183,7 @@ class BatchNorm(Layer):
                 factor = factor.clamp(self.clipping.get("rmin"), self.clipping.get("rmax"))
             if "dmax" in self.clipping:
                 shift = shift.clamp(-self.clipping["dmax"], self.clipping["dmax"])
-        normalized = self._normalized(x, mean, variance) * factor + shift
+        normalized = self._normalize(x, mean, variance) * factor + shift
         with torch.no_grad():
             self.renorm_mean.lerp_(mean, 1 - self.renorm_momentum)
             self.renorm_stddev.lerp_(stddev, 1 - self.renorm_momentum)

@@ -56,7 +56,7 @@ class DenseOptimizer(Optimizer, ABC):
         """Update one weight in place."""
 
 
-def _decayed(weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
+def _decay(weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> Tensor:
     return gradient.add(weight, alpha=group["weight_decay"]) if group["weight_decay"] else gradient
 
 
@@ -108,7 +108,7 @@ class Adamom(DenseOptimizer):
         if not state:
             state["m"], state["v"] = torch.zeros_like(weight), torch.zeros_like(weight)
             state["c"] = weight.new_zeros(())
-        gradient = _decayed(weight, gradient, group)
+        gradient = _decay(weight, gradient, group)
         m, v, c = state["m"], state["v"], state["c"]
         m.mul_(group["mom_decay"]).add_(gradient, alpha=1 - group["mom_decay"])
         v.mul_(group["ada_decay"]).addcmul_(gradient, gradient)
@@ -165,7 +165,7 @@ class DenseRmsProp(DenseOptimizer):
         """Take one step."""
         if not state:
             state["m"], state["v"] = torch.zeros_like(weight), torch.zeros_like(weight)
-        gradient = _decayed(weight, gradient, group)
+        gradient = _decay(weight, gradient, group)
         m, v, beta2 = state["m"], state["v"], group["beta2"]
         if group["use_v2"]:
             v.mul_(beta2).addcmul_(gradient, gradient)

@@ -67,15 +67,15 @@ class Extraction(Configured):
             for experts, x in zip(self.task_experts, task_inputs, strict=True)
         ]
         tasks = [
-            _mixed(gate(x), [*outputs, *shared]) for gate, x, outputs in zip(self.gates, task_inputs, own, strict=False)
+            _mix(gate(x), [*outputs, *shared]) for gate, x, outputs in zip(self.gates, task_inputs, own, strict=False)
         ]
         if not self.has_shared_output:
             return tasks, None
         every = [output for outputs in own for output in outputs]
-        return tasks, _mixed(self.gates[-1](shared_input), [*every, *shared])
+        return tasks, _mix(self.gates[-1](shared_input), [*every, *shared])
 
 
-def _mixed(gates: Tensor, outputs: list[Tensor]) -> Tensor:
+def _mix(gates: Tensor, outputs: list[Tensor]) -> Tensor:
     return torch.matmul(gates.unsqueeze(1), torch.stack(outputs, dim=1)).squeeze(1)
 
 

@@ -94,7 +94,7 @@ class Shampoo(DenseOptimizer):
         state["d"].addcmul_(gradient, gradient)
         m, pm = state["m"], state["pm"]
         m.mul_(beta).add_(gradient * torch.rsqrt(state["d"] + _TINY_SQUARE), alpha=1 - beta)
-        pm.mul_(beta).add_(_preconditioned(state, gradient), alpha=1 - beta)
+        pm.mul_(beta).add_(_precondition(state, gradient), alpha=1 - beta)
         weight.sub_(_direction(m, pm, step, group["warmup"]), alpha=float(group["lr"]))
 
 
@@ -156,7 +156,7 @@ def inverse_root(matrix: Tensor, root: int, head: int, tail: int, damping: float
     return vectors[:, kept].to(matrix.dtype), powers[kept].to(matrix.dtype), offset.to(matrix.dtype)
 
 
-def _preconditioned(state: dict[str, Any], gradient: Tensor) -> Tensor:
+def _precondition(state: dict[str, Any], gradient: Tensor) -> Tensor:
     for axis, (vectors, powers, offset) in enumerate(
         zip(state["vectors"], state["powers"], state["offsets"], strict=True)
     ):

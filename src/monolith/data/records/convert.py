@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.core import fid
 from monolith.core.errors import ConfigError, RecordCorrupt, SchemaMismatch
 from monolith.data.records.messages import SHARED, family_of
-from monolith.data.records.reserved import add_reserved_columns, lifted, make_feature, take_reserved
+from monolith.data.records.reserved import add_reserved_columns, lift_reserved, make_feature, take_reserved
 
 if TYPE_CHECKING:
     from monolith.data.records.messages import (
@@ -97,7 +97,7 @@ def examples_to_batch(examples: Iterable[Example]) -> ExampleBatch:
             source.
         ConfigError: Rows are of different families.
     """
-    rows = [lifted(example) for example in examples]
+    rows = [lift_reserved(example) for example in examples]
     if not rows:
         raise SchemaMismatch("examples is empty, expected at least one row for a batch")
     messages = family_of(rows[0])
@@ -141,7 +141,7 @@ def row_major_to_examples(batch: ExampleBatchRowMajor) -> list[Example]:
         row.named_feature.extend(shared for shared in batch.shared_feature if shared.name not in own)
         row.named_raw_feature.extend(shared for shared in batch.shared_raw_feature if shared.name not in own_raw)
         row.MergeFrom(example)
-        rows.append(lifted(row))
+        rows.append(lift_reserved(row))
     return rows
 
 
@@ -162,7 +162,7 @@ def example_to_instance(example: Example, *, flat_fids: bool = True) -> Instance
         SchemaMismatch: The example has raw features, or a reserved feature holds something else than it should.
         RecordCorrupt: A LineId cannot be decoded.
     """
-    row = lifted(example)
+    row = lift_reserved(example)
     if row.named_raw_feature:
         raise SchemaMismatch(
             f"an Instance has no place for raw features such as {row.named_raw_feature[0].name!r}; "

@@ -251,15 +251,15 @@ def write_random_records(
     made: dict[str, Any] = {"instance": maker.instance, "example": maker.example, "tf_example": maker.tf_example}
     if record in made:
         for _ in range(count):
-            writer.write(_serialized(made[record]()))
+            writer.write(_serialize(made[record]()))
         return count
     make = maker.batch if record == "example_batch" else maker.row_major
     for begin in range(0, count, batch_size):
-        writer.write(_serialized(make(min(batch_size, count - begin))))
+        writer.write(_serialize(make(min(batch_size, count - begin))))
     return -(-count // batch_size)
 
 
-def _serialized(message: Message) -> bytes:
+def _serialize(message: Message) -> bytes:
     # Maps are unordered; equal seeds must give equal bytes.
     return message.SerializeToString(deterministic=True)
 

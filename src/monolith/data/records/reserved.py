@@ -14,7 +14,7 @@ from monolith.data.records.messages import LABEL, LINE_ID, WEIGHT, family_of, pa
 if TYPE_CHECKING:
     from monolith.data.records.messages import Example, ExampleBatch, Feature, Messages
 
-__all__ = ["add_reserved_columns", "lifted", "make_feature", "take_reserved"]
+__all__ = ["add_reserved_columns", "lift_reserved", "make_feature", "take_reserved"]
 
 
 def make_feature(messages: Messages, arm: str, values: Iterable[Any]) -> Feature:
@@ -24,7 +24,7 @@ def make_feature(messages: Messages, arm: str, values: Iterable[Any]) -> Feature
     return feature
 
 
-def lifted(example: Example) -> Example:
+def lift_reserved(example: Example) -> Example:
     """Return a copy whose reserved features have become label, LineId and weight."""
     row = type(example)()
     row.CopyFrom(example)

@@ -169,7 +169,7 @@ class TableColumns:
         declared = self._types.get(name)
         field = self._line_field(name, source)
         value, is_list = _value_type(type_)
-        taken, wanted = self._taken(name, declared, field)
+        taken, wanted = self._accepted_types(name, declared, field)
         if value != "null" and value not in taken:
             if declared is None and field is None and name not in (_LABEL, _WEIGHT, _LINE_ID):
                 raise SchemaMismatch(
@@ -182,7 +182,7 @@ class TableColumns:
             )
         if is_list and (name == _LINE_ID or (field is not None and not field[3])):
             raise SchemaMismatch(f"{source}: column {name!r} has type {type_}, expected one value per row")
-        return Choice(name=name, kind=declared or _inferred(name, value), line_field=field)
+        return Choice(name=name, kind=declared or _infer_type(name, value), line_field=field)
 
     def _line_field(self, name: str, source: str) -> LineField | None:
         found = _LINE_COLUMN.fullmatch(name)
@@ -198,7 +198,7 @@ class TableColumns:
             )
         return field
 
-    def _taken(self, name: str, declared: ColumnType | None, field: LineField | None) -> tuple[set[str], str]:
+    def _accepted_types(self, name: str, declared: ColumnType | None, field: LineField | None) -> tuple[set[str], str]:
         """Return the Arrow types that fit, and the name of the target type."""
         if field is not None:
             return _TAKEN_BY_FIELD[field[2]], f"the LineId field {field[0]!r} ({field[2]})"
@@ -254,7 +254,7 @@ def _without_wrapping(type_: Any) -> Any:
             return type_
 
 
-def _inferred(name: str, value: str) -> ColumnType:
+def _infer_type(name: str, value: str) -> ColumnType:
     if name in (_LABEL, _WEIGHT):
         return "float"
     if value in _INTEGERS:

@@ -146,7 +146,7 @@ def restore_pools(
     Raises:
         RecordCorrupt: A file is damaged.
     """
-    found = _saved(Path(directory), step)
+    found = _find_saved(Path(directory), step)
     if found is None:
         return None
     saved_step, workers, files = found
@@ -162,7 +162,7 @@ def restore_pools(
 _Files = dict[tuple[int, int, int], Path]  # (pool, worker, shard) -> file
 
 
-def _saved(directory: Path, step: int | None) -> tuple[int, int, _Files] | None:
+def _find_saved(directory: Path, step: int | None) -> tuple[int, int, _Files] | None:
     """Return the newest complete set of files: step, workers, files."""
     sets: dict[tuple[int, int], _Files] = {}
     for path in directory.iterdir() if directory.is_dir() else ():

@@ -159,7 +159,7 @@ class InstanceReweight(Transform):
 
     def __post_init__(self) -> None:
         arguments.wholes(self, "action_priority", is_needed=True)
-        weights = self._parsed(self.reweight) if isinstance(self.reweight, str) else tuple(self.reweight)
+        weights = self._parse(self.reweight) if isinstance(self.reweight, str) else tuple(self.reweight)
         if not weights or not all(isinstance(weight, ActionWeight) for weight in weights):
             raise ConfigError(f"InstanceReweight.reweight is {self.reweight!r}; give at least one action:weight:label")
         actions = [weight.action for weight in weights]
@@ -176,7 +176,7 @@ class InstanceReweight(Transform):
         ]
         return _native.reweight(arguments.ints(self.action_priority), weights, self.method == "add", context.seed)
 
-    def _parsed(self, text: str) -> tuple[ActionWeight, ...]:
+    def _parse(self, text: str) -> tuple[ActionWeight, ...]:
         where = "InstanceReweight.reweight"
         weights: dict[int, ActionWeight] = {}
         others: tuple[int, float | None] | None = None
