@@ -11,7 +11,7 @@ from itertools import groupby
 from pathlib import Path
 
 from monolith.core.config_fields import ConfigField, config_fields
-from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.cluster.job_config import ClusterJobConfig
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
 

@@ -23,7 +23,7 @@ from measure.results import Result
 from monolith.core.errors import ModelNotReady
 from monolith.serving import Client
 from monolith.testing.processes.ps_processes import PsProcess
-from monolith.training.distributed.ps_role import log_folder, newest_tables
+from monolith.training.cluster.model_folder import log_folder, newest_tables
 
 __all__ = ["latency_cases"]
 

@@ -12,8 +12,8 @@ import numpy as np
 from freshness.workload import MARKER, QUIET, Examples, RankerOfJob, Sizes, export, fill, make_estimator
 from monolith.embedding import MultiTable
 from monolith.ps import Security
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook, Run, StepResult
 
 __all__ = ["run_local_trainer", "run_worker"]
@@ -71,7 +71,7 @@ def run_worker(folder: Path, sizes: Sizes, interval_s: float, pipe: Any) -> None
         publish_interval_s=interval_s,
         **QUIET,
     )
-    TrainedWorker(addresses, config, Security(), hooks=[Mark(pipe)]).train()
+    connect(addresses, config, Security(), hooks=[Mark(pipe)]).train()
 
 
 def _write_checkpoint(folder: Path, sizes: Sizes) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from measure.results import PeerMissing
 from monolith import data
+from monolith.training.cluster.launch.local import LocalJob
 from monolith.training.config import RunConfig
-from monolith.training.distributed.local_job import LocalJob
 from monolith.training.estimator import Estimator
 from quality.models import steps_of
 from quality.movielens import ONE_VALUED, Ratings

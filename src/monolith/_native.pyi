@@ -13,11 +13,11 @@ from typing_extensions import Buffer
 
 
 def decode_base64(text: str) -> bytes | None:
-    """The bytes that a text stands for, or None where it is no base64."""
+    """Return the bytes of a base64 text; None where it is invalid."""
 
 def lift_records(json: bytes) -> tuple[bytes, list[bytes]] | None:
     """
-    The JSON with ``{"b64":n}`` in the place of its n-th base64 object, and what those stand for; None where there are none, or where they cannot be taken out like this.
+    Return the JSON with ``{"b64":n}`` in the place of its n-th base64 object, and the bytes of those; None for a text without such objects, and where they cannot be taken out like this.
     """
 
 def encode_floats(values: numpy.typing.NDArray[numpy.float32]) -> bytes:
@@ -272,7 +272,7 @@ class Table:
     def skips_zero_rows(self) -> bool: ...
 
     @property
-    def shards(self) -> int: ...
+    def parts(self) -> int: ...
 
     def size(self) -> int: ...
 
@@ -290,7 +290,17 @@ class Table:
 
     def erase(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> int: ...
 
-    def evict(self, now_s: int) -> int: ...
+    def evict(self, now_s: int, force: bool = False) -> int: ...
+
+    def check_expiry(self, now_s: int) -> None: ...
+
+    @property
+    def forces_expiry(self) -> bool: ...
+
+    @forces_expiry.setter
+    def forces_expiry(self, arg: bool, /) -> None: ...
+
+    def force_clock(self, time_s: int) -> None: ...
 
     def set_budget(self, bytes: int) -> None: ...
 
@@ -300,7 +310,7 @@ class Table:
 
     def drain_touched(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
 
-    def shard_ids(self, shard: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+    def part_ids(self, part: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
 
     def copy_to(self, other: Table) -> None: ...
 
@@ -432,6 +442,8 @@ class DeltaCollector:
 
     def collect(self) -> bool: ...
 
+    def abandon(self) -> None: ...
+
     def write(self, path: str, log: int, sequence: int, previous: int, wall_time_us: int, marks: bytes) -> None: ...
 
 def read_delta_header(path: str) -> DeltaHeader: ...
@@ -451,7 +463,7 @@ def write_image(table: Table, path: str) -> tuple[int, int]:
 
 def load_image(table: Table, path: str, bytes: int, is_read: bool) -> bool:
     """
-    Let an empty serving table go on with an image; return whether the file is mapped.
+    Let an empty serving table use an image; return whether the file is mapped.
     """
 
 class Records:
@@ -483,7 +495,7 @@ def pooled_bytes() -> int:
 
 def batch_rows(record: bytes) -> int | None:
     """
-    How many rows a serialized ExampleBatch says it has; None where it is no message.
+    Return the rows that a serialized ExampleBatch claims; None where it is not a message.
     """
 
 class Columns:
@@ -576,10 +588,10 @@ class RowRule:
     """Keeps or drops one row, and may edit it."""
 
 def all_rule(rules: Sequence[RowRule]) -> RowRule:
-    """The rule that keeps what every rule keeps."""
+    """Return the rule that keeps rows that every rule keeps."""
 
 def any_rule(rules: Sequence[RowRule]) -> RowRule:
-    """The rule that keeps what any rule keeps; all are asked."""
+    """Return the rule that keeps rows that any rule keeps; all rules run."""
 
 def filter_by_fids(filter_fids: Sequence[int], has_fids: Sequence[int], select_fids: Sequence[int], has_actions: Sequence[int], req_time_min: int, select_slots: Sequence[int]) -> RowRule: ...
 
@@ -646,7 +658,7 @@ class ItemPool:
         """TFRecords of ChannelCache messages."""
 
     def restore(self, streams: Sequence[bytes | bytearray | memoryview], source: str = 'item pool') -> None:
-        """Replace everything by what the streams hold."""
+        """Replace everything by the content of the streams."""
 
 class StateMark:
     """Names the state of an operation at one moment."""
@@ -667,13 +679,13 @@ class RowOp:
     def has_state(self) -> bool: ...
 
     def state(self) -> bytes:
-        """What the operation remembers; empty for most."""
+        """State of the operation; empty for most."""
 
     def restore(self, state: bytes | bytearray | memoryview) -> None: ...
 
     def mark(self) -> StateMark | None:
         """
-        Name the present state, cheaply; None when there is no state. The mark is let go with the object.
+        Name the present state, cheaply; None when there is no state. The mark is released with the object.
         """
 
     def state_at(self, mark: StateMark) -> bytes:
@@ -695,7 +707,9 @@ def sequence_op(ops: Sequence[RowOp]) -> RowOp:
 def reweight(action_priority: Sequence[int], weights: Sequence[tuple[int, int, float | None]], adds: bool, seed: int) -> RowOp: ...
 
 class NegativeRows:
-    """Which rows are positive, what an item is, and how negatives look."""
+    """
+    The positive rows, the features of an item, and the label of negatives.
+    """
 
     def __init__(self, item_features: Sequence[tuple[str, int, int]], index_feature: tuple[str, int, int] | None, positive_actions: Sequence[int], action_priority: Sequence[int], label_index: int, positive_label: float, negative_label: float, negative_action: int | None, exclude_own_item: bool) -> None: ...
 
@@ -752,10 +766,10 @@ class FrameReader:
 
     @property
     def source(self) -> str:
-        """What the stream is called in errors."""
+        """Name of the stream in errors."""
 
 class FramingProbe:
-    """What comes of reading the start of a stream with one framing."""
+    """Result of reading the start of a stream with one framing."""
 
     @property
     def records(self) -> int: ...
@@ -810,7 +824,7 @@ class Column:
 
     @property
     def kind(self) -> str:
-        """What the values become."""
+        """The arm of Feature that the values become."""
 
     def __len__(self) -> int: ...
 
@@ -843,7 +857,7 @@ class StepPlan:
 
     def gather(self, tables: Sequence[Table], outputs: Sequence[Any]) -> None:
         """
-        Fill every output (rows, width) with what the tables, one per table of the plan, hold now.
+        Fill every output (rows, width) with the present rows of the tables, one per table of the plan.
         """
 
     def scatter(self, grads: Sequence[Any], rows: Sequence[Any]) -> list[float]:
@@ -888,7 +902,7 @@ class PsShard:
     @property
     def tables_hash(self) -> int: ...
 
-    def pull(self, request: Buffer, *, half: bool = False, timeout_ms: int | None = None) -> bytes: ...
+    def pull(self, request: Buffer, *, half: bool = False, timeout_ms: int | None = None, max_reply_bytes: int | None = None) -> bytes: ...
 
     def push(self, request: Buffer, *, half: bool = False, timeout_ms: int | None = None) -> bytes: ...
 
@@ -907,13 +921,16 @@ class PsShard:
     def restore_client_marks(self, marks: bytes) -> None: ...
 
 class PsListener:
-    def __init__(self, shard: PsShard, *, unix_path: str = '', host: str = '', port: int = 0, token: bytes, max_frame_bytes: int = 268435456, max_connections: int = 1024) -> None: ...
+    def __init__(self, shard: PsShard, *, unix_path: str = '', host: str = '', port: int = 0, token: bytes, max_frame_bytes: int = 268435456, max_connections: int = 1024, max_inflight_bytes: int = 1073741824) -> None: ...
 
     @property
     def address(self) -> str: ...
 
     @property
     def connections(self) -> int: ...
+
+    @property
+    def inflight_bytes(self) -> int: ...
 
     def close(self) -> None: ...
 

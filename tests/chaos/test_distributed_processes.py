@@ -66,15 +66,15 @@ def test_processes_that_are_killed_and_held_come_back_and_the_job_ends_well(fold
         cluster.kill("worker 1")
         cluster.wait_for("chief", "step finished", before + 2)  # the other workers continue
         cluster.kill("ps 1")
-        cluster.wait_for("chief", "a server was lost and is back")
+        cluster.wait_for("chief", "parameter server restarted and recovered")
         cluster.wait_for("ps 1", "shard recovered")
         cluster.hold("ps 0")
         threading.Event().wait(10)  # the length of the pause; no wait depends on it
         cluster.release("ps 0")
-        cluster.wait_for("worker 1", "it is started again")
+        cluster.wait_for("worker 1", "; restarting")
         cluster.wait_for("worker 1", "first step is done", 2)
         cluster.kill("chief")
-        cluster.wait_for("chief", "the servers hold a training that goes on")
+        cluster.wait_for("chief", "servers hold newer state")
         cluster.hold("chief")
         threading.Event().wait(10)
         cluster.release("chief")

@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scores]:
 def address(trained: tuple[Path, Scores]) -> Iterator[str]:
     """Of ``monolith serve``, in a process of its own, with the model as ``clicks``."""
     command = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve", str(trained[0])]
-    arguments = ["--name=clicks", "--port=0", "--rest-port=-1", "--json"]
+    arguments = ["--name=clicks", "--port=0", "--rest-port=-1", "--json", "--allow-reload"]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None

@@ -66,6 +66,7 @@ class Server:
 
     def __init__(self, folder: Path, log: Path) -> None:
         arguments = ["--name=m", "--port=0", "--rest-port=0", "--json", "--max-message-mb=1", "--request-timeout-s=60"]
+        arguments += ["--allow-assign", "--allow-reload"]
         with log.open("wb") as file:
             self.process = subprocess.Popen([*COMMAND, str(folder), *arguments], stdout=subprocess.PIPE, stderr=file)
         assert self.process.stdout is not None

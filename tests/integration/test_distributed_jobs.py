@@ -20,7 +20,7 @@ from monolith.testing.eventually import eventually
 from monolith.testing.processes.certificates import Authority
 from monolith.testing.processes.cutting_proxy import CuttingProxy
 from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
-from monolith.training.distributed.local_job import LocalJob
+from monolith.training.cluster.launch.local import LocalJob
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 
@@ -69,7 +69,7 @@ def test_each_process_of_a_job_can_be_killed_and_the_job_goes_on(tmp_path: Path,
         job.kill("ps 1")
         job.start("ps 1")
         job.wait_for("ps 1", "shard recovered")
-        job.wait_for("chief", "a server was lost and is back")
+        job.wait_for("chief", "parameter server restarted and recovered")
         go_on(job, "chief")
         go_on(job, "worker 1")
 
@@ -77,7 +77,7 @@ def test_each_process_of_a_job_can_be_killed_and_the_job_goes_on(tmp_path: Path,
         job.kill("chief")
         go_on(job, "worker 1")
         job.start("chief")
-        job.wait_for("chief", "the servers hold a training that goes on")
+        job.wait_for("chief", "servers hold newer state")
         job.wait_for("chief", "first step is done", 2)
         go_on(job, "chief")
         go_on(job, "worker 1")
@@ -96,7 +96,7 @@ def test_a_server_that_is_held_up_holds_up_the_job_and_no_longer(tmp_path: Path,
         threading.Event().wait(2)  # how long it stands still, not what anything waits for
         job.signal("ps 0", signal.SIGCONT)
         go_on(job, "chief")
-        assert "a server was lost" not in job.said("chief"), "it has lost nothing"
+        assert "parameter server restarted" not in job.said("chief"), "it has lost nothing"
         job.signal("chief", signal.SIGTERM)
         assert [job.end("chief"), job.end("ps 0")] == [0, 0], job.logs()
 
@@ -130,7 +130,7 @@ def test_a_job_with_mutual_tls_found_through_zookeeper_outlives_a_cut(
             go_on(job, "chief")
         job.signal("chief", signal.SIGTERM)
         assert [job.end(name) for name in ("chief", "ps 0", "ps 1")] == [0, 0, 0], job.logs()
-    assert "a server was lost" not in job.said("chief")
+    assert "parameter server restarted" not in job.said("chief")
     assert saved_steps(tmp_path)
 
 

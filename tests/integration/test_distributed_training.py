@@ -15,10 +15,12 @@ from monolith.artifacts import CheckpointFolder
 from monolith.discovery import MemoryDiscovery, MemoryRegistry
 from monolith.ps import Security, ServerConfig
 from monolith.testing.processes.ps_servers import PsServers
-from monolith.training.distributed import DistributedConfig, Session, run_role
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.ps_role import newest_tables, serve, server_config
-from monolith.training.distributed.worker_role import TrainedWorker, train_worker
+from monolith.training.cluster import DistributedConfig, Session, run_role
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.model_folder import newest_tables
+from monolith.training.cluster.roles.server import serve, server_config
+from monolith.training.cluster.roles.worker import train_worker
+from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook
 from monolith.training.runner import Job
 
@@ -51,7 +53,7 @@ def trained(model_dir: Path) -> dict[str, Any]:
 def test_one_worker_gives_the_same_bytes_as_local_tables(transport: str, tmp_path: Path, pattern: str) -> None:
     Job(settings(pattern, tmp_path / "local", max_steps=12, num_ps=0)).train()
     with PsServers(2, ServerConfig(data_plane=transport == "data_plane")) as servers:
-        TrainedWorker(servers.addresses, settings(pattern, tmp_path / "remote", max_steps=12), Security()).train()
+        connect(servers.addresses, settings(pattern, tmp_path / "remote", max_steps=12), Security()).train()
     assert trained(tmp_path / "remote") == trained(tmp_path / "local")
 
 
@@ -59,9 +61,9 @@ def test_a_training_moves_from_two_servers_to_three_and_to_local_tables(tmp_path
     Job(settings(pattern, tmp_path / "local", max_steps=15, num_ps=0)).train()
     moved = tmp_path / "moved"
     with PsServers(2) as servers:
-        TrainedWorker(servers.addresses, settings(pattern, moved, max_steps=5), Security()).train()
+        connect(servers.addresses, settings(pattern, moved, max_steps=5), Security()).train()
     with PsServers(3) as servers:
-        TrainedWorker(servers.addresses, settings(pattern, moved, max_steps=10, num_ps=3), Security()).train()
+        connect(servers.addresses, settings(pattern, moved, max_steps=10, num_ps=3), Security()).train()
     Job(settings(pattern, moved, max_steps=15, num_ps=0)).train()
     assert trained(moved) == trained(tmp_path / "local")
 
@@ -106,7 +108,7 @@ def test_a_server_that_comes_back_has_the_rows_of_its_last_checkpoint_and_others
                 rows["after"] = tuple(server.tables.rows for server in servers.servers)
 
     with PsServers(2) as servers:
-        TrainedWorker(servers.addresses, config, Security(), hooks=[Lose()]).train()
+        connect(servers.addresses, config, Security(), hooks=[Lose()]).train()
     saved = {one.step: one.manifest.tables for one in CheckpointFolder(run / "checkpoints").saved()}
     assert rows["after"][0] == rows["before"][0]
     assert 0 < rows["after"][1] < rows["before"][1], "what it had learnt since the checkpoint is gone"

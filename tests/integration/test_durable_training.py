@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,14 @@ import pytest
 import training_child as child
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import DeltaReader
+from monolith.core.clock import SystemClock
 from monolith.ps import ParameterServer, RemoteStore, Security, ServerConfig
 from monolith.testing.processes.ps_servers import PsServers
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.ps_role import newest_tables
-from monolith.training.distributed.shared_rows import READY, SharedRows, WorkerRow, shared_specs
-from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase, job_state_specs
+from monolith.training.cluster.model_folder import newest_tables
+from monolith.training.cluster.server_connection import ServerConnection
+from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook
 from monolith.training.runner import Job
 
@@ -81,9 +86,9 @@ def test_a_job_that_was_lost_as_a_whole_goes_on_from_its_checkpoint_and_counts_n
     run = tmp_path / "run"
     config = settings(pattern, run, max_steps=12, save_checkpoints_steps=checkpoint)
     with PsServers(2, servers_of(run)) as servers, pytest.raises(Crash):
-        TrainedWorker(servers.addresses, config, Security(), hooks=[CrashHook(servers, crash)]).train()
+        connect(servers.addresses, config, Security(), hooks=[CrashHook(servers, crash)]).train()
     with PsServers(2, servers_of(run)) as servers:
-        TrainedWorker(servers.addresses, config, Security()).train()
+        connect(servers.addresses, config, Security()).train()
         newest = DeltaReader(run / "delta_log" / "ps_0").segments()
         assert len(newest) <= 2, "the checkpoint at the end covers the others"
     assert trained(run) == trained(tmp_path / "local")
@@ -120,28 +125,33 @@ def test_a_server_that_is_lost_in_the_middle_brings_back_what_was_durable_and_ot
             seen.append([rows_of(server) for server in servers.servers] == before)
 
     with PsServers(2, servers_of(run)) as servers:
-        TrainedWorker(servers.addresses, config, Security(), hooks=[Lose()]).train()
+        connect(servers.addresses, config, Security(), hooks=[Lose()]).train()
     assert seen == [True, True]
     assert [saved.step for saved in CheckpointFolder(run / "checkpoints").saved()] == [5, 10]
 
 
-def test_what_servers_have_recovered_is_no_training_that_goes_on(tmp_path: Path, pattern: str) -> None:
+def test_recovered_servers_hold_no_live_training(tmp_path: Path, pattern: str) -> None:
     config = settings(pattern, tmp_path, num_workers=2)
     told = ServerConfig(delta_log=tmp_path / "delta_log", delta_interval_s=NEVER)
-    worker = TrainedWorker(["127.0.0.1:1"], config, Security())
+
+    def is_live(addresses: Sequence[str]) -> bool:
+        with closing(ServerConnection(addresses, replace(config, index=1), Security(), SystemClock())) as connection:
+            connection.open([])
+            return connection.is_live
+
     with (
         PsServers(2, told) as servers,
-        RemoteStore(servers.addresses, shared_specs(), on_restart=lambda _: None) as store,
+        RemoteStore(servers.addresses, job_state_specs(), on_restart=lambda _: None) as store,
     ):
-        rows = SharedRows(store, 0, 2, 4)
-        rows.add(np.ones(4, np.float32), WorkerRow(READY, 1, 7))
-        assert worker._has_training(store)
+        rows = JobState(store, 0, 2, 4)
+        rows.add(np.ones(4, np.float32), WorkerEntry(WorkerPhase.READY, 1, 7))
+        assert is_live(servers.addresses)
         store.flush_deltas()
         for index in range(2):
             servers.restart(index)
-        assert rows.read()[0] == WorkerRow(READY, 1, 7), "the servers have recovered what the chief said"
-        assert not worker._has_training(store)
-        rows.add(np.ones(4, np.float32), WorkerRow(READY, 1, 8))
-        assert worker._has_training(store)
+        assert rows.read()[0] == WorkerEntry(WorkerPhase.READY, 1, 7), "the servers have recovered what the chief said"
+        assert not is_live(servers.addresses)
+        rows.add(np.ones(4, np.float32), WorkerEntry(WorkerPhase.READY, 1, 8))
+        assert is_live(servers.addresses)
         servers.restart(0)
-        assert worker._has_training(store), "one lost server does not end a training"
+        assert is_live(servers.addresses), "one lost server does not end a training"

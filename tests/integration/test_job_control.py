@@ -18,12 +18,12 @@ from monolith.ps import Security, ServerConfig
 from monolith.testing import FakeClock
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.ps_servers import PsServers
+from monolith.training.cluster import DistributedConfig, Session, run_role
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.model_folder import newest_tables
+from monolith.training.cluster.roles.worker import _find_servers, train_worker
+from monolith.training.cluster.stop_event import StopEventHook
 from monolith.training.control.client import ControllerClient
-from monolith.training.distributed import DistributedConfig, Session, run_role
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.ps_role import newest_tables
-from monolith.training.distributed.stop_event import StopEventHook
-from monolith.training.distributed.worker_role import _find_servers, train_worker
 from monolith.training.hooks import Hook
 
 TASK = f"{counting_model.__file__}:Counter"
@@ -133,6 +133,6 @@ def test_a_worker_goes_on_looking_for_servers_that_are_late(tmp_path: Path, capl
     with pytest.raises(RpcTimeout, match="Timed out waiting for PS discovery"):
         _find_servers(session, config, clock)
     assert clock.monotonic_s() == pytest.approx(60, abs=6)
-    assert "this worker goes on looking: Timed out waiting for PS discovery" in caplog.text
+    assert "servers not found, retrying error=Timed out waiting for PS discovery" in caplog.text
     discovery.register(ServiceInfo(service_type="ps", index=0, host="127.0.0.1", port=7, id="ps-0"))
     assert _find_servers(session, config, clock) == ("127.0.0.1:7",)

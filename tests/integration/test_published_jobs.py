@@ -101,7 +101,7 @@ def test_each_cut_is_one_moment_of_all_servers_whoever_is_killed(tmp_path: Path)
         job.kill("ps 1")
         job.start("ps 1")
         job.wait_for("ps 1", "shard recovered")
-        job.wait_for("chief", "a server was lost and is back")
+        job.wait_for("chief", "parameter server restarted and recovered")
         watched.see(1, lambda: None, job.logs)  # what was under way when the server was lost
         lost: list[list[float]] = []
         watched.see(5, lambda: lost.append(watched.halves.tolist()), job.logs)

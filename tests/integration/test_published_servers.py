@@ -19,9 +19,9 @@ from monolith.ps import Security, ServerConfig
 from monolith.sync import Follower, read_base
 from monolith.testing.fakes.published import FollowedTables
 from monolith.testing.processes.ps_servers import PsServers
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.ps_role import newest_tables
-from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.model_folder import newest_tables
+from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook
 
 
@@ -56,7 +56,7 @@ def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
 
     with PsServers(2, ServerConfig(delta_log=run / "delta_log", delta_interval_s=0.05)) as servers:
         config = job(tmp_path, save_checkpoints_steps=9)
-        TrainedWorker(servers.addresses, config, Security(), hooks=[Follow()]).train()
+        connect(servers.addresses, config, Security(), hooks=[Follow()]).train()
         follower.step()
         newest = CheckpointFolder(run / "checkpoints").newest()
         assert newest is not None
@@ -79,4 +79,4 @@ def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
 
 def test_a_job_without_a_folder_is_told_that_it_cannot_publish(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="model_dir is empty"):
-        TrainedWorker(["127.0.0.1:1"], job(tmp_path, model_dir=""), Security())
+        connect(["127.0.0.1:1"], job(tmp_path, model_dir=""), Security())

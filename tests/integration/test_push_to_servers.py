@@ -24,8 +24,8 @@ from monolith.export import export_model
 from monolith.ps import Security, ServerConfig
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig, servable_loader
 from monolith.testing.processes.ps_servers import PsServers
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.worker_job import connect
 
 
 class Served:
@@ -33,7 +33,8 @@ class Served:
 
     def __init__(self, shell: Shell, port: int = 0) -> None:
         command = shell.start(
-            *("serve", shell.folder / "exports", "--name", "clicks", "--port", port, "--rest-port", -1, "--json")
+            *("serve", shell.folder / "exports", "--name", "clicks", "--port", port, "--rest-port", -1, "--json"),
+            "--allow-assign",
         )
         self.command: Command = command
         wait_until(lambda: command.out.exists() and command.out.read_text().endswith("}\n"), command)
@@ -158,7 +159,7 @@ def test_a_job_on_parameter_servers_pushes_too(tmp_path: Path) -> None:
             sync_targets=(server.address, "127.0.0.1:1"),
             sync_signature_name="raw_assign",
         )
-        TrainedWorker(tables.addresses, job, Security()).train()
+        connect(tables.addresses, job, Security()).train()
         client = Client(server.address, model="default", timeout_s=60)
         for table, (ids, rows) in all_rows(run).items():
             assert len(ids)

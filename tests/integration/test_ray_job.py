@@ -16,8 +16,8 @@ import counting_model
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.testing.eventually import eventually
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.ray_job import RayJob, RaySettings
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.launch.ray import RayJob, RaySettings
 
 SETTINGS = RaySettings(address="local", cpus_per_ps=0, cpus_per_worker=0, max_restarts=1)
 
@@ -63,7 +63,7 @@ def test_a_role_that_fails_ends_the_job_and_says_which_and_why(ray: Any, tmp_pat
 
 
 def test_a_job_on_ray_needs_a_folder_and_a_server() -> None:
-    with pytest.raises(ConfigError, match="num_ps is 0; a job on Ray needs at least 1 server"):
+    with pytest.raises(ConfigError, match="num_ps is 0, expected at least 1 server"):
         RayJob(ClusterJobConfig(), SETTINGS)
     with pytest.raises(ConfigError, match="model_dir is empty; give a folder that all machines"):
         RayJob(ClusterJobConfig(num_ps=1), SETTINGS)

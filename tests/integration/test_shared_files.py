@@ -17,8 +17,8 @@ from monolith.ps import Security
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.local_cluster import LocalCluster
 from monolith.testing.processes.ps_servers import PsServers
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.worker_role import TrainedWorker
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook
 
 TASK = f"{counting_model.__file__}:Counter"
@@ -57,7 +57,7 @@ def run_job(config: ClusterJobConfig, hooks: dict[int, list[Hook]]) -> None:
     """Run all workers of a job, each in a thread of its own."""
     with PsServers(1) as servers, ThreadPoolExecutor(config.num_workers) as pool:
         workers = [
-            TrainedWorker(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
+            connect(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
             for index in range(config.num_workers)
         ]
         for done in [pool.submit(worker.train) for worker in workers]:
@@ -106,7 +106,7 @@ def test_the_files_of_a_killed_worker_are_read_by_the_others(tmp_path: Path) -> 
         deadline = Deadline(SystemClock(), 120)
         eventually(lambda: not (not (tmp_path / "on_the_way").exists() and not deadline.is_past))
         cluster.kill("worker 1")
-        cluster.wait_for("chief", "a worker is gone, its files are given out again")
+        cluster.wait_for("chief", "worker lost, files reassigned")
         cluster.wait_for("chief", "checkpoint saved")  # the only one, at the end
     seen = counting_model.counts(tmp_path / "run", sum(rows))
     assert seen.min() >= 1, f"records that were lost: {np.flatnonzero(seen < 1)}"

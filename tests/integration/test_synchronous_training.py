@@ -24,7 +24,7 @@ from monolith.embedding.snapshot import read_manifest, spec_of
 from monolith.ps import RemoteStore
 from monolith.testing.processes.ps_servers import PsServers
 from monolith.training import Estimator
-from monolith.training.distributed.job_config import ClusterJobConfig
+from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.runner import Job
 
 LIMIT_S = 240.0

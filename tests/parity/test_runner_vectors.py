@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ConfigError
-from monolith.training.distributed import DistributedConfig
+from monolith.training.cluster import DistributedConfig
 
 P = "distributed config "
 BLANKS = {

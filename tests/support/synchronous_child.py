@@ -19,8 +19,8 @@ import monolith as mt
 from monolith.core.errors import DataError
 from monolith.embedding import Adagrad, Adam, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.layers import Dense
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.rank_role import run_rank
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.roles.rank import run_rank
 from monolith.training.groups.ranks import RankConnection, RankInfo, Ranks, RankStore
 from monolith.training.hooks import Hook
 

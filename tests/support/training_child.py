@@ -22,7 +22,7 @@ from torch import nn
 
 import monolith as mt
 import monolith.cli.train  # this and the next two are imported here so that no process has to
-import monolith.training.distributed.rank_role
+import monolith.training.cluster.roles.rank
 from monolith.cli import main as program
 from monolith.demo.world import World
 from monolith.demo.world.files import write_records

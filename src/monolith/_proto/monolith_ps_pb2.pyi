@@ -221,3 +221,15 @@ class DrainResponse(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
+
+class ShutdownRequest(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class ShutdownResponse(_message.Message):
+    __slots__ = ("is_accepted",)
+    IS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    is_accepted: bool
+    def __init__(self, is_accepted: _Optional[bool] = ...) -> None: ...

@@ -30,7 +30,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest, describe_files, read_manifest, write_manifest
 from monolith.artifacts.retention import Retention
-from monolith.core.durable_files import only_writer, replace_file, sync_folder
+from monolith.core.durable_files import make_folder, only_writer, replace_file, sync_folder
 from monolith.core.errors import ArtifactError, CheckpointMissing, ManifestInvalid
 
 __all__ = ["CheckpointFolder", "SavedCheckpoint"]
@@ -141,7 +141,7 @@ class CheckpointFolder:
             retention: Rules for old checkpoints.
             started_at_s: Start of the run; sparing counts from here before the first checkpoint.
         """
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         with only_writer(self.root):
             self._clear_leftovers()
             previous = self.saved()

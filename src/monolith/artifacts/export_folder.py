@@ -29,7 +29,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.artifacts.checkpoint_manifest import describe_files
 from monolith.artifacts.export_manifest import ExportManifest, read_export_manifest, write_export_manifest
-from monolith.core.durable_files import only_writer, replace_file, sync_folder
+from monolith.core.durable_files import make_folder, only_writer, replace_file, sync_folder
 from monolith.core.errors import ArtifactError, ConfigError, ManifestInvalid, VersionConflict
 
 __all__ = ["STATE_FILE", "ExportFolder"]
@@ -111,7 +111,7 @@ class ExportFolder:
             VersionConflict: The version exists.
         """
         _check_version(version)
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
         with only_writer(self.root):
             self._clear_leftovers()
             chosen = self.next_version(now_s) if version is None else version

@@ -19,6 +19,7 @@ from monolith.core.errors import ArtifactError, ManifestInvalid, VersionConflict
 from monolith.core.throttle import yield_gil
 
 __all__ = [
+    "ASSIGNMENTS",
     "PROGRAM",
     "RECORD_INPUTS",
     "SERVING_DEFAULT",
@@ -51,6 +52,9 @@ RECORD_INPUTS: Mapping[str, str] = {
     "tf_examples": "tf_example",
 }
 """Inputs of a scoring signature: name to message type. A request has exactly one of them."""
+
+ASSIGNMENTS = ("raw_assign", "hashtable_assign")
+"""Kinds of signatures that change rows."""
 
 SubModel: TypeAlias = Literal["standalone", "entry", "ps", "dense"]
 

@@ -66,13 +66,17 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, P
     }
 
 
-def read_tensors(path: Path) -> dict[str, NDArray[Any]]:
+def read_tensors(path: Path, content: bytes | None = None) -> dict[str, NDArray[Any]]:
     """Return all arrays of a file.
+
+    Args:
+        path: The file.
+        content: Its content, if the caller has read it.
 
     Raises:
         ManifestInvalid: The file is corrupt.
     """
-    content = path.read_bytes()
+    content = path.read_bytes() if content is None else content
     try:
         length = int.from_bytes(content[:8], "little")
         if length > min(len(content), _MOST_HEADER_BYTES):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -162,6 +162,10 @@ class LoadingOptions:
     load_retry_interval_s: Annotated[float, typer.Option(min=0, help="Seconds between these retries.")] = 60.0
     warm_up: Annotated[bool, typer.Option(help="Replay a version's warm-up requests before it is served.")] = True
     in_memory: Annotated[bool, typer.Option(help="Read tables into memory instead of mapping their files.")] = False
+    verify: Annotated[
+        Literal["background", "checksums", "sizes"],
+        typer.Option(help="Check of mapped tables: after the swap, before it, or only their sizes and indexes."),
+    ] = "background"
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``."""
@@ -170,6 +174,7 @@ class LoadingOptions:
             "load_retries": self.load_retries,
             "load_retry_interval_s": self.load_retry_interval_s,
             "warm_up": self.warm_up,
+            "verify_tables": self.verify == "background",
         }
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,24 @@ class SecurityOptions:
         Path | None, typer.Option(help="Text file with an SSLConfig of TensorFlow Serving, instead of --tls-...")
     ] = None
     token_file: Annotated[Path | None, typer.Option(help="File with the bearer token that clients must send.")] = None
+    admin_token_file: Annotated[
+        Path | None, typer.Option(help="File with the bearer token that assignments and reloads need.")
+    ] = None
+    allow_assign: Annotated[
+        bool, typer.Option(help="Accept assignments without an admin token, and for versions that follow.")
+    ] = False
+    allow_reload: Annotated[bool, typer.Option(help="Accept reloads of models without an admin token.")] = False
+    model_root: Annotated[
+        list[Path] | None, typer.Option(help="Folder for base paths of reloads; else that of the models.")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of ``ServingConfig``."""
+        return {
+            "allow_assign": self.allow_assign,
+            "allow_reload": self.allow_reload,
+            "model_roots": tuple(self.model_root or ()),
+        }
 
     @contextmanager
     def opened(self) -> Iterator[Security]:
@@ -42,15 +60,18 @@ class SecurityOptions:
         """
         from monolith.rpc.security import Security, read_token
 
-        token = read_token(self.token_file, "--token-file")
+        tokens = {
+            "token": read_token(self.token_file, "--token-file"),
+            "admin_token": read_token(self.admin_token_file, "--admin-token-file"),
+        }
         files = {"cert_file": self.tls_cert, "key_file": self.tls_key, "ca_file": self.tls_client_ca}
         if self.ssl_config_file is None:
-            yield Security(token=token, **files)  # type: ignore[arg-type]
+            yield Security(**tokens, **files)  # type: ignore[arg-type]
             return
         if any(file is not None for file in files.values()):
             raise ConfigError("--ssl-config-file and --tls-... are both given, expected one; leave one of them out")
         with tempfile.TemporaryDirectory(prefix="monolith-tls-") as folder:  # only this user can enter it
-            yield Security(token=token, **_unpack(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
+            yield Security(**tokens, **_unpack(self.ssl_config_file, Path(folder)))  # type: ignore[arg-type]
 
 
 def client_security(

@@ -55,7 +55,7 @@ def local(
     Ctrl-C saves a checkpoint and stops all processes, workers first.
     """
     from monolith.core.errors import ClusterError
-    from monolith.training.distributed.local_job import LocalJob
+    from monolith.training.cluster.launch.local import LocalJob
 
     options = ["--log-level", log_level]
     view = _View(num_ps, num_workers)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from monolith.training.distributed.job_config import ClusterJobConfig
+    from monolith.training.cluster.job_config import ClusterJobConfig
 
 __all__ = ["register"]
 
@@ -48,7 +48,7 @@ def ray(
     workers first.
     """
     from monolith.cli._job import show_metrics
-    from monolith.training.distributed.ray_job import RayJob, RaySettings
+    from monolith.training.cluster.launch.ray import RayJob, RaySettings
 
     config, as_json = _job(command, num_ps, num_workers)
     settings = RaySettings(
@@ -75,8 +75,8 @@ def _job(command: list[str], num_ps: int, num_workers: int) -> tuple[ClusterJobC
     """Return the settings of the ``train`` command, and True if it has --json."""
     from monolith.cli._job import load_job
     from monolith.core.errors import ConfigError
+    from monolith.training.cluster.job_config import ClusterJobConfig
     from monolith.training.config.options import with_config_options
-    from monolith.training.distributed.job_config import ClusterJobConfig
 
     if not command or command[0] != "train":
         raise ConfigError(

@@ -93,10 +93,16 @@ def serve(
             **models.settings(),
             **network.settings(),
             **loading.settings(),
+            **access.settings(),
             **monitoring.settings(),
         )
         load = _freeze_after_first(
-            servable_loader(calls, threads=batches.threads_per_call, in_memory=loading.in_memory)
+            servable_loader(
+                calls,
+                threads=batches.threads_per_call,
+                in_memory=loading.in_memory,
+                verify="checksums" if loading.verify == "checksums" else "sizes",
+            )
         )
         following = Following(load, **sync.settings(), canary=canary.guard())
         with (

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from monolith.core.errors import ConfigError
+from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config.options import with_config_options
-from monolith.training.distributed.job_config import ClusterJobConfig
 
 __all__ = ["register"]
 
@@ -57,7 +57,7 @@ def train(
     if loaded.config.export_when_saving and not loaded.config.model_dir:
         raise ConfigError("export_when_saving is True and model_dir is '', expected a folder; give --model-dir")
     if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
-        from monolith.training.distributed.running import run_process
+        from monolith.training.cluster.roles.process import run_process
 
         faulthandler.enable()  # a crash or abort prints the stack of every thread
         metrics = run_process(loaded.config, os.environ)
@@ -68,7 +68,7 @@ def train(
             show_metrics(metrics, as_json=as_json)
         return
     if loaded.config.enable_sync_training:
-        from monolith.training.distributed.rank_role import run_rank
+        from monolith.training.cluster.roles.rank import run_rank
         from monolith.training.hooks import StopSignalHook
 
         metrics = run_rank(loaded.config, os.environ, hooks=[StopSignalHook()])

@@ -1,4 +1,4 @@
-"""``OriginalNames``: the original's method names for declaring features, as a mixin for models."""
+"""``OriginalNames``: a ``Model`` with the original's method names for declaring features."""
 
 from __future__ import annotations
 

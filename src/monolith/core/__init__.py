@@ -1,4 +1,4 @@
-"""What every other package stands on: errors, clock, retry, feature ids, logging set-up, metric names.
+"""The foundation of all packages: errors, clock, retry, feature ids, logging set-up, metric names.
 
-The lowest layer. It knows no table, no network and no framework, and imports nothing of Monolith but itself.
+The lowest layer: no tables, no network, no framework. It imports no other package of Monolith.
 """

@@ -1,7 +1,7 @@
 """One configuration from many places: code > command line > environment > file > default.
 
-``load`` fills a frozen dataclass and reports where each value came from and what it overrode. It is for the edge of a
-program: the dataclasses themselves know nothing of it, and the environment enters as an argument.
+``load`` fills a frozen dataclass and reports the origin of each value and the values that it overrode. Only the edge of
+a program uses it: the dataclasses do not depend on it, and the environment is an argument.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def load(
         environment: All variables; those named ``MONOLITH_<FIELD>`` count, unless they are empty.
         file: A YAML or JSON file; fields stand at the top or below their section, as ``section: {field: value}`` or
             ``section.field: value``.
-        retired: Fields that are no more, with what to do instead.
+        retired: Removed fields, with their replacement.
 
     Raises:
         ConfigError: A field is unknown, given twice, or has a value that does not fit; the text names the place.

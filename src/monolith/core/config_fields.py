@@ -67,7 +67,7 @@ class ConfigField:
         return tuple(str(word) for choice in chosen for word in typing.get_args(choice))
 
     def from_text(self, text: str) -> Any:
-        """Return what a variable or flag says: empty is None where that is allowed, and so is ``none`` but for text.
+        """Return the value of a variable or flag. Empty text, and ``none`` except for text fields, is None if allowed.
 
         Raises:
             ValueError: The text spells no value.

@@ -17,7 +17,7 @@ from typing import Any
 from monolith import _native
 from monolith.core.throttle import yield_gil
 
-__all__ = ["only_writer", "replace_file", "seal", "sync_folder", "unseal", "write_synced"]
+__all__ = ["make_folder", "only_writer", "replace_file", "seal", "sync_folder", "unseal", "write_synced"]
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -42,6 +42,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder with its missing parents, and sync the parent of each: the folder survives a power loss."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in missing:
+        sync_folder(path.parent)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -12,7 +12,7 @@ Two questions decide a class: *may the caller retry?* and *whose fault is it?*
     │                              ShardUnavailable · RpcTimeout · RetriesExhausted
     ├─ ArtifactError               CheckpointMissing · VersionConflict · ManifestInvalid · DeltaLogBroken
     ├─ TrainingDiverged            a loss or a prediction is not finite; the last checkpoint is sound
-    └─ ServingError   .at_fault    InvalidRequest · ModelNotFound · Overloaded · ModelNotReady
+    └─ ServingError   .at_fault    InvalidRequest · NotPermitted · ModelNotFound · Overloaded · ModelNotReady
                                    CutRefused
 
 A message names the thing, its value, the rule and the remedy, for example
@@ -52,6 +52,7 @@ __all__ = [
     "TrainingDiverged",
     "ServingError",
     "InvalidRequest",
+    "NotPermitted",
     "ModelNotFound",
     "Overloaded",
     "ModelNotReady",
@@ -126,7 +127,7 @@ class AlreadyRegistered(ClusterError):
 
 
 class ConnectionFailed(ClusterError):
-    """The discovery service cannot be reached; nothing is known to have changed there."""
+    """The discovery service cannot be reached; its state is probably unchanged."""
 
     _retryable_default = True
 
@@ -206,6 +207,12 @@ class ServingError(MonolithError):
 
 class InvalidRequest(ServingError):
     """The request does not fit the model's signature."""
+
+    at_fault = "client"
+
+
+class NotPermitted(ServingError):
+    """The caller may not do this: it needs another token, or the server does not allow it."""
 
     at_fault = "client"
 

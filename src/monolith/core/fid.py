@@ -249,7 +249,7 @@ def _signature(fids: Any, signature_bits: int) -> Any:
 
 def _bits(fids: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     array = np.asarray(fids)
-    if array.size == 0 and array.dtype == np.float64:  # what NumPy makes of an empty list
+    if array.size == 0 and array.dtype == np.float64:  # NumPy's type of an empty list
         array = array.astype(np.int64)
     if array.dtype == np.uint64:
         return array.astype(np.uint64, copy=False)

@@ -17,7 +17,7 @@ from monolith.core.errors import ConfigError
 __all__ = ["LEVELS", "LineFormatter", "setup_logging"]
 
 LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
-"""What may be asked for, most talkative first."""
+"""The log levels, most verbose first."""
 
 
 class LineFormatter(logging.Formatter):

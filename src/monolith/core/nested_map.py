@@ -93,7 +93,7 @@ class NestedMap(dict[str, Any]):
 
     @staticmethod
     def CheckKey(key: object) -> None:
-        """Refuse what cannot be a key.
+        """Refuse an invalid key.
 
         Raises:
             ConfigError: The key is not an identifier, or is the name of a method.

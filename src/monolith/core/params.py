@@ -2,7 +2,7 @@
 
 For registered tasks and for layers that are described before they are made; everything else in Monolith is configured
 by frozen dataclasses. Names must be defined before they are set, so a misspelt one is an error that names the nearest.
-Knows no layer and no task: ``InstantiableParams`` calls whatever class it was given.
+``InstantiableParams`` calls the class that it holds.
 """
 
 from __future__ import annotations

@@ -299,7 +299,7 @@ def batch_of(
     extras: Mapping[str, int],
     writable: bool = False,
 ) -> Batch:
-    """Make a batch of native arrays; the mappings say at which place each name is."""
+    """Make a batch of native arrays; the mappings give the index of each name."""
     return Batch(
         size=data.rows,
         ids=ParsedIds(sparse, data, writable),

@@ -60,13 +60,13 @@ def folder_of(message: Message, worker: int, base: Path) -> Path:
 class PredictionFiles:
     """Writes messages into text files: ``part_000000.txt`` and so on in the folder of each. Used by one thread.
 
-    A folder that holds files already is gone on in with the next number; nothing is written over.
+    In a folder with files, the writer continues with the next number and overwrites no file.
 
     Args:
         base: Where all folders are.
         worker: This worker's number.
-        extension: What file names end with.
-        buffer_lines: Lines that wait in memory at most, per folder.
+        extension: Suffix of the file names.
+        buffer_lines: Most lines in memory, per folder.
         lines_per_file: Lines after which a new file begins.
         idle_close_s: A file that got no line for so long is closed.
         folder: Which folder a message goes to.

@@ -30,7 +30,7 @@ OnCorrupt = Literal["raise", "skip"]
 def from_source(
     make: Callable[[], Source], *, schema: Schema | None = None, seed: int = 0, on_corrupt: OnCorrupt = "raise"
 ) -> Dataset:
-    """Return the dataset of your own source; ``make`` is called once per iteration.
+    """Return the dataset of a custom source; ``make`` is called once per iteration.
 
     Args:
         make: Returns a new source; see ``monolith.data.sources.base.Source``.

@@ -130,7 +130,7 @@ class Schema:
     """The fields that LineId has here; see ``LineIdFields.extended``."""
 
     missing_label: float = 0.0
-    """What ``Batch.label`` holds where the mask is False."""
+    """The value of ``Batch.label`` where the mask is False."""
 
     fid_version: Literal["v2", "as_is"] = "v2"
     """v1 ids are turned into v2 ids; ``as_is`` leaves every id as it was written."""
@@ -276,7 +276,7 @@ def make_parser(
     skip_corrupt: bool = False,
     seed: int = 0,
 ) -> _native.RowParser:
-    """Return the native parser that reads what ``schema`` names."""
+    """Return the native parser of the features and fields of ``schema``."""
     return _native.RowParser(
         record,
         columns,

@@ -144,7 +144,7 @@ class FeatureNameMapper:
         return name
 
     def accepts(self, name: str, number: int) -> bool:
-        """Say whether ``name`` is a wanted feature and ``number`` its id."""
+        """Return True if ``name`` is a wanted feature and ``number`` its id."""
         return name in self._wanted and self._ids.get(name) == number
 
 

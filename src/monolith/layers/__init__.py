@@ -1,7 +1,7 @@
-"""Layers, losses and dense optimizers: plain torch modules and functions that know nothing of tables or clusters.
+"""Layers, losses and dense optimizers: plain torch modules and functions, without tables or clusters.
 
 Names by family: ``monolith.layers.MLP``. Activations, initializers, regularizers, losses, clipping and optimizers are
-also modules of their own: ``monolith.layers.activations.get("prelu")``, ``monolith.layers.losses.softmax_loss``.
+also modules: ``monolith.layers.activations.get("prelu")``, ``monolith.layers.losses.softmax_loss``.
 """
 
 from __future__ import annotations

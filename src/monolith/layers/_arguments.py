@@ -1,7 +1,4 @@
-"""The checks that the constructors and forwards of layers share: each names the argument, the value and the remedy.
-
-Knows plain values and shapes; what a layer does with them is its own affair.
-"""
+"""Checks of arguments and shapes for constructors and forwards. Each error names the argument, value and remedy."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ def check_choice(label: str, value: object, choices: Iterable[str]) -> str:
 
 
 def check_rank(label: str, tensor: Tensor, ranks: int | tuple[int, ...], form: str) -> None:
-    """Refuse a tensor whose number of axes is not in ``ranks``; ``form`` says what is wanted, such as (B, n, k)."""
+    """Refuse a tensor whose number of axes is not in ``ranks``; ``form`` is the expected shape, such as (B, n, k)."""
     allowed = (ranks,) if isinstance(ranks, int) else ranks
     if tensor.dim() not in allowed:
         raise ConfigError(f"{label} has shape {tuple(tensor.shape)}; give {form}")

@@ -368,7 +368,7 @@ def get(activation: ActivationLike, label: str = "activation") -> nn.Module | No
     A name, a dict or a class gives a new module; a module is returned as it is; any other callable is wrapped.
 
     Raises:
-        ConfigError: The name or a setting is unknown, or the value is none of these.
+        ConfigError: The name or a setting is unknown, or the value has another type.
 
     >>> get("LeakyReLU"), get({"name": "elu", "alpha": 0.5}), get(torch.sin).function is torch.sin
     (LeakyReLU(alpha=0.3), ELU(alpha=0.5), True)
@@ -413,7 +413,7 @@ def deserialize(text: str | Mapping[str, Any] | None) -> nn.Module | None:
     try:
         return get(json.loads(text))
     except json.JSONDecodeError as error:
-        raise ConfigError(f"activation {text!r} is not JSON ({error}); give what serialize returned") from error
+        raise ConfigError(f"activation {text!r} is not JSON ({error}); give the result of serialize") from error
 
 
 def _class_of(name: str, label: str) -> type[Activation]:

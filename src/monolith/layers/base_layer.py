@@ -1,6 +1,6 @@
-"""``BaseLayer``: a layer that is made of ``Params`` and makes its children of theirs.
+"""``BaseLayer``: a layer built from ``Params``, which builds its children from theirs.
 
-For models written in the original's style; other layers take plain arguments. Losses go the way of all layers: see
+For models in the original's style; other layers take plain arguments. For its losses see
 :func:`monolith.layers.layer_losses`.
 """
 
@@ -26,7 +26,7 @@ class BaseLayer(Layer):
     ...     @classmethod
     ...     def params(cls):
     ...         p = super().params()
-    ...         p.define("factor", 2, "What to multiply by.")
+    ...         p.define("factor", 2, "The factor.")
     ...         return p
     ...     def fprop(self, x):
     ...         return x * self.p.factor
@@ -58,7 +58,7 @@ class BaseLayer(Layer):
 
     @property
     def sub_layers(self) -> NestedMap:
-        """The children by name; those made together are a list. What ``children()`` gives is torch's affair."""
+        """The children by name; those made together are a list. ``children()`` is torch's method."""
         return NestedMap(
             {
                 name: list(module) if isinstance(module, nn.ModuleList) else module
@@ -68,7 +68,7 @@ class BaseLayer(Layer):
         )
 
     def create_child(self, name: str, params: InstantiableParams) -> None:
-        """Make a child, which becomes the attribute ``name``. Without a name of its own it gets that of this layer.
+        """Make a child and set it as the attribute ``name``. A child without a name gets the name of this layer.
 
         Raises:
             ConfigError: ``name`` is taken, or cannot be an attribute.
@@ -104,7 +104,7 @@ class BaseLayer(Layer):
         return layer_losses(self)
 
     def own_losses(self) -> dict[str, Tensor]:
-        """Add what ``fprop`` recorded."""
+        """Return the losses, including those that ``fprop`` recorded."""
         return super().own_losses() | self._recorded.values
 
     def __getattr__(self, name: str) -> Any:

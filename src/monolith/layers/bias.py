@@ -1,4 +1,4 @@
-"""A trainable offset of every element. Knows nothing else."""
+"""``AddBias``: a trainable offset of every element."""
 
 from __future__ import annotations
 

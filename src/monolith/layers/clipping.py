@@ -1,7 +1,7 @@
-"""What happens to gradients between backward and update: clipping rules, feature checks, decay.
+"""Changes gradients between backward and update: clipping rules, feature checks, decay.
 
-Pure functions from gradients to gradients, over dense ones (of weights) and sparse ones (of embeddings). Computing and
-applying them is the training loop's affair.
+Pure functions from gradients to gradients, dense (of weights) and sparse (of embeddings). The training loop computes
+and applies the gradients.
 """
 
 from __future__ import annotations

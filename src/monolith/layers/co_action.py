@@ -63,7 +63,7 @@ class CAN(Configured):
                 f"item of CAN has width {item.shape[1]}, user has d = {d}; give (d² + d) · layer_num = "
                 f"{(d * d + d) * self.layer_num}"
             )
-        # One axis in front of d, so that the product is of matrices whatever the form.
+        # One axis in front of d, so that both forms are products of matrices.
         hidden = user.unsqueeze(1) if rank == 2 else user
         between = (1,) * (hidden.dim() - 3)
         for part in item.chunk(self.layer_num, dim=1):

@@ -1,7 +1,4 @@
-"""Modules that can say how they were made: as ``Params`` before, as a dictionary of arguments after.
-
-The base of every layer. Knows the signatures of constructors, and nothing of what they do.
-"""
+"""``Configured``: the base of every layer. Its constructor arguments are available as ``Params`` and as a dict."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The dense layer, with weight normalisation, and how its kernel's rows would be split over stores.
 
-Knows no tower: stacks of dense layers are in :mod:`monolith.layers.mlp`.
+:mod:`monolith.layers.mlp` stacks dense layers.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Dense(Layer):
     Shapes: x (..., in), kernel (in, units), bias (units,), y (..., units).
 
     Args:
-        units: Width of the output. None: whoever owns this layer sets ``units`` before the first call.
-        activation: What is applied at the end; None for nothing.
+        units: Width of the output. None: the owner of this layer sets ``units`` before the first call.
+        activation: Activation of the output; None for none.
         use_bias: Whether there is a b.
         kernel_initializer: First values of W.
         bias_initializer: First values of b.

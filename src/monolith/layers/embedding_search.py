@@ -1,4 +1,4 @@
-"""Search for the width of each slot's embedding: one of several widths is drawn at each step, and the draw is learnt.
+"""Search for the width of each slot's embedding: each step draws one of several widths, and learns the draw.
 
 See :class:`monolith.layers.IRazor` for a search that mixes widths in place of drawing one.
 """
@@ -20,7 +20,7 @@ __all__ = ["MixedEmbedOpComb"]
 
 
 class MixedEmbedOpComb(Layer):
-    """Keeps the columns of one width per slot, drawn anew at each training step.
+    """Keeps the columns of one width per slot, drawn at each training step.
 
     The embedding of a slot holds one piece for each of its widths, side by side. w = softmax(arch_weights of the slot).
     A width i is drawn with probability w_i, or with equal probabilities during the first ``pretraining_steps`` steps.

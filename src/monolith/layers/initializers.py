@@ -1,9 +1,8 @@
 """First values of dense weights, by name or by object.
 
 An initializer is any callable that fills a tensor in place, so the functions of ``torch.nn.init`` serve as well.
-Kernels here are stored (in, out): what the fans are is read from that order. Random ones draw from torch's global
-generator, so ``torch.manual_seed`` repeats them. Knows nothing of the rows of embedding tables: those have their own
-initializers.
+Kernels are stored as (in, out), which determines fan-in and fan-out. Random initializers draw from torch's global
+generator, so ``torch.manual_seed`` repeats them. Rows of embedding tables have other initializers.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
 ]
 
 Initializer: TypeAlias = Callable[[Tensor], object]
-"""Fills a tensor in place; what it returns is ignored."""
+"""Fills a tensor in place; its return value is ignored."""
 InitializerLike: TypeAlias = str | Initializer | None
 """A name such as ``"glorot_uniform"``, a callable, or None for the layer's own default."""
 
@@ -152,7 +151,7 @@ class VarianceScaling:
     scale: float = 1.0
     """Numerator of the variance."""
     mode: Literal["fan_in", "fan_out", "fan_avg"] = "fan_in"
-    """What n is."""
+    """The meaning of n."""
     distribution: Literal["truncated_normal", "uniform", "normal"] = "truncated_normal"
     """Shape of the draw."""
 

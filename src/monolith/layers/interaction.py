@@ -66,7 +66,7 @@ def as_stack(label: str, features: Tensor | Sequence[Tensor]) -> Tensor:
 
 
 class FM(Configured):
-    """Factorisation machine: all pairs of features at once, ½ · [(Σ x_i)² − Σ x_i²] = Σ_{i<j} x_i ∘ x_j.
+    """Factorisation machine: all pairs of features together, ½ · [(Σ x_i)² − Σ x_i²] = Σ_{i<j} x_i ∘ x_j.
 
     Shapes: X (B, n, k) or a list of n (B, k); out (B, 1), the sum of all inner products, or (B, k) without ``pooled``.
 

@@ -2,7 +2,7 @@
 
 A parameter is declared by name in ``__init__`` and gets its shape in :meth:`Layer.measure`, at the first call or when a
 checkpoint is loaded, whichever comes first. It is the same object before and after, so an optimizer may be made at any
-time. Knows nothing of any single layer.
+time.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["Layer", "LossRecord", "layer_losses"]
 class Layer(Configured):
     """A module whose parameters may wait for the first input.
 
-    A layer of your own declares parameters, gives them shapes in :meth:`measure`, and computes in ``forward``:
+    A custom layer declares parameters, gives them shapes in :meth:`measure`, and computes in ``forward``:
 
     >>> class Scale(Layer):
     ...     def __init__(self):
@@ -61,7 +61,7 @@ class Layer(Configured):
     ) -> None:
         """Declare a parameter (or, not ``trainable``, a buffer) whose shape is not known yet.
 
-        ``label`` is what errors call the initializer; it is ``ClassName.name`` unless given.
+        ``label`` is the name in errors; default: ``ClassName.name``.
         """
         where = label or f"{type(self).__name__}.{name}"
         self._initializers[name] = initializers.get(initializer, label=f"{where} initializer")
@@ -96,7 +96,7 @@ class Layer(Configured):
         self.settle()
 
     def settle(self) -> None:
-        """Say that all shapes are known: the first call will not measure its input."""
+        """Mark all shapes as known: the first call will not measure its input."""
         self.is_settled = True
         for key, hook in list(self._forward_pre_hooks.items()):
             if hook is _build_before_the_first_call:
@@ -110,7 +110,7 @@ class Layer(Configured):
         return not any(value is not None and is_lazy(value) for value in held)
 
     def own_losses(self) -> dict[str, Tensor]:
-        """Return this layer's penalties, and what a subclass adds to them, by name."""
+        """Return the penalties of this layer, and the losses that a subclass adds, by name."""
         losses: dict[str, Tensor] = {}
         for name, penalty in self._penalties.items():
             weight: Tensor = getattr(self, name)

@@ -1,4 +1,4 @@
-"""LHUC: a tower whose hidden units are rescaled per user by gates. Knows towers; gates are small towers too."""
+"""LHUC: a tower whose hidden units are rescaled per user by gates, which are small towers."""
 
 from __future__ import annotations
 

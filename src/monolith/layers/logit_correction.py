@@ -1,4 +1,4 @@
-"""Takes the effect of sampling out of a logit. Knows the sample rate, not how the sampling was done."""
+"""``LogitCorrection``: removes the effect of sampling from a logit, by the sample rate."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LogitCorrection(Layer):
     Shapes: logits, sample_rate and result are alike, or broadcast.
 
     Args:
-        activation: What is applied at the end.
+        activation: Activation of the output.
         sample_bias: Whether the log-sigmoid form is used.
 
     >>> LogitCorrection()(torch.tensor([0.0]), torch.tensor([0.5])).item()
@@ -49,7 +49,7 @@ class LogitCorrection(Layer):
 
 
 def correct_logits(logits: Tensor, sample_rate: Tensor | float | None, sample_bias: bool) -> Tensor:
-    """Correct the logits; the table in :class:`LogitCorrection` says how."""
+    """Correct the logits; see the table in :class:`LogitCorrection`."""
     corrected = F.logsigmoid(logits) if sample_bias else logits
     if sample_rate is None:
         return corrected

@@ -1,6 +1,6 @@
-"""How the per-feature tensors of a layer become one output: concatenated, stacked, or left as a list.
+"""``merge_tensor_list``: returns the per-feature tensors of a layer concatenated, stacked, or as a list.
 
-Knows shapes only; every layer with an ``out_type`` ends here.
+Every layer with an ``out_type`` uses it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Towers of dense layers.
-
-Knows dense layers, batch norm and activations; what is fed to a tower is the model's affair.
-"""
+"""``MLP``: towers of dense layers, with batch norm and activations."""
 
 from __future__ import annotations
 

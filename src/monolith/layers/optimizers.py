@@ -67,7 +67,7 @@ class Adamom(DenseOptimizer):
     ``use_v2`` / (sqrt(v/c) + ε).
 
     Args:
-        params: What is trained.
+        params: The trained parameters.
         learning_rate: lr, the group's ``lr``.
         ada_decay: γ.
         mom_decay: β.
@@ -125,7 +125,7 @@ class DenseRmsProp(DenseOptimizer):
     m ← β1 m + lr · g' / (sqrt(v) + ε). Then w ← w − m.
 
     Args:
-        params: What is trained.
+        params: The trained parameters.
         learning_rate: lr, the group's ``lr``.
         beta1: β1.
         beta2: β2.
@@ -194,7 +194,7 @@ def split_by_optimizer(model: nn.Module) -> list[tuple[OptimizerFactory | None, 
     seen: set[int] = set()
     for module in model.modules():
         factory = module.optimizer if isinstance(module, Dense) else None
-        # The activation of a Dense is a module of its own, but its parameters belong to the layer.
+        # The activation of a Dense is a separate module, but its parameters belong to the layer.
         owned = module.parameters() if factory is not None else module.parameters(recurse=False)
         fresh = [parameter for parameter in owned if id(parameter) not in seen]
         seen |= {id(parameter) for parameter in fresh}

@@ -80,7 +80,7 @@ def _mixed(gates: Tensor, outputs: list[Tensor]) -> Tensor:
 
 
 class PLE(Configured):
-    """Progressive layered extraction: levels of :class:`Extraction`, each fed with what the one before gave.
+    """Progressive layered extraction: levels of :class:`Extraction`, each fed with the outputs of the previous level.
 
     Shapes: x (B, in); result a list of ``num_tasks`` tensors (B, last width of the last level).
 

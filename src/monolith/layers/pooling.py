@@ -1,4 +1,4 @@
-"""Element-wise pooling of a list of equal tensors. Pooling of embedding rows is a layout's affair."""
+"""Element-wise pooling of a list of equal tensors. Layouts pool embedding rows."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class AGRUCell(Layer):
         return self.step(*self.project(x), h, a)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what x adds to the gates and to the candidate; a sequence needs these products only once."""
+        """Return the terms of x in the gates and in the candidate; a sequence computes these products only once."""
         width = x.shape[-1]
         return (
             x @ self.gate_kernel[:width] + self.gate_bias,
@@ -112,7 +112,8 @@ def rnn_with_attention(
     """Run ``cell`` over a sequence.
 
     Shapes: ``inputs`` (B, T, in), ``att`` (B, T) or None for a plain GRU, ``init_state`` (B, units) or None for zeros,
-    ``mask`` (B, T): the state stands still where it is below 1. Returns the outputs (B, T, units) and the final state.
+    ``mask`` (B, T): the state does not change where it is below 1. Returns the outputs (B, T, units) and the final
+    state.
 
     ``static_rnn_with_attention`` and ``dynamic_rnn_with_attention`` are this function too: there is one kind of loop
     here.

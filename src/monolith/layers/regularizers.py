@@ -1,6 +1,6 @@
 """Penalties on weights, by name or by object: any callable from a tensor to a scalar.
 
-What a layer's penalties amount to is read by :func:`monolith.layers.layer_losses`; nothing is added to a loss unasked.
+:func:`monolith.layers.layer_losses` returns the penalties of a layer; the caller adds them to the loss.
 """
 
 from __future__ import annotations

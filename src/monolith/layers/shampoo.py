@@ -1,6 +1,6 @@
 """Shampoo: a preconditioner per axis of a weight, blended in after a warm-up with diagonal Adagrad.
 
-Knows dense gradients; see :mod:`monolith.layers.optimizers` for the contract.
+For dense gradients; see :mod:`monolith.layers.optimizers` for the contract.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Shampoo(DenseOptimizer):
     · pm).
 
     Every ``tau_2`` steps S_i ← S_i + G_i (or β2 S_i + (1 − β2) G_i if β2 < 1); every ``tau_1`` steps past the warm-up
-    the roots are computed anew, see :func:`inverse_root`.
+    the roots are recomputed, see :func:`inverse_root`.
 
     Args:
-        params: What is trained.
+        params: The trained parameters.
         learning_rate: lr, the group's ``lr``.
         beta_1: β1.
         beta_2: β2; 1 sums.

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
         RestoreResponse,
         SaveRequest,
         SaveResponse,
+        ShutdownRequest,
+        ShutdownResponse,
     )
     from monolith._proto.ps_training_pb2 import (
         ApplyGradientsRequest,
@@ -104,6 +106,8 @@ __all__ = [
     "RestoreResponse",
     "SaveRequest",
     "SaveResponse",
+    "ShutdownRequest",
+    "ShutdownResponse",
     "TableStats",
 ]
 
@@ -129,7 +133,7 @@ TRAINING_METHODS: dict[str, tuple[type[Any], type[Any]]] = _methods(
 """Method to the classes of its request and its response."""
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     **_methods("monolith.ps", "Connect", "Hold", "Release", "Cut", "DropCut", "Save", "Restore"),
-    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Drain"),
+    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Drain", "Shutdown"),
     **_methods("monolith.ps_training", "BatchLookup", "BatchApplyGradients"),
     "FusedPull": _FUSED,
     "FusedPush": _FUSED,

@@ -111,6 +111,8 @@ class PsService:
         self._single = SingleTableCalls(tables, default_dim)
         self.barriers = Barriers(max_barrier_waiters, clock)
         """Barriers of the workers."""
+        self.on_shutdown: Callable[[str], None] | None = None
+        """Called with the reason when the chief of a job ends this server; None = not a server of a job."""
         self.call_metrics = CallMetrics(clock)
         """Metrics of calls over gRPC."""
 
@@ -140,6 +142,7 @@ class PsService:
             "Explain": self._explain,
             "Evict": self._evict,
             "Drain": self._begin_drain,
+            "Shutdown": self._shutdown,
         }
         return {
             messages.TRAINING_SERVICE: grpc.method_handlers(messages.TRAINING_METHODS, self._measure(training)),
@@ -362,6 +365,12 @@ class PsService:
         self._end_data_plane()
         self._drain.begin()
         return messages.DrainResponse(rows=self._tables.rows)
+
+    def _shutdown(self, request: messages.ShutdownRequest, context: Any) -> messages.ShutdownResponse:
+        if self.on_shutdown is None:
+            return messages.ShutdownResponse(is_accepted=False)
+        self.on_shutdown(request.reason)
+        return messages.ShutdownResponse(is_accepted=True)
 
 
 def _or_status(kind: Callable[..., T], answer: Callable[[Any, Any], T], request: Any, context: Any) -> T:

@@ -195,7 +195,9 @@ def make_server(
         max_calls: Limit of concurrent calls, queued calls included; more are refused with RESOURCE_EXHAUSTED.
         options: Further channel arguments of gRPC.
     """
-    interceptors: list[grpc.ServerInterceptor[Any, Any]] = [_TokenGuard(security.token)] if security.token else []
+    interceptors: list[grpc.ServerInterceptor[Any, Any]] = (
+        [_TokenGuard(security.token, security.admin_token)] if security.token else []
+    )
     # Without this option two processes could share one port.
     every = [*_options(max_message_bytes), ("grpc.so_reuseport", 0), *options]
     server = grpc.server(workers, interceptors=interceptors, options=every, maximum_concurrent_rpcs=max_calls)
@@ -248,8 +250,8 @@ def _check_certificate(security: Security) -> None:
 
 
 class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
-    def __init__(self, token: str) -> None:
-        self._expected = f"Bearer {token}".encode()
+    def __init__(self, *tokens: str) -> None:
+        self._expected = [f"Bearer {token}".encode() for token in tokens if token]
 
         def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
             context.abort(
@@ -262,7 +264,7 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         credentials = dict(handler_call_details.invocation_metadata).get("authorization", "")
-        if hmac.compare_digest(str(credentials).encode(), self._expected):
+        if any([hmac.compare_digest(str(credentials).encode(), each) for each in self._expected]):
             return continuation(handler_call_details)
         return self._refusal
 

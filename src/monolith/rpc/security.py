@@ -34,6 +34,8 @@ class Security:
     """Certificate of the authority that must have signed the peer's certificate."""
     token: str = field(default="", repr=False)
     """Bearer token: clients send it with every call, servers require it; empty = none."""
+    admin_token: str = field(default="", repr=False)
+    """Second token of a model server: it allows all calls, also assignments and reloads; empty = none."""
     server_name: str = ""
     """Name in the server's certificate, if it differs from the host that a client dials."""
 
@@ -41,7 +43,8 @@ class Security:
         if (self.cert_file is None) != (self.key_file is None):
             given, missing = ("cert_file", "key_file") if self.key_file is None else ("key_file", "cert_file")
             raise ConfigError(f"Security.{given} is given without {missing}; give both or none")
-        if not self.token.isascii() or not self.token.isprintable():
+        tokens = self.token + self.admin_token
+        if not tokens.isascii() or not tokens.isprintable():
             raise ConfigError(
                 "Security.token has characters that a header cannot carry; use letters, digits and punctuation"
             )

@@ -37,6 +37,7 @@ class Code(IntEnum):
 # The first match wins; a class comes before its base classes.
 _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.InvalidRequest, Code.INVALID_ARGUMENT),
+    (errors.NotPermitted, Code.PERMISSION_DENIED),
     (errors.ModelNotFound, Code.NOT_FOUND),
     (errors.ModelNotReady, Code.UNAVAILABLE),
     (errors.CutRefused, Code.FAILED_PRECONDITION),

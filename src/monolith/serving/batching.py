@@ -183,6 +183,11 @@ class BatchQueue:
             self._changed.notify()
 
     @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """The model threads."""
+        return tuple(self._threads)
+
+    @property
     def queued(self) -> tuple[int, int]:
         """Number of queued requests and rows."""
         return len(self._jobs), self._rows

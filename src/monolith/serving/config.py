@@ -33,7 +33,13 @@ class ServingConfig:
     rest_port: int | None = 8501
     """Port of REST, health and metrics; 0 selects a free port, None disables REST."""
     security: Security = field(default_factory=Security)
-    """TLS and token of both ports."""
+    """TLS and tokens of both ports."""
+    allow_assign: bool = False
+    """Accept assignments without an admin token, and with one also for versions that follow a publisher."""
+    allow_reload: bool = False
+    """Accept a reload of models without an admin token."""
+    model_roots: Sequence[Path] = ()
+    """Folders for the base paths of a reload; empty means the parents of the configured base paths."""
     batching: BatchSettings = field(default_factory=BatchSettings)
     """Bounds of batches and of the queue."""
     max_message_bytes: int = 64 << 20
@@ -64,6 +70,8 @@ class ServingConfig:
     """Pause before a retry."""
     warm_up: bool = True
     """Replay the warm-up requests of a version before it is served."""
+    verify_tables: bool = True
+    """Check the checksums of mapped tables in the background, and unload a damaged version."""
     metrics_path: str = "/monitoring/prometheus/metrics"
     """Path of the Prometheus page, besides /metrics."""
     request_log_rate: float = 0.0

@@ -142,6 +142,7 @@ class Following:
             poll_s=self._poll_s,
             name=f"{servable.name}/{servable.version}",
             on_applied=lambda cut: self._applied(servable.name, cut),
+            on_damaged=lambda: self._renew(source),
         )
         follower.try_step()
         self._admit(servable)
@@ -164,6 +165,13 @@ class Following:
                 subscription.start()
         subscription.wait_for_first(self._feeds.first_cut_s)
         return subscription.folder
+
+    def _renew(self, source: Source) -> None:
+        """Request the files of a source again, if they came from a publisher."""
+        with self._lock:
+            subscription = self._subscriptions.get(source.address) if isinstance(source, FeedSource) else None
+        if subscription is not None:
+            subscription.renew()
 
     def _cache(self) -> Path:
         if self._feeds.cache is not None:
@@ -225,7 +233,17 @@ class Following:
         """Return the current metrics."""
         now_s = self._clock.now_s()
         found = [((name, str(version)), status) for (name, version), status in self.statuses().items()]
+        ages = [
+            ((*key, of), f"{age_s:.3f}")
+            for key, status in found
+            for of, age_s in (("cut", status.age_s(now_s)), ("event", status.event_age_s(now_s)))
+            if age_s is not None
+        ]
         with self._lock:
+            threads = [
+                ((f"follower {each.name}/{each.version}",), int(follower.is_alive))
+                for each, follower in self._followers.items()
+            ] + [((f"subscription {address}",), int(each.is_alive)) for address, each in self._subscriptions.items()]
             waits = [((model,), each.snapshot()) for model, each in self._waits.items()]
             events = [((model,), each.snapshot()) for model, each in self._events.items()]
         sequences: list[tuple[tuple[str, ...], Any]] = [
@@ -235,6 +253,8 @@ class Following:
             for shard, sequence in status.applied.sequences.items()
         ]
         return [
+            (metrics.SYNC_AGE_SECONDS, ages),
+            (metrics.BACKGROUND_THREAD_UP, threads),
             (metrics.SYNC_CUT, [(key, 0 if each.applied is None else each.applied.number) for key, each in found]),
             (metrics.SYNC_CUTS_BEHIND, [(key, each.cuts_behind) for key, each in found]),
             (metrics.SYNC_LAG_SECONDS, [(key, f"{each.lag_s(now_s):.3f}") for key, each in found]),

@@ -14,6 +14,7 @@ from monolith.core.errors import InvalidRequest, ModelNotFound, RecordCorrupt
 from monolith.rpc import grpc
 from monolith.rpc.status import Code, code_of, text_of
 from monolith.serving import messages
+from monolith.serving.access import Access
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import model_spec, signature_map, status_message
@@ -42,6 +43,7 @@ class GrpcServices:
         log: Log of sampled requests.
         is_serving: Whether the server is ready.
         timeout_s: Timeout of a call.
+        access: Rights of callers.
     """
 
     def __init__(
@@ -51,12 +53,14 @@ class GrpcServices:
         log: RequestLog,
         is_serving: Callable[[], bool],
         timeout_s: float,
+        access: Access,
     ) -> None:
         self._router = router
         self._configure = configure
         self._log = log
         self._is_serving = is_serving
         self._timeout_s = timeout_s
+        self._access = access
 
     def handlers(self) -> dict[str, dict[str, Any]]:
         """Return gRPC handlers by service."""
@@ -74,7 +78,7 @@ class GrpcServices:
     def _predict(self, payload: bytes, context: Any) -> bytes:
         try:
             request = _parsed(messages.PredictRequest, payload)
-            parsed = _predict_request(request)
+            parsed = _predict_request(request, self._access.may_assign(_authorization(context)))
         except Exception as error:
             return grpc.abort(context, code_of(error), text_of(error))
         result = self._router.call(parsed, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
@@ -114,7 +118,9 @@ class GrpcServices:
         request = _parsed(messages.ReloadConfigRequest, payload)
         if request.config.WhichOneof("config") is None:
             raise InvalidRequest("ReloadConfigRequest.config is empty, expected a model_config_list")
-        self._configure(configs_of(request.config, "ReloadConfigRequest"), self._time_left(context))
+        models = configs_of(request.config, "ReloadConfigRequest")
+        self._access.check_reload(_authorization(context), models)
+        self._configure(models, self._time_left(context))
         answer = messages.ReloadConfigResponse()
         answer.status.error_code = 0  # type: ignore[assignment]
         return answer.SerializeToString()
@@ -131,7 +137,11 @@ class GrpcServices:
         return self._timeout_s if left_s is None else max(0.0, min(float(left_s), self._timeout_s))
 
 
-def _predict_request(request: messages.PredictRequest) -> PredictRequest:
+def _authorization(context: Any) -> str:
+    return str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+
+
+def _predict_request(request: messages.PredictRequest, may_assign: bool) -> PredictRequest:
     spec = request.model_spec
     if not spec.name:
         raise InvalidRequest("model_spec.name is empty, expected the name of a model")
@@ -142,6 +152,7 @@ def _predict_request(request: messages.PredictRequest) -> PredictRequest:
         spec.version_label,
         spec.signature_name,
         list(request.output_filter),
+        may_assign,
     )
 
 

@@ -8,6 +8,8 @@ Invariants:
   version is still loading. A model whose folder was emptied therefore keeps its versions.
 - A load that fails with a ``ClusterError`` (a server of a sub-model is missing) is retried without limit.
 - A version is closed after its last request.
+- A version whose files turn out to be damaged while it is served is unloaded, and not loaded again until its folder
+  changes.
 
 Thread safe: one condition guards all state, and requests read an immutable routing table without it.
 """
@@ -61,6 +63,7 @@ class _Model:
     leaving: list[HostedVersion] = field(default_factory=list)
     failures: dict[int, _Failure] = field(default_factory=dict)
     ended: OrderedDict[int, None] = field(default_factory=OrderedDict)
+    damaged: dict[int, tuple[Path, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ class HostedModels:
     Args:
         loader: Loads the version in a folder.
         warm_up: Called with each loaded version before it is served; an exception fails the load.
+        verify: Called in the background with each version after it is served, and a function that returns whether the
+            version is still wanted. An exception unloads the version, and the previous one returns.
         clock: Clock of the retries.
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.
@@ -87,6 +92,7 @@ class HostedModels:
         loader: Loader,
         *,
         warm_up: Callable[[HostedVersion], None] | None = None,
+        verify: Callable[[HostedVersion, Callable[[], bool]], None] | None = None,
         clock: Clock | None = None,
         load_threads: int = 2,
         load_retries: int = 5,
@@ -94,6 +100,8 @@ class HostedModels:
     ) -> None:
         self._loader = loader
         self._warm_up = warm_up
+        self._verify = verify
+        self._verifier = ThreadPoolExecutor(1, thread_name_prefix="model-verify", initializer=_lower_priority)
         self._clock = clock or SystemClock()
         self._load_retries = load_retries
         self._retry_interval_s = retry_interval_s
@@ -219,12 +227,14 @@ class HostedModels:
                 model.is_removed = True
             self._settle_all()
         self.wait_until_unloaded(timeout_s)
+        self._verifier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     # --- internals: every method below runs with the lock, or in the pool ---
 
     def _aspire(self, model: _Model, found: Mapping[int, Path]) -> None:
         policy = model.config.policy
+        found = {version: path for version, path in found.items() if not self._is_damaged(model, version, path)}
         if policy.kind == "latest_once":
             if model.pinned is None and found:
                 model.pinned = policy.choose(found)
@@ -232,7 +242,7 @@ class HostedModels:
         else:
             chosen = policy.choose(found)
         model.wanted = {version: found.get(version, model.config.base_path / str(version)) for version in chosen}
-        for version in [version for version in model.failures if version not in found]:
+        for version in [each for each in model.failures if each not in found and each not in model.damaged]:
             del model.failures[version]
         for version, path in model.wanted.items():
             served = model.serving.get(version)
@@ -241,6 +251,16 @@ class HostedModels:
             if self._may_try(model, version, path):
                 model.loading[version] = (path, State.START)
                 self._pool.submit(self._load, model, version, path)
+
+    def _is_damaged(self, model: _Model, version: int, path: Path) -> bool:
+        damaged = model.damaged.get(version)
+        if damaged is None:
+            return False
+        if damaged == (path, _stamp(path)):
+            return True
+        del model.damaged[version]
+        model.failures.pop(version, None)
+        return False
 
     def _may_try(self, model: _Model, version: int, path: Path) -> bool:
         failure = model.failures.get(version)
@@ -290,6 +310,37 @@ class HostedModels:
             if before is not None:
                 self._retire(model, before)
             self._settle_all()
+            if self._verify is not None and not self._is_closed:
+                self._verifier.submit(self._check_served, model, hosted, stamp)
+
+    def _check_served(self, model: _Model, hosted: HostedVersion, stamp: int) -> None:
+        """Verify a served version; unload it if it is damaged."""
+        assert self._verify is not None
+        if not hosted.enter():
+            return
+
+        def is_wanted() -> bool:
+            return model.serving.get(hosted.version) is hosted and not self._is_closed
+
+        try:
+            with unhurried(self._clock):
+                self._verify(hosted, is_wanted)
+        except Exception as error:
+            text = text_of(error)
+            logger.error(
+                "served version damaged, unloading model=%s version=%d error=%s", hosted.name, hosted.version, text
+            )
+            with self._changed:
+                if is_wanted():
+                    del model.serving[hosted.version]
+                    model.damaged[hosted.version] = (hosted.path, stamp)
+                    status = VersionStatus(hosted.version, State.END, code_of(error), text)
+                    model.failures[hosted.version] = _Failure(hosted.path, stamp, status, self._load_retries + 1, 0.0)
+                    self._retire(model, hosted)
+                    self._settle_all()
+        finally:
+            hosted.leave()
+        self.poll()
 
     def _pace(self) -> contextlib.AbstractContextManager[None]:
         """Return the throttle of a load or unload; no throttle while no version is served."""

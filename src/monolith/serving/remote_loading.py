@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Literal
 
 from monolith.artifacts.export_manifest import read_export_manifest
 from monolith.core.errors import ConfigError
@@ -20,7 +21,11 @@ __all__ = ["servable_loader"]
 
 
 def servable_loader(
-    calls: RemoteCalls | None = None, *, threads: int = 1, in_memory: bool = False
+    calls: RemoteCalls | None = None,
+    *,
+    threads: int = 1,
+    in_memory: bool = False,
+    verify: Literal["sizes", "checksums"] = "sizes",
 ) -> Callable[[Path], Servable]:
     """Return a loader of exports.
 
@@ -28,13 +33,14 @@ def servable_loader(
         calls: Remote calls to the servers of sub-models; None allows no ``entry``.
         threads: Threads of the dense part, per call.
         in_memory: Read tables into memory instead of mapping their files.
+        verify: As in ``Servable.load``.
     """
 
     def load(folder: Path) -> Servable:
         manifest = read_export_manifest(folder)
         yield_gil()
         if manifest.sub_model != "entry":
-            return Servable.load(folder, threads=threads, in_memory=in_memory, manifest=manifest)
+            return Servable.load(folder, threads=threads, in_memory=in_memory, verify=verify, manifest=manifest)
         if calls is None:
             raise ConfigError(
                 f"'{folder}' is the `entry` of a distributed export; configure the servers of its rows: --remote "
@@ -45,6 +51,6 @@ def servable_loader(
         rows.check()
         if dense is not None:
             dense.check()
-        return Servable.load(folder, threads=threads, rows=rows, dense=dense, manifest=manifest)
+        return Servable.load(folder, threads=threads, verify=verify, rows=rows, dense=dense, manifest=manifest)
 
     return load

@@ -5,11 +5,13 @@ A background thread writes. When its queue is full, samples are dropped and coun
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
 import random
 import threading
+from collections import deque
 from collections.abc import Callable
 
 from monolith.core.errors import ConfigError, MonolithError
@@ -22,10 +24,11 @@ logger = logging.getLogger(__name__)
 
 _RECORDS_PER_FILE = 256
 _MAX_WAITING = 128
+_MAX_FILES = 1024
 
 
 class RequestLog:
-    """Writes files ``<prefix>-<process>-<number>.tfrecord`` of 256 samples each.
+    """Writes files ``<prefix>-<process>-<number>.tfrecord`` of 256 samples each, and keeps the newest 1024 files.
 
     Args:
         rate: Share of requests to log, from 0 to 1.
@@ -45,9 +48,15 @@ class RequestLog:
         self._random = random.Random(seed)
         self._waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(_MAX_WAITING)
         self._files = 0
+        self._paths: deque[str] = deque()
         self._writers: dict[str, TfRecordWriter] = {}
         self._thread = threading.Thread(target=self._write_all, name="request-log", daemon=True)
         self._thread.start()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the writing thread runs."""
+        return self._thread.is_alive()
 
     def wants(self, rate: float | None = None) -> bool:
         """Return whether to log the next request; ``rate`` is the rate of its model."""
@@ -65,8 +74,13 @@ class RequestLog:
             self._on_outcome("dropped")
 
     def close(self) -> None:
-        """Write the queued samples and close the files."""
-        self._waiting.put(None)
+        """Write the queued samples and close the files. A second call does nothing."""
+        while self._thread.is_alive():
+            try:
+                self._waiting.put(None, timeout=0.1)
+                break
+            except queue.Full:
+                continue  # the thread is writing, or has died
         self._thread.join()
 
     def _write_all(self) -> None:
@@ -74,7 +88,7 @@ class RequestLog:
             try:
                 self._write(*sample)
                 self._on_outcome("written")
-            except (OSError, MonolithError) as error:
+            except Exception as error:  # also a prefix that no file can have; the thread must survive
                 self._on_outcome("dropped")
                 logger.warning("request log not written prefix=%s error=%s", sample[0], error)
         for prefix in list(self._writers):
@@ -84,7 +98,9 @@ class RequestLog:
         writer = self._writers.get(prefix)
         if writer is None:
             self._files += 1
-            writer = TfRecordWriter(f"{prefix}-{os.getpid()}-{self._files}.tfrecord")
+            path = f"{prefix}-{os.getpid()}-{self._files}.tfrecord"
+            writer = TfRecordWriter(path)
+            self._paths.append(path)
             self._writers[prefix] = writer
         writer.write(record)
         if writer.records >= _RECORDS_PER_FILE:
@@ -95,3 +111,6 @@ class RequestLog:
             self._writers.pop(prefix).close()
         except (OSError, MonolithError) as error:
             logger.warning("request log not written prefix=%s error=%s", prefix, error)
+        while len(self._paths) > _MAX_FILES:
+            with contextlib.suppress(OSError):
+                os.unlink(self._paths.popleft())

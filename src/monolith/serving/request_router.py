@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from monolith.artifacts.export_manifest import SERVING_DEFAULT
+from monolith.artifacts.export_manifest import ASSIGNMENTS, SERVING_DEFAULT
 from monolith.core.clock import Clock
-from monolith.core.errors import RpcTimeout
+from monolith.core.errors import NotPermitted, RpcTimeout
 from monolith.rpc.status import Code, code_of
 from monolith.serving.batching import BatchQueue, Job
 from monolith.serving.hosted_models import HostedModels
@@ -34,6 +34,8 @@ class PredictRequest:
     label: str = ""
     signature: str = ""
     wanted: Sequence[str] = ()
+    may_assign: bool = False
+    """Whether the caller may call signatures that assign rows."""
 
 
 class PredictResult:
@@ -61,10 +63,20 @@ class RequestRouter:
         queue: Queue of the model threads.
         metrics: Metrics of the requests.
         clock: Clock of latencies and deadlines.
+        assigns_following: Whether versions that follow a publisher take assignments.
     """
 
-    def __init__(self, models: HostedModels, queue: BatchQueue, metrics: ServingMetrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        models: HostedModels,
+        queue: BatchQueue,
+        metrics: ServingMetrics,
+        clock: Clock,
+        *,
+        assigns_following: bool = False,
+    ) -> None:
         self.models = models
+        self._assigns_following = assigns_following
         self._queue = queue
         self._metrics = metrics
         self._clock = clock
@@ -91,6 +103,7 @@ class RequestRouter:
         hosted: HostedVersion | None = None
         try:
             hosted = self.models.acquire(request.model, request.version, request.label)
+            self._check_right(request, hosted)
             work = make_work(hosted, request.signature, request.inputs, request.wanted)
         except BaseException as error:
             self._end(request, api, on_result, hosted, {}, error, started_s)
@@ -105,6 +118,21 @@ class RequestRouter:
             self._queue.submit(Job(work, done, started_s + timeout_s, is_wanted))
         except Exception as error:
             self._end(request, api, on_result, hosted, {}, error, started_s)
+
+    def _check_right(self, request: PredictRequest, hosted: HostedVersion) -> None:
+        declared = hosted.model.signatures.get(request.signature or SERVING_DEFAULT)
+        if declared is None or declared.kind not in ASSIGNMENTS:
+            return
+        if not request.may_assign:
+            raise NotPermitted(
+                f"signature {request.signature!r} assigns rows, which needs the admin token; send it, or start the "
+                "server with --admin-token-file or --allow-assign"
+            )
+        if getattr(hosted.model, "is_following", False) and not self._assigns_following:
+            raise NotPermitted(
+                f"version {hosted.version} of model {hosted.name!r} follows a publisher, so signature "
+                f"{request.signature!r} is off; start the server with --allow-assign"
+            )
 
     def call(
         self, request: PredictRequest, api: str, *, timeout_s: float, is_wanted: Callable[[], bool] | None = None

@@ -6,7 +6,6 @@ bodies in the server's thread, large or compressed ones in a small pool, so that
 
 from __future__ import annotations
 
-import hmac
 import json
 import logging
 import re
@@ -16,6 +15,7 @@ from urllib.parse import unquote
 
 from monolith.core.errors import InvalidRequest
 from monolith.rpc.status import Code, code_of, http_status, text_of
+from monolith.serving.access import Access
 from monolith.serving.http_server import HttpError, Reply, Request
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
@@ -51,7 +51,7 @@ class Rest:
         metrics: Returns the Prometheus page.
         metrics_path: Path of that page, besides /metrics.
         is_ready: Whether the server is ready.
-        token: Bearer token that callers must send; empty disables the check. Health needs no token.
+        access: Tokens and rights of callers. Health needs no token.
         timeout_s: Timeout of a request.
         max_values: Largest number of JSON values in a body.
     """
@@ -62,7 +62,7 @@ class Rest:
         metrics: Callable[[], str],
         metrics_path: str,
         is_ready: Callable[[], bool],
-        token: str,
+        access: Access,
         timeout_s: float,
         max_values: int = 1 << 20,
     ) -> None:
@@ -70,7 +70,7 @@ class Rest:
         self._metrics = metrics
         self._metrics_paths = {"/metrics", metrics_path}
         self._is_ready = is_ready
-        self._expected = f"Bearer {token}".encode() if token else b""
+        self._access = access
         self._timeout_s = timeout_s
         self._max_values = max_values
         self._description = b""
@@ -86,10 +86,7 @@ class Rest:
         Raises:
             HttpError: The token is missing or wrong.
         """
-        if not self._expected or path in _HEALTH:
-            return
-        token = headers.get("authorization", "").encode("latin-1")
-        if not hmac.compare_digest(token, self._expected):
+        if path not in _HEALTH and not self._access.may_call(headers.get("authorization", "")):
             text = "bearer token is missing or wrong, expected the server's token"
             raise HttpError(401, text, {"WWW-Authenticate": "Bearer"})
 
@@ -172,7 +169,8 @@ class Rest:
                 return
             reply(200, encoded, headers={DEGRADED: result.missing} if result.missing else {})
 
-        parsed = PredictRequest(name, body.inputs, version, label, body.signature)
+        may_assign = self._access.may_assign(request.headers.get("authorization", ""))
+        parsed = PredictRequest(name, body.inputs, version, label, body.signature, may_assign=may_assign)
         self._router.submit(parsed, "rest", on_result, timeout_s=self._timeout_s, is_wanted=request.is_wanted)
 
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from monolith.artifacts.checkpoint_manifest import verify_files
 from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.export_manifest import (
+    ASSIGNMENTS,
     PROGRAM,
     RECORD_INPUTS,
     SERVING_DEFAULT,
@@ -83,7 +84,7 @@ class Servable:
         self.tables = tables
         self._lock = ReadWriteLock()
         self._dense = dense
-        self._is_closed = False
+        self._is_closed = self._is_torn = self._is_verified = self._is_following = False
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
@@ -118,8 +119,8 @@ class Servable:
         Args:
             folder: Folder of one version.
             threads: Threads of the dense part, per call.
-            verify: Check of the files before loading. Tables are mapped, not read: their indexes are always checked,
-                their rows only with ``checksums``.
+            verify: ``checksums`` checks every byte before loading. ``sizes`` leaves out the rows of mapped tables;
+                ``verify_tables`` can check them later.
             in_memory: Read the tables into memory instead of mapping their files.
             rows: Row source of an ``entry``.
             dense: Runner of the dense part, for an ``entry`` without one.
@@ -131,8 +132,8 @@ class Servable:
         """
         path = Path(folder)
         manifest = manifest or read_export_manifest(path)
-        every = {file.name for file in manifest.files}
-        verify_files(path, manifest, size_only=() if verify == "checksums" else every)
+        is_complete = verify == "checksums" or in_memory
+        verify_files(path, manifest, size_only=() if is_complete else _table_files(manifest), progress=_pause)
         yield_gil()
         tables = _load_tables(path, manifest, in_memory) if manifest.has_tables else None
         if manifest.dense is not None and dense is None:
@@ -140,7 +141,29 @@ class Servable:
             yield_gil()
         if manifest.declaration is not None:
             _check_parts(path, tables, rows, dense)
-        return cls(path, manifest, tables, rows, dense)
+        servable = cls(path, manifest, tables, rows, dense)
+        servable._is_verified = is_complete
+        return servable
+
+    def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
+        """Check every byte of mapped tables; the load has checked all other files.
+
+        Args:
+            is_wanted: Called between files; False ends the check.
+
+        Raises:
+            ManifestInvalid: A file differs from the export.
+        """
+        if self._is_verified:
+            return
+        names = _table_files(self.manifest)
+        for file in self.manifest.files:
+            if file.name in names:
+                if not is_wanted():
+                    return
+                others = {each.name for each in self.manifest.files if each.name != file.name}
+                verify_files(self.folder, self.manifest, size_only=others, progress=_pause)
+        self._is_verified = True
 
     @property
     def name(self) -> str:
@@ -156,6 +179,11 @@ class Servable:
     def shard(self) -> tuple[int, int]:
         """(index, count) of the ids in the tables: ``uint64(id) % count == index``."""
         return self.manifest.shard if self.manifest.sub_model == "ps" and self.manifest.shard else (0, 1)
+
+    @property
+    def is_following(self) -> bool:
+        """Whether a follower moves this servable."""
+        return self._is_following
 
     @property
     def has_weights(self) -> bool:
@@ -283,6 +311,7 @@ class Servable:
                 dense, tables = self._dense, self.tables
                 if dense is None or tables is None:
                     raise self._closed()
+                self._check_whole()
                 if flat:
                     tables.gather(plan, names, flat)
             return dense.run(self._inputs(batch, flat, embedder.declaration), outputs)
@@ -350,7 +379,7 @@ class Servable:
         if key is not None:
             with self._lock.shared():
                 return self._call_rows_at(signature, found, inputs, key)
-        is_change = found.kind in ("raw_assign", "hashtable_assign")
+        is_change = found.kind in ASSIGNMENTS
         with self._lock.exclusive() if is_change else self._lock.shared():
             return self._table_calls().call(signature, found, inputs)
 
@@ -391,6 +420,7 @@ class Servable:
 
     def _table_calls(self) -> TableCalls:
         self._check_open()
+        self._check_whole()
         if self._calls is None:
             raise InvalidRequest(
                 f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables; call a ps sub-model"
@@ -417,6 +447,8 @@ class Servable:
 
         Raises:
             ConfigError: The servable has no tables or weights to change.
+
+        After any other error in ``move`` the servable refuses calls until new ``tables`` arrive.
         """
         self._check_open()
         session: OwnProgram | None = None
@@ -434,8 +466,11 @@ class Servable:
             undo = self._preimages(tables, ids) if keeps_history else None
             if tables is not None:
                 self._replace_tables(tables)
+                self._is_torn = False
             if move is not None and self.tables is not None:
+                self._is_torn = True  # until all rows are changed, the tables show no cut
                 move.apply(self.tables)
+                self._is_torn = False
             if session is not None:
                 self._dense = session
             self._publish_state(None if cut is None else key_of(cut), undo)
@@ -443,6 +478,7 @@ class Servable:
     def mark_following(self) -> None:
         """Mark that a follower moves this servable from now on; it shows its export, the cut ``EXPORTED``."""
         with self._lock.exclusive():
+            self._is_following = True
             self._publish_state(EXPORTED, None)
 
     def _preimages(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
@@ -556,8 +592,23 @@ class Servable:
         if self._is_closed:
             raise self._closed()
 
+    def _check_whole(self) -> None:
+        if self._is_torn:
+            raise ModelNotReady(
+                f"rows of version {self.version} of model {self.name!r} are incomplete after a failed update; retry, "
+                "or use another replica"
+            )
+
     def _closed(self) -> ModelNotReady:
         return ModelNotReady(f"version {self.version} of model {self.name!r} is unloaded; request another version")
+
+
+def _table_files(manifest: ExportManifest) -> set[str]:
+    return {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
+
+
+def _pause(name: str, done: int, total: int) -> None:
+    rest()
 
 
 def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:

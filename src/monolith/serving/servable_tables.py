@@ -42,6 +42,8 @@ class TableCalls:
 
     def assign(self, table: str, ids: ArrayLike, rows: ArrayLike) -> None:
         """Set rows of a table."""
+        if not np.isfinite(np.asarray(rows, np.float64)).all():
+            raise InvalidRequest(f"rows of table {table!r} have values that are not finite; assign finite numbers")
         try:
             self._tables[table].assign(ids, rows)
         except (ConfigError, EngineError) as error:

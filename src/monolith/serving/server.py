@@ -11,10 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
+from monolith.serving.access import Access
 from monolith.serving.batching import BatchQueue
 from monolith.serving.config import ServingConfig
 from monolith.serving.grpc_services import GrpcServices
@@ -61,6 +63,7 @@ class ModelServer:
         self.models = HostedModels(
             loader,
             warm_up=_warm_up if config.warm_up else None,
+            verify=_verify if config.verify_tables else None,
             clock=clock,
             load_threads=config.load_threads,
             load_retries=config.load_retries,
@@ -68,7 +71,9 @@ class ModelServer:
         )
         self.queue = BatchQueue(config.batching, clock, self.metrics.batch)
         self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.metrics.logged)
-        self._router = RequestRouter(self.models, self.queue, self.metrics, clock)
+        self._router = RequestRouter(
+            self.models, self.queue, self.metrics, clock, assigns_following=config.allow_assign
+        )
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
         self._grpc: object | None = None
@@ -95,11 +100,13 @@ class ModelServer:
         """
         config = self.config
         try:
-            self.models.configure(self._read_models())
+            models = self._read_models()
+            self.models.configure(models)
+            access = _access(config, models)
             if config.port is not None:
-                self._start_grpc(config.port)
+                self._start_grpc(config.port, access)
             if config.rest_port is not None:
-                self._start_rest(config.rest_port)
+                self._start_rest(config.rest_port, access)
         except BaseException:
             self.stop(0.0)
             raise
@@ -155,10 +162,10 @@ class ModelServer:
 
     # --- inside ---
 
-    def _start_grpc(self, port: int) -> None:
+    def _start_grpc(self, port: int, access: Access) -> None:
         config = self.config
         services = GrpcServices(
-            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s
+            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s, access
         )
         self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
         server = grpc.make_server(
@@ -174,14 +181,14 @@ class ModelServer:
         self._grpc = server
         self.address = _join(config.host, bound)
 
-    def _start_rest(self, port: int) -> None:
+    def _start_rest(self, port: int, access: Access) -> None:
         config = self.config
         rest = Rest(
             self._router,
-            lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._samples()),
+            lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._all_samples()),
             config.metrics_path,
             lambda: self.is_ready,
-            config.security.token,
+            access,
             config.request_timeout_s,
             config.rest_max_values,
         )
@@ -197,6 +204,17 @@ class ModelServer:
         self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
         self.rest_address = _join(config.host, self._http.port)
 
+    def _all_samples(self) -> Iterable[Samples]:
+        """Return the given samples, with the liveness of the server's threads among those of its components."""
+        threads = [((thread.name,), int(thread.is_alive())) for thread in (*self._pollers, *self.queue.threads)]
+        threads.append((("request-log",), int(self._log.is_alive)))
+        for metric, samples in self._samples():
+            if metric is metrics.BACKGROUND_THREAD_UP:
+                threads.extend(((label,), value) for (label,), value in samples)
+            else:
+                yield metric, samples
+        yield metrics.BACKGROUND_THREAD_UP, threads
+
     def _every(self, pause_s: float, act: object, name: str) -> None:
         if pause_s <= 0:
             return
@@ -207,6 +225,8 @@ class ModelServer:
                     act()  # type: ignore[operator]
                 except (MonolithError, OSError) as error:
                     logger.warning("%s failed, keeping models error=%s", name, error)
+                except Exception:  # an unexpected class must not stop the thread
+                    logger.exception("%s failed, keeping models", name)
 
         thread = threading.Thread(target=run, name=name, daemon=True)
         self._pollers.append(thread)
@@ -231,6 +251,24 @@ def _warm_up(hosted: HostedVersion) -> None:
     count = hosted.model.warm_up()
     if count:
         logger.info("version warmed up model=%s version=%d requests=%d", hosted.name, hosted.version, count)
+
+
+def _access(config: ServingConfig, models: Sequence[ModelConfig]) -> Access:
+    log_root = [Path(config.request_log_prefix).parent] if config.request_log_prefix else []
+    return Access(
+        token=config.security.token,
+        admin_token=config.security.admin_token,
+        allow_assign=config.allow_assign,
+        allow_reload=config.allow_reload,
+        roots=tuple(config.model_roots) or tuple(model.base_path.parent for model in models),
+        log_roots=log_root,
+    )
+
+
+def _verify(hosted: HostedVersion, is_wanted: Callable[[], bool]) -> None:
+    verify = getattr(hosted.model, "verify_tables", None)  # models without files have nothing to check
+    if verify is not None:
+        verify(is_wanted)
 
 
 def _read(path: Path) -> str:

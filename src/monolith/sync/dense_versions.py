@@ -15,18 +15,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.artifacts.export_tensors import read_tensors, write_tensors
-from monolith.core.durable_files import replace_file, seal, sync_folder, unseal
+from monolith.core.durable_files import make_folder, replace_file, seal, sync_folder, unseal
 from monolith.core.errors import ArtifactError, ManifestInvalid, VersionConflict
 
 __all__ = ["DENSE", "DenseReader", "DenseWriter", "version_files"]
@@ -58,7 +58,7 @@ class DenseWriter:
 
     def __init__(self, root: str | PathLike[str]) -> None:
         self._folder = Path(root) / DENSE
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         for leftover in self._folder.glob("*.tmp*"):
             leftover.unlink()
         numbers = _numbers(self._folder)
@@ -133,23 +133,33 @@ class DenseReader:
         stamps = {name: (number, *found.files[number]) for name, number in found.tensors.items()}
         wanted = {name: stamp for name, stamp in stamps.items() if self._known.get(name) != stamp}
         weights: dict[str, NDArray[Any]] = {}
-        for number in sorted({stamp[0] for stamp in wanted.values()}):
-            arrays = self._read(number, found.files[number])
-            weights |= {name: arrays[name] for name, stamp in wanted.items() if stamp[0] == number}
+        with ExitStack() as stack:
+            # Open all files first: reading may take longer than newer versions take to replace them.
+            files = {
+                number: stack.enter_context(self._open(number)) for number in {stamp[0] for stamp in wanted.values()}
+            }
+            for number, file in sorted(files.items()):
+                arrays = self._read(number, file, found.files[number])
+                weights |= {name: arrays[name] for name, stamp in wanted.items() if stamp[0] == number}
         return weights, stamps
 
     def mark_applied(self, stamps: Mapping[str, tuple[int, int, int]]) -> None:
         """Mark a version as the one in use; ``changes`` compares with it from now on."""
         self._known = stamps
 
-    def _read(self, number: int, record: tuple[int, int]) -> dict[str, NDArray[Any]]:
+    def _open(self, number: int) -> BinaryIO:
         path = _tensor_path(self._folder, number)
         try:
-            if _record(path) != record:
-                raise ManifestInvalid(f"'{path}' is corrupt: size or checksum differs from the list; publish again")
-            return read_tensors(path)
+            return path.open("rb")
         except FileNotFoundError as error:
             raise ArtifactError(f"'{path}' is gone: newer versions replaced it; read a newer cut") from error
+
+    def _read(self, number: int, file: BinaryIO, record: tuple[int, int]) -> dict[str, NDArray[Any]]:
+        path = _tensor_path(self._folder, number)
+        content = file.read()
+        if (len(content), _native.crc32c(content)) != record:
+            raise ManifestInvalid(f"'{path}' is corrupt: size or checksum differs from the list; publish again")
+        return read_tensors(path, content)
 
 
 def version_files(root: str | PathLike[str], version: int) -> list[str]:

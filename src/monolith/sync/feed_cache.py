@@ -55,6 +55,7 @@ class FeedCache:
         self._path = ""
         self._size = self._received = 0
         self._kept: set[str] | None = None
+        self._is_verified = False
         self._weights: deque[set[str]] = deque(maxlen=_LATEST)
         self.begun_bytes = 0
         """Bytes of the base and segments that the last full transfer sent."""
@@ -68,7 +69,10 @@ class FeedCache:
             self._claim = None
 
     def positions(self) -> dict[int, LogPosition]:
-        """Return the position of each shard in the cache; an empty mapping if the cache is unusable."""
+        """Return the position of each shard in the cache; an empty mapping if the cache is unusable.
+
+        The first call verifies every segment that an earlier process left.
+        """
         try:
             cut = read_cut(self.folder)
             if cut is None or len(cut.folders) != len(cut.sequences):
@@ -77,6 +81,12 @@ class FeedCache:
             for shard, sequence in cut.sequences.items():
                 log = DeltaReader(self.folder / cut.folders[shard]).read(sequence).log if sequence else 0
                 found[shard] = LogPosition(log, sequence)
+            if not self._is_verified:
+                for folder in cut.folders:
+                    reader = DeltaReader(self.folder / folder)
+                    for segment in reader.segments():
+                        reader.verify(segment)
+            self._is_verified = True
             return found
         except (ArtifactError, OSError):
             return {}

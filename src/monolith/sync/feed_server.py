@@ -98,9 +98,10 @@ class FeedServer:
     def _follow(self, request: FollowRequest, context: Any) -> Iterator[FollowResponse]:
         positions = {shard: LogPosition(each.log, each.sequence) for shard, each in enumerate(request.shards)}
         pieces = CutPieces(self._root, positions)
-        sent, failures, is_last = None, 0, False
+        sent, failures, pause_s, is_last = None, 0, 0.0, False
         while context.is_active() and not is_last:
-            is_last = self._ended.wait(self._poll_s if sent is not None or failures else 0)
+            is_last = self._ended.wait(pause_s)  # the first look is immediate
+            pause_s = self._poll_s
             try:
                 cut = read_cut(self._root)
                 if cut is not None and cut != sent:

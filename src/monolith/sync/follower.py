@@ -18,7 +18,14 @@ from numpy.typing import NDArray
 
 from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.core.clock import Clock
-from monolith.core.errors import ConfigError, CutRefused, MonolithError
+from monolith.core.errors import (
+    ConfigError,
+    CutRefused,
+    DeltaLogBroken,
+    ManifestInvalid,
+    MonolithError,
+    SnapshotCorrupt,
+)
 from monolith.embedding import MultiTable
 from monolith.sync.dense_versions import DenseReader
 from monolith.sync.row_updates import Move, plan_update, rebuild_tables
@@ -26,6 +33,10 @@ from monolith.sync.row_updates import Move, plan_update, rebuild_tables
 __all__ = ["Follower", "FollowerStatus", "Target"]
 
 logger = logging.getLogger(__name__)
+
+_LONGEST_PAUSE_S = 5.0
+_DAMAGED_ATTEMPTS = 3
+"""Attempts at one cut that find damaged files, before ``on_damaged`` is called. Fewer may be a race with compaction."""
 
 
 class Target(Protocol):
@@ -85,6 +96,19 @@ class FollowerStatus:
             return 0
         return max(1, self.newest.number - (0 if self.applied is None else self.applied.number))
 
+    def age_s(self, now_s: float) -> float | None:
+        """Return the age of the applied cut in seconds; None before the first cut.
+
+        It grows while the trainer is dead or the follower fails, unlike ``lag_s``.
+        """
+        return None if self.applied is None else max(0.0, now_s - self.applied.published_at_s)
+
+    def event_age_s(self, now_s: float) -> float | None:
+        """Return the age of the newest event in the applied cut; None without one."""
+        if self.applied is None or not self.applied.newest_event_s:
+            return None
+        return max(0.0, now_s - self.applied.newest_event_s)
+
     def lag_s(self, now_s: float) -> float:
         """Return how long the newest cut has been waiting, in seconds; 0 if it is applied."""
         if self.newest is None or not self.cuts_behind:
@@ -102,6 +126,7 @@ class Follower:
         poll_s: Seconds between two looks for a new cut.
         name: Name of the model in log lines.
         on_applied: Called with every cut after it was applied.
+        on_damaged: Called when the files of a cut stay damaged; a subscription then requests them again.
     """
 
     def __init__(
@@ -113,6 +138,7 @@ class Follower:
         poll_s: float = 0.05,
         name: str = "",
         on_applied: Callable[[Cut], None] | None = None,
+        on_damaged: Callable[[], None] | None = None,
     ) -> None:
         if not poll_s > 0:
             raise ConfigError(f"poll_s is {poll_s!r}, expected a number above 0")
@@ -122,6 +148,9 @@ class Follower:
         self._poll_s = poll_s
         self._name = name
         self._on_applied = on_applied or (lambda cut: None)
+        self._on_damaged = on_damaged or (lambda: None)
+        self._damaged = 0
+        self._pause_s = poll_s
         self._dense = DenseReader(root)
         self._at: Mapping[int, LogPosition] = {}
         self._status = FollowerStatus()
@@ -133,6 +162,11 @@ class Follower:
     def status(self) -> FollowerStatus:
         """Current state of the follower."""
         return self._status
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread is not None and self._thread.is_alive()
 
     def start(self) -> None:
         """Start the thread that follows until ``close``."""
@@ -146,19 +180,32 @@ class Follower:
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._ended.wait(self._poll_s):
+        while not self._ended.wait(self._pause_s):
             self.try_step()
 
     def try_step(self) -> bool:
         """Call ``step``; on failure log the error once, keep it in ``status``, and leave the model unchanged."""
         try:
-            return self.step()
-        except (MonolithError, OSError) as error:
-            text = str(error)
-            if text != self._status.error:
-                logger.warning("cut not applied, retrying model=%s error=%s", self._name, text)
-            self._status = replace(self._status, failures=self._status.failures + 1, error=text)
+            has_moved = self.step()
+        except Exception as error:  # an unexpected class must not stop the thread: the model would silently age
+            self._note_failure(error)
             return False
+        self._pause_s, self._damaged = self._poll_s, 0
+        return has_moved
+
+    def _note_failure(self, error: Exception) -> None:
+        is_expected = isinstance(error, MonolithError | OSError)
+        text = str(error) if is_expected else f"{type(error).__name__}: {error}"
+        if text != self._status.error:
+            logger.warning(
+                "cut not applied, retrying model=%s error=%s", self._name, text, exc_info=None if is_expected else error
+            )
+        self._status = replace(self._status, failures=self._status.failures + 1, error=text)
+        self._pause_s = max(self._poll_s, min(2 * self._pause_s, _LONGEST_PAUSE_S))
+        if isinstance(error, DeltaLogBroken | ManifestInvalid | SnapshotCorrupt):
+            self._damaged += 1
+            if self._damaged % _DAMAGED_ATTEMPTS == 0:
+                self._on_damaged()
 
     def step(self) -> bool:
         """Move to the newest cut; return whether the model moved.
@@ -211,6 +258,12 @@ class Follower:
             target.apply(weights=weights, tables=rebuild_tables(update, tables, keep), cut=cut)
         else:
             with update.open(keep) as move:
-                target.apply(move, weights=weights, cut=cut)
+                try:
+                    target.apply(move, weights=weights, cut=cut)
+                except CutRefused:
+                    raise
+                except BaseException:  # rows may have changed in part: rebuild all of them at the next attempt
+                    self._at = {}
+                    raise
         self._at = update.positions
         return None if update.is_full_rebuild else update.rows

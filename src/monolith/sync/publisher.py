@@ -7,6 +7,7 @@ training from changing rows and weights meanwhile.
 
 from __future__ import annotations
 
+import fcntl
 import logging
 import os
 import threading
@@ -21,6 +22,8 @@ from numpy.typing import NDArray
 
 from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, shard_folder
 from monolith.core.clock import Clock
+from monolith.core.durable_files import make_folder
+from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
 from monolith.sync.base_snapshot import BaseSnapshot, write_base
 from monolith.sync.dense_versions import DenseWriter
@@ -28,6 +31,9 @@ from monolith.sync.dense_versions import DenseWriter
 __all__ = ["LocalRowLog", "Publisher", "LogPositions", "RowLogs", "Weights"]
 
 logger = logging.getLogger(__name__)
+
+LOCK = "publisher.lock"
+"""File in the published folder that its publisher locks."""
 
 Weights: TypeAlias = Mapping[str, NDArray[Any]]
 """Dense weights by their names in a checkpoint."""
@@ -139,6 +145,9 @@ class Publisher:
         rows: Logs of the rows.
         weights: Copies the dense weights; called while neither rows nor weights change.
         clock: Clock of the cuts' timestamps.
+
+    Raises:
+        ConfigError: Another publisher uses the folder.
     """
 
     def __init__(
@@ -150,7 +159,8 @@ class Publisher:
         clock: Clock,
     ) -> None:
         self.root = Path(root)
-        self.root.mkdir(parents=True, exist_ok=True)
+        make_folder(self.root)
+        self._claim: int | None = _claim(self.root)
         self._rows = rows
         self._weights = weights
         self._clock = clock
@@ -200,3 +210,19 @@ class Publisher:
         """Release the folder for another publisher."""
         with self._turn:
             self._rows.close()
+            if self._claim is not None:
+                os.close(self._claim)
+                self._claim = None
+
+
+def _claim(root: Path) -> int:
+    """Lock the folder for this publisher: two publishers would write two states under equal version numbers."""
+    handle = os.open(root / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(handle)
+        raise ConfigError(
+            f"'{root}' is in use by another publisher, expected one per folder; stop it, or set another publish_dir"
+        ) from None
+    return handle

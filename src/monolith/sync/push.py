@@ -163,10 +163,11 @@ class RowPusher:
         try:
             self.step()
             self._error = ""
-        except (MonolithError, OSError) as error:
-            if str(error) != self._error:
-                logger.warning("published log not read for pushing, retrying error=%s", error)
-            self._error = str(error)
+        except Exception as error:  # an unexpected class must not stop the thread
+            text = str(error) if isinstance(error, MonolithError | OSError) else f"{type(error).__name__}: {error}"
+            if text != self._error:
+                logger.warning("published log not read for pushing, retrying error=%s", text)
+            self._error = text
 
 
 def _ids_of(tables: MultiTable) -> dict[str, Ids]:

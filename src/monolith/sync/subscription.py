@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from os import PathLike
 from pathlib import Path
 
@@ -21,6 +22,7 @@ __all__ = ["Subscription"]
 logger = logging.getLogger(__name__)
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_RENEWAL_PAUSE_S = 1.0
 _RENEWED_BYTES = 64 << 20
 """Bytes of segments after which the subscription requests a full transfer, at least four times the last one."""
 
@@ -49,12 +51,30 @@ class Subscription:
         self._is_settled = threading.Event()
         self._call: object | None = None
         self._renews = False
+        self._next_renewal_s = 0.0
         self._thread = threading.Thread(target=self._run, name="subscription", daemon=True)
 
     @property
     def folder(self) -> Path:
         """Folder of the cache."""
         return self._cache.folder
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    def renew(self) -> None:
+        """Request a full transfer, because followers found damaged files in the cache. Callable from any thread."""
+        now_s = time.monotonic()
+        if now_s < self._next_renewal_s:
+            return
+        self._next_renewal_s = now_s + _RENEWAL_PAUSE_S
+        logger.warning("cache damaged, requesting a full transfer address=%s folder=%s", self.address, self.folder)
+        self._renews = True
+        call = self._call
+        if call is not None:
+            call.cancel()  # type: ignore[attr-defined]
 
     def start(self) -> None:
         """Start the thread that receives."""
@@ -83,6 +103,9 @@ class Subscription:
                 error = f"{self.address} closed the feed"
             except (MonolithError, OSError) as failed:
                 error = str(failed)
+            except Exception as failed:  # an unexpected class must not stop the thread
+                logger.exception("feed failed, reconnecting address=%s", self.address)
+                error = f"{type(failed).__name__}: {failed}"
             if self._ended.is_set():
                 return
             if self._renews:

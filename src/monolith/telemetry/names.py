@@ -12,6 +12,7 @@ __all__ = [
     "ALL",
     "BOUNDS_US",
     "Metric",
+    "BACKGROUND_THREAD_UP",
     "CANARY_HELD",
     "CANARY_LIMIT",
     "CANARY_MEASURE",
@@ -48,6 +49,7 @@ __all__ = [
     "SERVING_ROWS_TOTAL",
     "SERVING_UP",
     "SERVING_VERSION_STATE",
+    "SYNC_AGE_SECONDS",
     "SYNC_CUT",
     "SYNC_CUTS_BEHIND",
     "SYNC_FAILURES_TOTAL",
@@ -377,6 +379,19 @@ CANARY_ROWS = Metric(
     kind="gauge",
     help="Rows in the sample of requests for trials.",
     labels=("model",),
+)
+BACKGROUND_THREAD_UP = Metric(
+    name="monolith_background_thread_up",
+    kind="gauge",
+    help="Whether a background thread of the process runs: 1, or 0 after it died.",
+    labels=("thread",),
+)
+SYNC_AGE_SECONDS = Metric(
+    name="monolith_sync_age_seconds",
+    kind="gauge",
+    help="Age of the cut that a version shows (of=cut), and of the newest event in it (of=event). It grows while the "
+    "trainer, the publisher or the follower is dead.",
+    labels=("model", "version", "of"),
 )
 SYNC_CUT = Metric(
     name="monolith_sync_cut",

@@ -19,6 +19,7 @@ __all__ = ["EventTimes"]
 logger = logging.getLogger(__name__)
 
 _MILLISECONDS = 1000
+_FIRST_NO_SECONDS = 1 << 32
 _LOG_EVERY_S = 60.0
 
 
@@ -59,7 +60,7 @@ class EventTimes:
         if now_s - self._logged_at_s < _LOG_EVERY_S:
             return
         self._logged_at_s = now_s
-        unit = " unit=milliseconds" if newest // _MILLISECONDS <= most < newest else ""
+        unit = " unit=milliseconds" if newest >= _FIRST_NO_SECONDS and newest // _MILLISECONDS <= most else ""
         logger.warning(
             "event times clamped req_time=%d%s limit=%d records=%d total=%d remedy=%s",
             newest,

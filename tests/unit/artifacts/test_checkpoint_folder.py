@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Mapping
@@ -7,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from monolith.artifacts import CheckpointFolder, CheckpointManifest, Retention, read_manifest, verify_files
+from monolith.artifacts import (
+    CheckpointFolder,
+    CheckpointManifest,
+    Retention,
+    checkpoint_folder,
+    read_manifest,
+    verify_files,
+)
 from monolith.core.durable_files import seal, unseal
 from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError, ManifestInvalid, VersionConflict
 
@@ -232,3 +240,46 @@ def test_the_manifest_is_plain_json_for_other_programs(tmp_path: Path) -> None:
     add(CheckpointFolder(tmp_path), 1)
     body = json.loads((tmp_path / "step-000000001/manifest.json").read_text())["body"]
     assert (body["format"], body["version"], body["step"]) == ("monolith.checkpoint", 1, 1)
+
+
+@pytest.mark.parametrize("how", ["removed", "altered"])
+def test_a_damaged_newest_checkpoint_of_a_lower_step_is_never_passed_over(tmp_path: Path, how: str) -> None:
+    folder = CheckpointFolder(tmp_path)
+    add(folder, 9)
+    os.utime(tmp_path / "step-000000009", (1000, 1000))
+    add(folder, 4)  # after a rollback to an earlier step
+    damage(tmp_path / "step-000000004/manifest.json", how)
+    with pytest.raises(ArtifactError, match=r"step-000000004.*restore_ckpt='step-000000009'"):
+        folder.newest()
+
+
+def test_a_shorter_period_of_sparing_counts_from_the_next_save() -> None:
+    long, short = Retention(spare_every_hours=24), Retention(spare_every_hours=1)
+    _, due_s = long.spare(None, saved_at_s=10, started_at_s=0)
+    last = dataclasses.replace(header(1), spare_after_s=due_s)
+    is_spared, due_s = short.spare(last, saved_at_s=20, started_at_s=0)
+    assert (is_spared, due_s) == (False, 20 + 3600)
+    last = dataclasses.replace(header(2), spare_after_s=due_s)
+    assert short.spare(last, saved_at_s=20 + 3601, started_at_s=0)[0]
+
+
+def test_every_folder_of_a_checkpoint_is_synced_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[tuple[str, str]] = []
+    rename = Path.rename
+
+    def note_rename(path: Path, target: Path) -> Path:
+        events.append(("rename", Path(target).name))
+        return rename(path, target)
+
+    def note_sync(folder: Path) -> None:
+        relative = folder.relative_to(tmp_path)
+        events.append(("sync", "/".join(("saving", *relative.parts[1:])) if relative.parts else "."))
+
+    monkeypatch.setattr(Path, "rename", note_rename)
+    monkeypatch.setattr(checkpoint_folder, "sync_folder", note_sync)
+    add(CheckpointFolder(tmp_path), 5)
+    at = events.index(("rename", "step-000000005"))
+    assert {("sync", "saving"), ("sync", "saving/tables")} <= set(events[:at])
+    assert events[at + 1] == ("sync", "."), "the name must be synced too"

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, shard_folder
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, remove_log, shard_folder
 from monolith.core.errors import ConfigError, DeltaLogBroken, SchemaMismatch
 from monolith.embedding import Adagrad, Adam, Fp16, MultiTable, RandomUniform, Sgd, SliceSpec, Table, TableSpec
 from monolith.testing.fakes.clock import FakeClock
@@ -656,3 +656,21 @@ def test_a_segment_can_be_verified_alone(folder: Path, clock: FakeClock) -> None
     victim.path.write_bytes(content)
     with pytest.raises(DeltaLogBroken, match="checksum does not match; the last good segment is 1"):
         reader.verify(victim)
+
+
+def test_a_log_is_removed_from_its_newest_segment_to_its_oldest(
+    folder: Path, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder, clock)
+    present = sorted(path.name for path in folder.glob("seg-*.delta"))
+    assert len(present) > 1
+    removed: list[str] = []
+    unlink = Path.unlink
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        removed.append(path.name)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", note)
+    assert remove_log(folder) == len(present)
+    assert removed == present[::-1], "a crash in between must leave a log with its head"

@@ -209,3 +209,13 @@ def test_the_number_of_an_unfinished_export_is_no_version(tmp_path: Path) -> Non
     (tmp_path / "temp-5-abc").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     assert ExportFolder(tmp_path).versions() == []
+
+
+def test_an_export_of_a_step_without_a_checkpoint_stays_when_it_is_written(tmp_path: Path) -> None:
+    folder = ExportFolder(tmp_path)
+    add(folder, 1, step=10)
+    add(folder, 2, step=20, keep_steps={10})
+    assert folder.versions() == [1, 2]
+    assert folder.recorded() == {1: 10, 2: 20}
+    add(folder, 3, step=30, keep_steps={10})
+    assert folder.versions() == [1, 3], "the one before goes with the next export"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from monolith import data
-from monolith.training.distributed.local_job import Ended
+from monolith.training.cluster.launch.local import Ended
 
 CASES = ["distributed_gap_auc", "ml1m_deepfm_auc", "collision_gap_auc"]
 

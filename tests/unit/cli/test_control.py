@@ -56,7 +56,7 @@ def test_json_is_one_object(run: FakeRun) -> None:
     assert json.loads(control("status", run.model_dir, "--json"))["step"] > 0
 
 
-def test_what_cannot_be_done_is_one_error(run: FakeRun, tmp_path: Path) -> None:
+def test_an_impossible_action_is_one_error(run: FakeRun, tmp_path: Path) -> None:
     control("stop", run.model_dir)
     with pytest.raises(ClusterError, match="is paused"):
         control("stop", run.model_dir)

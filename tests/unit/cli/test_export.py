@@ -65,7 +65,7 @@ def test_inspect_shows_every_version_of_a_model(base: Path) -> None:
     assert "signature" not in text
 
 
-def test_inspect_shows_what_one_version_can_be_asked(base: Path) -> None:
+def test_inspect_shows_the_signatures_of_one_version(base: Path) -> None:
     text = run("inspect", "export", str(base / "2"), "--verify")
     assert "serving_default: " in text
     assert "-> ctr float32[?]" in text
@@ -100,7 +100,7 @@ def test_inspect_says_where_there_is_no_export(tmp_path: Path) -> None:
         ([], "nothing says which model"),
     ],
 )
-def test_what_cannot_be_exported_is_refused_with_one_line(tmp_path: Path, flags: list[str], reason: str) -> None:
+def test_an_impossible_export_is_refused_with_one_line(tmp_path: Path, flags: list[str], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         run("export", str(tmp_path), str(tmp_path / "out"), *flags)
     assert not (tmp_path / "out").exists()

@@ -45,7 +45,7 @@ def run(*arguments: object) -> str:
     return result.stdout
 
 
-def test_the_plain_form_says_what_a_snapshot_holds(saved: Path) -> None:
+def test_the_plain_form_shows_the_content_of_a_snapshot(saved: Path) -> None:
     out = run(saved)
     assert f"{saved}: 1 table, " in out
     assert "table user (training)" in out
@@ -71,7 +71,7 @@ def test_the_json_form_adds_up(saved: Path) -> None:
     assert "explain" not in report
 
 
-def test_verify_says_that_every_checksum_holds(saved: Path) -> None:
+def test_verify_confirms_all_checksums(saved: Path) -> None:
     assert "checksums match" in run(saved, "--verify")
 
 
@@ -101,7 +101,7 @@ def test_explain_shows_a_row(saved: Path, fid: str) -> None:
     assert "is present" in run(saved, "--explain", fid)
 
 
-def test_explain_says_why_an_id_is_absent_in_each_table(tmp_path: Path) -> None:
+def test_explain_gives_the_reason_for_an_absent_id_in_each_table(tmp_path: Path) -> None:
     waiting = 1 << 48
     tables = MultiTable([SPEC, TableSpec("item", [SliceSpec(2, optimizer=Adagrad())])])
     tables["user"].assign([waiting], np.ones((1, 5), np.float32))
@@ -170,7 +170,7 @@ def test_verify_finds_every_altered_byte_of_the_rows_of_an_export(images: Path, 
 
 
 @pytest.mark.parametrize("fid", ["ada", "1.5", "", str(2**64), str(-(2**63) - 1)])
-def test_what_is_no_id_is_refused(saved: Path, fid: str) -> None:
+def test_an_invalid_id_is_refused(saved: Path, fid: str) -> None:
     with pytest.raises(ConfigError, match="--explain"):
         run(saved, "--explain", fid)
 

@@ -53,7 +53,7 @@ def test_one_checkpoint_shows_its_files(run_folder: Path) -> None:
     assert "dense.safetensors  2 kB, crc32c " in out
 
 
-def test_json_says_everything(run_folder: Path) -> None:
+def test_json_contains_everything(run_folder: Path) -> None:
     report = json.loads(inspect(run_folder / "checkpoints", "--json"))
     assert [each["step"] for each in report["checkpoints"]] == [100, 200]
     assert [each["is_exempt"] for each in report["checkpoints"]] == [True, False]

@@ -42,7 +42,7 @@ def as_json(*arguments: object) -> dict[str, Any]:
     return report
 
 
-def test_the_plain_form_says_what_the_logs_hold(root: Path) -> None:
+def test_the_plain_form_shows_the_content_of_the_logs(root: Path) -> None:
     out = run(root, "--verify")
     assert "cut 1 of 2023-11-14 22:13:25 UTC: dense 9, shards {0: 3, 1: 2}" in out
     assert f"{shard_folder(root, 1, 2)}: durable, shard 1 of 2, 3 segments, " in out
@@ -62,7 +62,7 @@ def test_the_plain_form_says_what_the_logs_hold(root: Path) -> None:
         ("2000-01-01", []),
     ],
 )
-def test_a_moment_shows_what_would_be_replayed(root: Path, moment: str, replay: list[int]) -> None:
+def test_a_moment_shows_the_segments_of_a_replay(root: Path, moment: str, replay: list[int]) -> None:
     assert as_json(shard_folder(root, 0, 2), "--at", moment)["logs"][0]["replay"] == replay
 
 
@@ -95,7 +95,7 @@ def test_damage_is_shown_and_is_an_error(root: Path) -> None:
         (["--at", "@x"], "--at is .@x"),
     ],
 )
-def test_a_moment_that_is_none_is_refused(root: Path, arguments: list[str], message: str) -> None:
+def test_an_invalid_moment_is_refused(root: Path, arguments: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         run(root, *arguments)
 

@@ -36,7 +36,7 @@ def run(*arguments: object) -> str:
     return result.stdout
 
 
-def test_the_plain_form_says_what_a_file_is_and_why(records: Path) -> None:
+def test_the_plain_form_shows_the_format_of_a_file_and_the_evidence(records: Path) -> None:
     out = run(records, "--limit", 2)
     assert f"{records}: instance records, " in out
     assert "compression  zstd" in out

@@ -1,4 +1,4 @@
-"""What ``monolith launch torchrun`` starts."""
+"""The command that ``monolith launch torchrun`` starts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_ranks_of_one_machine_meet_at_any_free_port() -> None:
     ]  # fmt: skip
 
 
-def test_several_machines_meet_where_they_are_told() -> None:
+def test_several_machines_meet_at_the_configured_address() -> None:
     command = command_of(["train"], nproc=2, nnodes=3, node_rank=1, master_addr="10.0.0.1", master_port=2222)
     assert command[5:13] == [
         "--nnodes", "3", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "2222",

@@ -1,4 +1,4 @@
-"""The command line of the model server: what cannot be is one line, and settings arrive where they belong."""
+"""The command line of the model server: an invalid option is one line, and settings reach their targets."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from monolith.serving import BatchSettings
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "text"),
     [
         (("x", "--canary", "--canary-record-kind", "csv"), "--canary-record-kind is 'csv'"),
-        (("x", "--canary-records", "absent.pb"), "canary_records is 'absent.pb', which cannot be read"),
-        (("x", "--canary", "--canary-max-nan-rate", "-1"), "limit of nan_rate is -1.0; give 0 or more"),
+        (("x", "--canary-records", "absent.pb"), "canary_records is 'absent.pb', expected records"),
+        (("x", "--canary", "--canary-max-nan-rate", "-1"), "limit nan_rate is -1.0, expected 0 or more"),
         ((), "BASE_PATH"),
         (("x", "--model_config_file=y"), "BASE_PATH"),
         (("--model_config_file=/nowhere/models.conf",), "/nowhere/models.conf"),
         (("x", "--enable_batching=perhaps"), "true or false"),
         (("x", "--grpc_channel_arguments=abc"), "name=value"),
-        (("x", "--port=-1", "--rest-port=-1"), "both None"),
+        (("x", "--port=-1", "--rest-port=-1"), "expected at least one port"),
         (("x", "--tls-cert=c"), "without key_file"),
         (("x", "--token-file=absent"), "--token-file is 'absent', which cannot be read"),
         (("x", "--sync-from=a:1", "--sync-key=k"), "key_file is given without cert_file"),
@@ -41,13 +41,13 @@ from monolith.serving import BatchSettings
         (("x", "--port=0", "--rest-port=-1", "--version-poll-s=0", "--replica=1"), "--replica is 1"),
     ],
 )
-def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], said: str) -> None:
+def test_a_wrong_command_line_is_refused_with_the_remedy(arguments: tuple[str, ...], text: str) -> None:
     done = CliRunner().invoke(app, ["serve", *arguments])
     assert isinstance(done.exception, ConfigError)
-    assert said in str(done.exception)
+    assert text in str(done.exception)
 
 
-def test_an_option_that_is_none_is_wrong_usage() -> None:
+def test_an_unknown_option_is_wrong_usage() -> None:
     done = CliRunner().invoke(app, ["serve", "x", "--model_colour=red"])
     assert done.exit_code == 2
 
@@ -89,7 +89,7 @@ def test_the_help_has_a_panel_for_each_group() -> None:
         assert f"{panel} options" in shown
 
 
-def test_the_collector_passes_over_what_the_first_load_left_and_nothing_later() -> None:
+def test_the_collector_skips_objects_of_the_first_load_only() -> None:
     gc.unfreeze()
     loaded: list[Any] = []
     load = _freeze_after_first(lambda folder: loaded.append([[] for _ in range(1000)]) or loaded[-1])

@@ -36,7 +36,7 @@ def test_a_flag_of_theirs_is_one_of_ours(given: list[str], expected: list[str]) 
     assert translate(given) == (expected, [])
 
 
-def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
+def test_a_flag_without_a_counterpart_is_dropped_and_named() -> None:
     given = ["--tensorflow_session_parallelism=4", "--archon_port=7", "--platform_config_file", "p.cfg", "--port=1"]
     ours, ignored = translate(given)
     assert ours == ["--port=1"]
@@ -44,6 +44,6 @@ def test_what_has_no_meaning_here_is_left_out_and_named() -> None:
 
 
 @pytest.mark.parametrize("given", ["--enable_batching=maybe", "--rest_api_timeout_in_ms=soon"])
-def test_a_value_that_is_none_is_refused(given: str) -> None:
+def test_an_invalid_value_is_refused(given: str) -> None:
     with pytest.raises(ConfigError, match=given.partition("=")[2]):
         translate([given])

@@ -45,7 +45,7 @@ def yaml_file(folder: Path, text: str) -> Path:
     return path
 
 
-def test_each_layer_beats_those_below_it_and_the_report_says_so(tmp_path: Path) -> None:
+def test_each_layer_beats_the_lower_ones_and_the_report_shows_it(tmp_path: Path) -> None:
     path = yaml_file(tmp_path, "seed: 1\nrate: 0.5\nis_fast: true\nkind: fancy\n")
     loaded = load(
         JobConfig,
@@ -201,7 +201,7 @@ def test_a_variable_that_is_almost_a_field_is_remarked_on(caplog: pytest.LogCapt
     assert "did you mean MONOLITH_EVERY_STEPS? name=MONOLITH_EVERY_STEP" in caplog.text
 
 
-def test_a_retired_field_is_told_so_wherever_it_stands(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_retired_field_is_refused_in_every_layer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     retired = {"speed": "use is_fast"}
     for text in ("speed: 1", "speed: {a: 1}", "save: {speed: 1}"):
         with pytest.raises(ConfigError, match=r"job\.yaml:1 sets 'speed', which is retired: use is_fast"):
@@ -232,7 +232,7 @@ def test_a_field_without_a_default_must_be_given() -> None:
     assert load(NeedyConfig, environment={"MONOLITH_TASK": "x"}).config == NeedyConfig(task="x")
 
 
-def test_what_is_no_dataclass_is_refused() -> None:
+def test_a_type_other_than_a_dataclass_is_refused() -> None:
     with pytest.raises(ConfigError, match="is no dataclass"):
         load(int)
 

@@ -71,7 +71,7 @@ def test_a_json_key_that_stands_twice_is_refused(tmp_path: Path) -> None:
         ("job.json", "[" * 100_000, "is not JSON"),
     ],
 )
-def test_what_is_no_configuration_is_refused_in_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
+def test_an_invalid_file_is_refused_in_one_line(tmp_path: Path, name: str, text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         read_config_file(written(tmp_path, text, name))
     assert "\n" not in str(caught.value)
@@ -79,7 +79,7 @@ def test_what_is_no_configuration_is_refused_in_one_line(tmp_path: Path, name: s
 
 
 @pytest.mark.parametrize("name", ["job.yaml", "job.json"])
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path, name: str) -> None:
+def test_bytes_other_than_text_are_refused(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"\xff\xfe\xfa\x00\x80")
     with pytest.raises(ConfigError, match=name):

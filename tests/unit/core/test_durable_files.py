@@ -28,9 +28,7 @@ def test_a_sealed_body_comes_back_and_an_altered_one_does_not() -> None:
     ),
     st.data(),
 )
-def test_whatever_is_in_it_a_sealed_body_comes_back_and_a_flipped_bit_is_seen(
-    value: object, data: st.DataObject
-) -> None:
+def test_any_sealed_body_comes_back_and_a_flipped_bit_is_detected(value: object, data: st.DataObject) -> None:
     content = bytearray(seal({"value": value}))
     assert unseal(bytes(content)) == {"value": value}
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))

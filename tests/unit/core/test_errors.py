@@ -61,10 +61,11 @@ def test_attributes_survive_pickling() -> None:
     assert pickle.loads(pickle.dumps(RetriesExhausted("x", attempts=3))).attempts == 3
 
 
-def test_a_serving_error_says_who_is_at_fault() -> None:
+def test_a_serving_error_names_the_party_at_fault() -> None:
     assert {cls.__name__: cls("x").at_fault for cls in CLASSES if issubclass(cls, ServingError)} == {
         "ServingError": "server",
         "InvalidRequest": "client",
+        "NotPermitted": "client",
         "ModelNotFound": "client",
         "Overloaded": "server",
         "ModelNotReady": "server",

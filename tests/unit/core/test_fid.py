@@ -36,7 +36,7 @@ def test_signed_and_unsigned_are_two_faces_of_the_same_bits(bits: int) -> None:
 
 
 @given(st.lists(int64s))
-def test_arrays_give_what_single_ids_give(ids: list[int]) -> None:
+def test_arrays_give_the_same_as_single_ids(ids: list[int]) -> None:
     array = np.array(ids, np.int64)
     for function in (fid.slot_v1, fid.slot_v2, fid.signature_v1, fid.signature_v2, fid.v1_to_v2):
         assert function(array).tolist() == [function(one) for one in ids]

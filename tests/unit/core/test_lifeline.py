@@ -36,7 +36,7 @@ def test_a_server_waits_a_while_before_it_is_asked() -> None:
     assert watcher.is_alive()
 
 
-def test_who_was_started_by_hand_watches_nothing() -> None:
+def test_a_process_started_by_hand_watches_no_starter() -> None:
     assert end_with_starter({}) is None
 
 

@@ -41,7 +41,7 @@ def test_keys_are_identifiers(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["items", "get", "copy", "Flatten"])
-def test_names_of_methods_are_no_keys(key: str) -> None:
+def test_names_of_methods_are_refused_as_keys(key: str) -> None:
     tree = NestedMap()
     for change in (
         lambda: NestedMap({key: 1}),
@@ -80,7 +80,7 @@ def test_packing_needs_a_value_for_each_leaf() -> None:
         NestedMap(a=1, b=2).Pack([1])
 
 
-def test_filters_drop_what_they_empty_and_keep_what_was_empty() -> None:
+def test_filters_drop_parts_that_become_empty_and_keep_empty_ones() -> None:
     tree = NestedMap(a=NestedMap(x=1, y=2), b=[1, 2], c=NestedMap(x=1), d=NestedMap(), e=[1])
     assert tree.Filter(lambda leaf: leaf > 1) == {"a": {"y": 2}, "b": [2], "d": {}}
     assert tree.FilterKeyVal(lambda key, _: key.startswith("a.")) == {"a": {"x": 1, "y": 2}, "d": {}}

@@ -125,7 +125,7 @@ def test_an_argument_without_a_default_must_be_set_be_it_to_none() -> None:
     assert p.set(units=None).instantiate().units is None
 
 
-def test_arguments_of_a_base_that_cannot_be_given_are_no_params() -> None:
+def test_arguments_of_a_base_that_cannot_be_passed_are_not_params() -> None:
     assert list(params_of(Closed)) == ["cls", "units"]
     assert params_of(Closed).instantiate().units == 1
     assert list(params_of(Empty)) == ["cls"]

@@ -84,7 +84,7 @@ def test_an_unknown_model_is_a_lookup_error_and_known_ones_are_logged(
 
 @pytest.fixture(name="package")
 def _package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A package shop with a module that registers a model and has a class of its own."""
+    """A package shop with a module that registers a model and defines a class."""
     (tmp_path / "shop").mkdir()
     (tmp_path / "shop" / "__init__.py").touch()
     (tmp_path / "shop" / "tasks.py").write_text(
@@ -132,7 +132,7 @@ def test_a_class_is_loaded_by_module_by_colon_by_its_registered_name_and_from_ho
         ("", "no class is called ''"),
     ],
 )
-def test_what_cannot_be_loaded_is_named(spec: str, message: str) -> None:
+def test_a_class_that_cannot_be_loaded_is_named(spec: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_class(spec)
 
@@ -156,7 +156,7 @@ def test_a_class_is_loaded_from_a_file_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("models")
-def test_a_class_is_loaded_by_several_threads_at_once(tmp_path: Path) -> None:
+def test_several_threads_load_a_class_together(tmp_path: Path) -> None:
     file = tmp_path / "slow_ranker.py"
     file.write_text("import time\ntime.sleep(0.2)\nclass Ranker: pass\n")
     with ThreadPoolExecutor(2) as pool:

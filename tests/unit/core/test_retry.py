@@ -31,7 +31,7 @@ def failing(times: int, error: Exception) -> Callable[[], int]:
     return call
 
 
-def test_a_call_that_succeeds_is_made_once_and_nobody_sleeps(clock: FakeClock) -> None:
+def test_a_call_that_succeeds_is_made_once_without_a_pause(clock: FakeClock) -> None:
     assert retry(RetryPolicy(), failing(0, ShardUnavailable("x")), clock=clock) == 1
     assert clock.slept_s == []
 
@@ -51,7 +51,7 @@ def test_the_last_error_is_chained_and_the_attempts_are_named(clock: FakeClock) 
     assert not caught.value.retryable
 
 
-def test_a_final_error_passes_through_at_once(clock: FakeClock) -> None:
+def test_a_final_error_passes_through_without_a_retry(clock: FakeClock) -> None:
     for error in (ConfigError("wrong"), ShardUnavailable("gone", retryable=False), OSError("disk")):
         with pytest.raises(type(error)) as caught:
             retry(RetryPolicy(), failing(9, error), clock=clock)
@@ -59,7 +59,7 @@ def test_a_final_error_passes_through_at_once(clock: FakeClock) -> None:
     assert clock.slept_s == []
 
 
-def test_the_caller_may_decide_what_is_retryable(clock: FakeClock) -> None:
+def test_the_caller_may_decide_which_errors_are_retryable(clock: FakeClock) -> None:
     policy = RetryPolicy(attempts=2)
     assert retry(policy, failing(1, OSError("x")), clock=clock, is_retryable=lambda e: isinstance(e, OSError)) == 2
 

@@ -19,8 +19,8 @@ def test_a_signal_is_heard_and_the_handlers_are_given_back(number: signal.Signal
     assert signal.getsignal(number) is before
 
 
-def test_signals_are_heard_whatever_the_main_thread_does_with_the_endings() -> None:
-    # A signal at every line of waiting: whoever took a lock there would never come back.
+def test_signals_arrive_at_any_line_of_the_main_thread() -> None:
+    # A signal at every line of the wait: code that takes a lock there would deadlock.
     with stop_signals() as endings:
         before = signal.signal(signal.SIGALRM, lambda *_: endings.put("alarm"))
         signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)

@@ -160,7 +160,7 @@ def printed(item: Any) -> str:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_a_resumed_run_gives_exactly_what_would_have_come(folder: Path, name: str) -> None:
+def test_a_resumed_run_returns_the_same_items_as_an_uninterrupted_one(folder: Path, name: str) -> None:
     def make() -> Dataset:
         return PIPELINES[name](open_files(folder, seed=11, interleave=2))
 
@@ -203,7 +203,7 @@ def test_a_state_of_other_steps_is_refused(folder: Path) -> None:
         dataset.restore({})
 
 
-def test_a_file_that_is_gone_is_told_when_resuming(folder: Path) -> None:
+def test_a_missing_file_fails_the_resume(folder: Path) -> None:
     dataset = open_files(folder).batch(60)
     next(iter(dataset))
     state = dataset.state()
@@ -282,7 +282,7 @@ def test_steps_in_the_wrong_place_are_refused(folder: Path) -> None:
             step()
 
 
-def test_a_dataset_without_a_schema_says_so(folder: Path) -> None:
+def test_batches_without_a_schema_are_refused(folder: Path) -> None:
     dataset = mt.data.files(f"{folder}/part-*", record="example", framing=FRAMING).batch(3)
     with pytest.raises(ConfigError, match="schema"):
         next(iter(dataset))
@@ -301,7 +301,7 @@ def test_the_text_of_a_transform_config_is_a_step(folder: Path) -> None:
     assert uids(open_files(folder).transform(text).batch(10)) == [n for n in range(100) if n % 5 in (1, 2)]
 
 
-def test_counts_tell_what_came_and_went(folder: Path) -> None:
+def test_counts_contain_the_rows_in_and_out_of_each_step(folder: Path) -> None:
     dataset = open_files(folder).filter_by_action(has_actions=[1]).batch(10)
     list(dataset)
     assert dataset.counts() == {
@@ -482,7 +482,7 @@ def test_workers_that_share_a_list_read_each_row_once_and_resume_exactly(tmp_pat
             seen += uids([next(readings[0])])
             if number % 2:  # the second worker is slow
                 seen += uids([next(readings[1])])
-        # The datasets first, the list last: what it hands out in between goes back when they resume.
+        # The datasets first, the list last: files that it assigns in between return to it on resume.
         state = json.loads(json.dumps({"readers": [each.state() for each in readers], "list": shared.state()}))
         for reading in readings:
             reading.close()

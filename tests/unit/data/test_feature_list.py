@@ -85,7 +85,7 @@ def test_features_are_found_by_slot_and_by_name() -> None:
     assert listed.find("page") is None
 
 
-def test_what_is_not_there_is_said_with_what_is_near() -> None:
+def test_an_unknown_feature_is_named_with_the_nearest() -> None:
     listed = FeatureList.parse(TEXT)
     with pytest.raises(ConfigError, match="feature 'f_user_ids' is unknown; did you mean f_user_id"):
         listed.slot("f_user_ids")

@@ -53,7 +53,7 @@ def test_lines_wait_until_there_are_enough_of_them_or_flush(tmp_path: Path) -> N
     files.close()
 
 
-def test_a_restarted_writer_goes_on_with_the_next_file(tmp_path: Path) -> None:
+def test_a_restarted_writer_continues_with_the_next_file(tmp_path: Path) -> None:
     for user in (1, 2):
         files = PredictionFiles(tmp_path)
         files.write(message(user=user))
@@ -72,7 +72,7 @@ def test_an_idle_file_is_closed(tmp_path: Path) -> None:
     files.close()
 
 
-def test_what_cannot_be_filed_is_refused(tmp_path: Path) -> None:
+def test_a_message_that_cannot_be_filed_is_refused(tmp_path: Path) -> None:
     files = PredictionFiles(tmp_path)
     for bad in ({"model_name": "../x"}, {"req_time": 1}, {"model_name": "m", "req_time": "../../etc"}):
         with pytest.raises(DataError, match="model_name and req_time"):

@@ -11,9 +11,9 @@ import yaml
 
 from monolith.core.config import load
 from monolith.discovery import TfConfigDiscovery
-from monolith.training.distributed.config import from_cluster
-from monolith.training.distributed.job_config import ClusterJobConfig
-from monolith.training.distributed.running import _placed
+from monolith.training.cluster.config import from_cluster
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.roles.process import _placed
 
 KUBERNETES = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
 BASE = KUBERNETES / "base"

@@ -20,7 +20,7 @@ from monolith.data import Batch
 from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
 from monolith.embedding import Fp16, MultiTable
 from monolith.export import ExportOptions, export_model, exporter
-from monolith.export.dense_part import DensePart
+from monolith.export.dense_part import DensePart, _difference
 from monolith.export.options import check_format
 from monolith.export.sample_inputs import sample_inputs
 from monolith.export.tracing import TracedModel, input_names, trace
@@ -560,3 +560,10 @@ def test_a_manifest_is_plain_json(estimator: mt.Estimator, tmp_path: Path) -> No
     body = json.loads((export(estimator, tmp_path) / "manifest.json").read_text())["body"]
     assert body["format"] == "monolith.export"
     assert [feature["name"] for feature in body["declaration"]["features"]] == ["user", "item", "history"]
+
+
+def test_a_program_that_answers_nan_where_torch_has_a_number_differs_without_bound() -> None:
+    torch_says = [{"click": np.array([0.5, np.nan], np.float32)}]
+    assert _difference(torch_says, [{"click": np.array([0.5, np.nan], np.float32)}]) == 0
+    assert _difference(torch_says, [{"click": np.array([np.nan, np.nan], np.float32)}]) == np.inf
+    assert _difference(torch_says, [{"click": np.array([0.5, 0.25], np.float32)}]) == np.inf

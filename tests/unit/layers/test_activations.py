@@ -32,7 +32,7 @@ from monolith.layers import activations
         ("prelu", [0.0, 0.0, 1.5]),
     ],
 )
-def test_a_name_is_its_formula_whatever_the_case(name: str, expected: list[float]) -> None:
+def test_a_name_gives_its_formula_in_any_case(name: str, expected: list[float]) -> None:
     x = torch.tensor([[-2.0, 0.0, 1.5]])
     for spelling in (name, name.upper()):
         activation = activations.get(spelling)

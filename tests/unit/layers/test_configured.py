@@ -1,4 +1,4 @@
-"""Every layer can be described before it is made, and made again from what it says of itself."""
+"""Every layer can be described before it is built, and rebuilt from its own description."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from monolith import layers
 from monolith.core.errors import ConfigError
 from monolith.layers.configured import Configured
 
-# What a layer needs that has no default.
+# Arguments of layers without a default.
 REQUIRED: dict[str, dict[str, Any]] = {
     "AGRUCell": {"units": 3},
     "AllInt": {"cmp_dim": 2},

@@ -1,4 +1,4 @@
-"""What every layer promises: true gradients, export with a dynamic batch, shapes from a checkpoint, copies."""
+"""The promises of every layer: true gradients, export with a dynamic batch, shapes from a checkpoint, copies."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ CASES: dict[str, Case] = {
     "SNR, averaged": Case(lambda: layers.SNR(2, 2, "aver"), lambda b: ([draw(b, 2), draw(b, 2)],)),
 }
 
-# GradNorm differentiates inside forward: it has tests of its own, and no place in an exported model.
+# GradNorm differentiates inside forward: it has separate tests, and exported models do not contain it.
 # MixedEmbedOpComb draws, and teaches its weights by a gradient that is not the one of its output: likewise.
 ELSEWHERE = {"BaseLayer", "Layer", "GradNorm", "MixedEmbedOpComb", "iRazor"}
 
@@ -160,7 +160,7 @@ def test_gradients_are_true(case: Case) -> None:
 
 def test_it_exports_with_a_dynamic_batch(case: Case) -> None:
     module = case.make().double().eval()
-    module.load_state_dict(built(case).state_dict())  # never called: what a server has before its first request
+    module.load_state_dict(built(case).state_dict())  # never called, as in a server before its first request
     inputs = case.inputs(4)
     batch = torch.export.Dim("batch", min=2)
     shapes = pytree.tree_map(lambda leaf: {0: batch}, inputs)

@@ -78,10 +78,10 @@ def test_one_level_of_extraction_mixes_own_and_shared_experts() -> None:
         mixed = torch.stack([level.task_experts[task][0](x), *shared], 1)
         gates = torch.softmax(x @ level.gates[task].kernel, 1)
         torch.testing.assert_close(out, (gates.unsqueeze(2) * mixed).sum(1))
-    assert len(level.gates) == 2  # the last level has no gate of the shared experts: nobody would read it
+    assert len(level.gates) == 2  # the last level has no gate of the shared experts, whose output would be unused
 
 
-def test_later_levels_read_what_the_tasks_and_the_shared_experts_made() -> None:
+def test_later_levels_read_the_outputs_of_tasks_and_shared_experts() -> None:
     layer, x = layers.PLE(2, [[4], [3]], 1, 1), torch.randn(4, 5)
     first, second = layer.levels
     tasks, shared = first([x, x], x)

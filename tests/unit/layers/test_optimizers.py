@@ -53,7 +53,7 @@ def test_the_loss_falls(make: Callable[[Any], torch.optim.Optimizer]) -> None:
     assert last < 0.5 * first
 
 
-def test_a_saved_state_goes_on_exactly(make: Callable[[Any], torch.optim.Optimizer]) -> None:
+def test_a_saved_state_resumes_exactly(make: Callable[[Any], torch.optim.Optimizer]) -> None:
     model = small_model()
     optimizer = make(model.parameters())
     for number in range(5):

@@ -77,7 +77,7 @@ def test_dien_obeys_its_attention_type() -> None:
     assert not torch.allclose(first(query, keys), second(query, keys))
 
 
-def test_dien_ignores_what_stands_at_masked_positions() -> None:
+def test_dien_ignores_the_values_at_masked_positions() -> None:
     torch.manual_seed(1)
     layer = layers.DIEN(3)
     query, keys = torch.randn(2, 3), torch.randn(2, 4, 5)

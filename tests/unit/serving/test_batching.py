@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RpcTimeout
 from monolith.serving.batching import BatchQueue, BatchSettings, Job, parse_batching_parameters
+from monolith.serving.request_deadline import request_deadline_s
 
 
 class Addition:
@@ -211,3 +213,30 @@ def test_what_waits_for_company_is_computed_when_the_call_before_it_ends(queue: 
     gate.set()
     assert (running.answer(), waiting.answer()) == (5, 4)
     assert log == [1, 1]
+
+
+def test_a_batch_runs_until_the_latest_deadline_of_its_requests(queue: Callable[..., BatchQueue]) -> None:
+    made, log, gate = queue(max_rows=10), [], threading.Event()
+    seen: list[float | None] = []
+
+    class Noting(Addition):
+        def do(self, works: Sequence[Addition]) -> list[Any]:
+            seen.append(request_deadline_s())
+            return super().do(works)
+
+    first = Addition(log, gate=gate)
+    waiters = [submitted(made, first)]
+    assert first.begun.wait(60)
+    now_s = SystemClock().monotonic_s()
+    waiters += [submitted(made, Noting(log), deadline_s=now_s + each) for each in (100.0, 500.0, 300.0)]
+    gate.set()
+    assert [waiter.answer() for waiter in waiters] == [2, 2, 2, 2]
+    assert seen == [now_s + 500.0], "one impatient client must not end the batch for the others"
+    gate.clear()
+    held = Addition(log, gate=gate)
+    waiters = [submitted(made, held)]
+    assert held.begun.wait(60)
+    waiters += [submitted(made, Noting(log), deadline_s=now_s + 100.0), submitted(made, Noting(log))]
+    gate.set()
+    assert [waiter.answer() for waiter in waiters] == [2, 2, 2]
+    assert seen[1:] == [None], "a request without a deadline has no end"

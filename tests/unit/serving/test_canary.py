@@ -326,3 +326,41 @@ def test_the_measures_are_of_the_worst_output_and_of_finite_scores() -> None:
     assert found.new["score_shift"] == 1
     assert found.new["calibration_error"] == pytest.approx(0.5)
     assert found.over(CanaryLimits(score_shift=None, mean_shift=2.0, nan_rate=0.5)) == []
+
+
+def loading(path: Path, scale: float) -> Servable:
+    servable = Servable.load(path)
+    servable.apply(weights={"w": (WEIGHT * scale).astype(np.float32)})
+    return servable
+
+
+def test_a_version_is_compared_with_the_newest_served_one(tmp_path: Path) -> None:
+    canary = Canary(CanarySettings(limits=CanaryLimits(score_shift=4.0, mean_shift=4.0), min_rows=4))
+    served = []
+    for version, scale in ((12, 1.0), (13, 1.1), (14, 1.2), (15, 1.3)):  # each step is small, all together are not
+        servable = loading(make_export(tmp_path / str(version), version=version), scale)
+        canary.admit(servable)
+        for record in ASKED:
+            servable.predict([record], "example")
+        served.append(servable)
+    back = loading(make_export(tmp_path / "16", version=16), 1.0)
+    with pytest.raises(CutRefused, match="version 16"):
+        canary.admit(back)  # near the oldest version, far from the newest
+    for servable in (*served, back):
+        servable.close()
+
+
+def test_closing_a_replaced_copy_of_a_version_keeps_the_one_that_is_served(tmp_path: Path) -> None:
+    canary = Canary(CanarySettings(limits=LOOSE, min_rows=4))
+    path = make_export(tmp_path / "12", version=12)
+    first, again = loading(path, 1.0), loading(path, 1.0)
+    canary.admit(first)
+    for record in ASKED:
+        first.predict([record], "example")
+    canary.admit(again)  # the version was overwritten and loaded again
+    first.close()
+    poisoned = loading(make_export(tmp_path / "13", version=13), 9.0)
+    with pytest.raises(CutRefused, match="version 13"):
+        canary.admit(poisoned)
+    for servable in (again, poisoned):
+        servable.close()

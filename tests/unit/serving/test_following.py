@@ -77,6 +77,10 @@ def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_goes_on(tmp_path: 
     eventually(lambda: number(following, "monolith_sync_cut{") >= 2)
     assert version.shown() == [3.0, 3.0]
     assert number(following, "monolith_sync_cuts_behind{") == number(following, "monolith_sync_lag_seconds{") == 0
+    assert number(following, 'monolith_background_thread_up{thread="follower clicks/7"}') == 1
+    clock.sleep_s(100.0)
+    assert number(following, 'monolith_sync_age_seconds{model="clicks",version="7",of="cut"}') == 100
+    assert number(following, 'monolith_sync_age_seconds{model="clicks",version="7",of="event"}') == 111.5
     version.close()
     assert following.statuses() == {}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -376,3 +377,60 @@ def test_a_version_loads_and_goes_without_hurry_while_another_answers(tmp_path: 
     assert (first, second >= 0.004) == (0.0, True)
     first, second = rested["close"]
     assert (first >= 0.004, second) == (True, 0.0)
+
+
+def test_a_version_that_is_found_damaged_while_it_is_served_gives_way_to_the_one_before(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    checked: list[int] = []
+
+    def verify(version: HostedVersion, is_wanted: Callable[[], bool]) -> None:
+        assert is_wanted()
+        checked.append(version.version)
+        if version.version == 2 and not (version.path / "repaired").exists():
+            raise ManifestInvalid("tables/user.table is corrupt")
+
+    models = hosted(verify=verify)
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    write_version(tmp_path, 2)
+    models.poll()
+    end_s = time.monotonic() + 60
+    while states(models) != {1: "AVAILABLE", 2: "END"} or not models.wait_until_unloaded(0):
+        assert time.monotonic() < end_s, states(models)
+        time.sleep(0.01)
+    assert served(models) == 1
+    (failure,) = [each for each in models.statuses("m") if each.version == 2]
+    assert "user.table is corrupt" in failure.message
+    models.poll()
+    settle(models)
+    assert served(models) == 1, "a damaged version is not loaded again"
+    (tmp_path / "2" / "repaired").touch()
+    models.poll()
+    settle(models)
+    assert served(models) == 2
+    assert checked.count(2) >= 1
+
+
+def test_an_old_version_stays_until_all_wanted_versions_are_loaded(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path, policy=VersionPolicy(count=2))])
+    settle(models)
+    held = loads.hold(2)
+    write_version(tmp_path, 2)
+    write_version(tmp_path, 3)
+    models.poll()
+    assert loads.begun["2"].wait(60)
+    end_s = time.monotonic() + 60
+    while states(models).get(3) != "AVAILABLE":
+        assert time.monotonic() < end_s
+        time.sleep(0.005)
+    assert states(models) == {1: "AVAILABLE", 2: "LOADING", 3: "AVAILABLE"}
+    assert served(models, version=1) == 1
+    held.set()
+    settle(models)
+    assert states(models) == {1: "END", 2: "AVAILABLE", 3: "AVAILABLE"}

@@ -478,3 +478,19 @@ def test_tiny_chunks_take_no_more_memory_than_their_content() -> None:
     tracemalloc.stop()
     assert len(chunks.body) == 400_000
     assert peak < 2_000_000
+
+
+def test_a_draining_server_closes_a_connection_after_its_response(echo: Echo) -> None:
+    server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits())
+    with connect(server, b"/held") as connection:
+        assert echo.arrived.wait(60)
+        closing = threading.Thread(target=server.close, args=(60.0,))
+        closing.start()
+        eventually(lambda: server.is_draining)
+        begun_s = time.monotonic()
+        echo.held.set()
+        status, headers, _ = split(received(connection))
+        assert (status, headers.get("Connection")) == (200, "close")
+    closing.join(60)
+    assert not closing.is_alive()
+    assert time.monotonic() - begun_s < 30, "the drain must not wait for a keep-alive client"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -303,9 +304,11 @@ def test_the_deadline_of_a_call_is_honoured(fleet: Fleet, exports: Path, slow: S
     with pytest.raises(RpcTimeout, match="ps_1 did not return rows of 'user'"):
         rows.pull({"user": np.array([3])})
     # A request's own deadline comes first: otherwise this would take a minute.
-    patient, metrics = fleet.calls(parts)
-    with deadline(0.0), pytest.raises(RpcTimeout):
+    patient, metrics = fleet.calls(parts, timeout_s=60.0)
+    begun_s = time.monotonic()
+    with deadline(begun_s + 0.2), pytest.raises(RpcTimeout):
         PsRowClient(manifest, patient).pull({"user": np.array([3])})
+    assert time.monotonic() - begun_s < 30
     assert metrics.registry.value(SERVING_REMOTE_CALLS_TOTAL, ("ps_1", "ok")) is None
 
 

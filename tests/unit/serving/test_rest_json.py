@@ -106,3 +106,12 @@ def test_outputs_are_answered_by_column_and_by_row() -> None:
     assert json.loads(encode_answer({"ctr": ctr, "id": ids}, is_by_row=True)) == {
         "predictions": [{"ctr": [0.5], "id": 1}, {"ctr": [1.0], "id": 2}]
     }
+
+
+def test_an_output_of_bytes_is_always_base64_and_one_of_text_is_text() -> None:
+    text = np.array([b"plain", b"\xff"], object)
+    assert json.loads(encode_answer({"key_bytes": text}, is_by_row=False))["outputs"] == [
+        {"b64": base64.b64encode(b"plain").decode()},
+        {"b64": base64.b64encode(b"\xff").decode()},
+    ]
+    assert json.loads(encode_answer({"key": text[:1]}, is_by_row=False))["outputs"] == ["plain"]

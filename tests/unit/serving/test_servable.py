@@ -27,6 +27,7 @@ from monolith.artifacts.export_warmup import WarmupRequest, encode_warmup
 from monolith.core import fid
 from monolith.core.errors import (
     ArtifactError,
+    CapacityExceeded,
     ConfigError,
     DimensionMismatch,
     InvalidRequest,
@@ -377,7 +378,31 @@ def test_a_prediction_sees_one_cut_and_never_a_mixture(folder: Path) -> None:
     assert set(seen) <= {number + number * (10.0 + number) for number in range(20)}
 
 
-def test_a_gate_lets_readers_in_together_and_a_writer_alone() -> None:
+def test_after_a_move_that_fails_in_the_middle_calls_are_refused_until_new_tables_arrive(folder: Path) -> None:
+    servable = Servable.load(folder)
+    record = example([7], [7], 0.0).SerializeToString()
+    before = servable.predict([record], "example")["score"].tolist()
+    whole = servable.tables
+
+    def fail(tables: MultiTable) -> None:
+        tables["user"].assign([fid_of(1, 7)], [[99.0]])
+        raise CapacityExceeded("table 'item' is full")
+
+    with pytest.raises(CapacityExceeded):
+        servable.apply(Change(fail))
+    for call in (
+        lambda: servable.predict([record], "example"),
+        lambda: servable.lookup("user", [1]),
+        lambda: servable.call("lookup", {"user": [1]}),
+    ):
+        with pytest.raises(ModelNotReady, match="incomplete after a failed update"):
+            call()
+    servable.apply(tables=Servable.load(folder).tables)
+    assert servable.tables is not whole
+    assert servable.predict([record], "example")["score"].tolist() == before
+
+
+def test_a_lock_lets_readers_in_together_and_a_writer_alone() -> None:
     gate = ReadWriteLock()
     both = threading.Barrier(2, timeout=60)
 
@@ -463,6 +488,38 @@ def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> No
             Servable.load(export)
         (export / name).write_bytes(content)
     assert Servable.load(export).version == 12
+
+
+def flip(path: Path, value: float) -> bytes:
+    """Change one bit of the first such float in a file; return the content before."""
+    content = path.read_bytes()
+    at = content.index(np.float32(value).tobytes())
+    path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
+    return content
+
+
+def test_a_flipped_bit_of_the_dense_part_is_refused_by_every_load(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "1")
+    flip(export / WEIGHTS, float(WEIGHT[1, 0]))
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        Servable.load(export)
+
+
+def test_a_flipped_bit_of_a_row_is_found_by_a_load_into_memory_or_by_the_later_check(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "1")
+    whole = Servable.load(export)
+    whole.verify_tables(lambda: True)
+    whole.close()
+    row = np.float32(3.0)
+    (table,) = (path for path in (export / TABLES).glob("*.table") if row.tobytes() in path.read_bytes())
+    flip(table, 3.0)
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        Servable.load(export, in_memory=True)
+    mapped = Servable.load(export)
+    mapped.verify_tables(lambda: False)
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        mapped.verify_tables(lambda: True)
+    mapped.close()
 
 
 class Elsewhere:

@@ -7,6 +7,9 @@ exist.
 from __future__ import annotations
 
 import dataclasses
+import logging
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -14,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from monolith.core.clock import Clock
-from monolith.core.durable_files import only_writer, replace_file, seal, unseal
+from monolith.core.durable_files import make_folder, only_writer, replace_file, seal, unseal
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
 
 __all__ = ["CUT", "Cut", "encoded_cut", "publish", "read_cut"]
+
+logger = logging.getLogger(__name__)
 
 CUT = "cut.json"
 _FORMAT = "monolith.cut"
@@ -57,16 +62,25 @@ class Cut:
 def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
     """Make a cut the current one atomically; return it with its number and time.
 
+    A corrupt ``cut.json`` is moved aside, and the numbers continue after its number as far as it is readable.
+
     Args:
         root: Folder of the shards' logs.
         cut: The cut to publish.
         clock: Clock of the publish time.
     """
     folder = Path(root)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with only_writer(folder):
-        before = read_cut(folder)
-        new = dataclasses.replace(cut, number=before.number + 1 if before else 1, published_at_s=clock.now_s())
+        try:
+            before = read_cut(folder)
+            last = before.number if before else 0
+        except ManifestInvalid as error:
+            last = max(_salvage_number(folder / CUT), cut.dense, *cut.sequences.values())
+            aside = folder / f"{CUT}.corrupt-{secrets.token_hex(4)}"
+            (folder / CUT).rename(aside)
+            logger.error("corrupt cut moved aside path=%s last=%d error=%s", aside, last, error)
+        new = dataclasses.replace(cut, number=last + 1, published_at_s=clock.now_s())
         replace_file(folder / CUT, encoded_cut(new))
     return new
 
@@ -98,10 +112,19 @@ def read_cut(root: str | PathLike[str]) -> Cut | None:
     version = body.pop("version")
     if version != _VERSION:
         raise VersionConflict(f"version of '{path}' is {version}, expected {_VERSION}; use the release that wrote it")
-    return _decode(body)
+    try:
+        return _decode(body)
+    except (KeyError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        raise ManifestInvalid(f"'{path}' is invalid: {error}; publish again") from error
+
+
+def _salvage_number(path: Path) -> int:
+    return max((int(digits) for digits in re.findall(rb'"number": ?(\d{1,15})\b', path.read_bytes())), default=0)
 
 
 def _decode(body: dict[str, Any]) -> Cut:
+    known = {each.name for each in dataclasses.fields(Cut)}
+    body = {name: value for name, value in body.items() if name in known}  # a later release may add fields
     sequences = {int(shard): sequence for shard, sequence in body.pop("sequences").items()}
     folders = tuple(body.pop("folders", ()))
     return Cut(sequences=sequences, folders=folders, **body)

@@ -28,7 +28,7 @@ from monolith.artifacts.delta_log.segment import (
     segment_path,
 )
 from monolith.core.clock import Clock
-from monolith.core.durable_files import sync_folder
+from monolith.core.durable_files import make_folder, sync_folder, write_synced
 from monolith.core.errors import ConfigError, DeltaLogBroken, SnapshotCorrupt
 
 if TYPE_CHECKING:
@@ -90,7 +90,8 @@ class DeltaWriter:
         self._lock = lock if lock is not None else contextlib.nullcontext()
         self._marks = marks or (lambda: b"")
         self._turn = threading.Lock()
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._unsynced: Path | None = None
+        make_folder(self.folder)
         self._claim: int | None = _claim(self.folder)
         try:
             last = self._newest(shard, flavour)
@@ -163,6 +164,7 @@ class DeltaWriter:
 
     def _write(self, take: Callable[[], _T]) -> tuple[int | None, _T]:
         with self._turn:
+            self._sync_again()
             try:
                 with self._lock:
                     marks = self._marks()
@@ -183,7 +185,23 @@ class DeltaWriter:
         self._collector.write(str(path), self._log, sequence, self._previous, wall_time_us, marks)
         self._sequence = self._previous = sequence
         self._wall_time_us, self._written_marks = wall_time_us, marks
+        self._unsynced = path
         sync_folder(self.folder)
+        self._unsynced = None
+
+    def _sync_again(self) -> None:
+        """Make a segment durable whose folder could not be synced.
+
+        The kernel reports a failed sync once and then forgets it, so the file is written and renamed again.
+        """
+        path = self._unsynced
+        if path is None:
+            return
+        temporary = path.with_name(f"{path.name}.tmp")
+        write_synced(temporary, path.read_bytes())
+        temporary.replace(path)
+        sync_folder(self.folder)
+        self._unsynced = None
 
     def compact(self, up_to_sequence: int) -> int:
         """Remove the segments before ``up_to_sequence``, which a snapshot covers; return their number.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.training.control.gate import BlockStatus
+from monolith.training.control.pause import BlockStatus
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run, StepResult
 
@@ -61,6 +61,14 @@ class Barrier:
             for run in held.values():
                 if run is not None:
                     run.resume()
+
+    def pause(self) -> bool:
+        """Place the barrier; see ``PauseControl``."""
+        return self.place()
+
+    def resume(self) -> None:
+        """Remove the barrier; see ``PauseControl``."""
+        self.remove()
 
     @property
     def is_placed(self) -> bool:

@@ -1,7 +1,7 @@
 """``decompress``: reads compressed files in bounded pieces; ``codec_of_head`` detects the codec.
 
-The five codecs are none, snappy (Hadoop's block codec), zstd, zlib and gzip. A small file that claims to be huge cannot
-take more memory than a few pieces. Only this module imports zstandard. ``compressors`` writes.
+The five codecs are "none", snappy (Hadoop's block codec), zstd, zlib and gzip. A small file that claims to be huge
+cannot take more memory than a few pieces. Only this module imports zstandard. ``compressors`` writes.
 """
 
 from __future__ import annotations

@@ -203,7 +203,7 @@ def instance_to_example(instance: Instance) -> Example:
     example.instance_weight = instance.instance_weight if instance.HasField("instance_weight") else 1.0
     if not example.instance_weight > 0:
         raise SchemaMismatch(
-            f"an Example cannot say that instance_weight is {instance.instance_weight}; drop the row instead"
+            f"instance_weight is {instance.instance_weight}, expected more than 0 for an Example; drop the row instead"
         )
     for name, feature in _plain_features(messages, instance):
         example.named_feature.add(name=name, feature=feature)

@@ -12,7 +12,7 @@ __all__ = ["data_source_key", "java_hash"]
 
 
 def java_hash(text: str) -> int:
-    """Return what ``text.hashCode()`` is in Java: a signed 32-bit number.
+    """Return the value of Java's ``text.hashCode()``: a signed 32-bit number.
 
     >>> java_hash("pc"), java_hash("mobile")
     (3571, -1068855134)

@@ -1,6 +1,6 @@
 """Records as text, and back: JSON, protobuf text, and the key dump.
 
-Every style gives back an equal message, unknown fields included. ``readable=True`` is for people only: ids say their
+Every style gives back an equal message, unknown fields included. ``readable=True`` is for people only: ids show their
 slot and signature, and the serialized LineIds of a batch are opened. Files and framing are handled elsewhere.
 """
 

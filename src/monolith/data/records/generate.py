@@ -260,7 +260,7 @@ def write_random_records(
 
 
 def _serialized(message: Message) -> bytes:
-    # Maps have no order of their own; equal seeds must give equal bytes.
+    # Maps are unordered; equal seeds must give equal bytes.
     return message.SerializeToString(deterministic=True)
 
 

@@ -39,7 +39,7 @@ _FIRST_LINE = re.compile(r'\s*("?root"?|"\w+")\s*:')
 
 
 def looks_like_dump(text: str) -> bool:
-    """Say whether ``text`` begins as a dump does: with a quoted key, or with ``root``."""
+    """Return True if ``text`` starts like a dump: with a quoted key, or with ``root``."""
     return _FIRST_LINE.match(text) is not None
 
 

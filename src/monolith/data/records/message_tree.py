@@ -2,7 +2,7 @@
 
 The mapping is that of protobuf's JSON: 64-bit numbers are text, bytes are base64, enums are names, NaN and the
 infinities are text. Keys are the names of the .proto files; camel case is read too. Fields that a message does not know
-are kept as base64 under ``@unknown``, so that a tree gives back the whole message. Knows no file format.
+are kept as base64 under ``@unknown``, so that a tree gives back the whole message.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def to_tree(message: Message) -> dict[str, Tree]:
 
 
 def to_readable_tree(message: Message) -> dict[str, Tree]:
-    """Return a tree for people: ids say their slot and signature, and serialized LineIds are opened.
+    """Return a tree for people: ids show their slot and signature, and serialized LineIds are opened.
 
     It cannot be read back.
     """

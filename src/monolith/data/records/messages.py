@@ -1,7 +1,7 @@
 """The messages that records are made of, as protobuf classes: for tools, tests, and code that makes records.
 
 Training and serving read records with the native parser, which agrees with these classes and is many times as quick.
-The classes live in a descriptor pool of their own, under the names that the original gives them, so that
+The classes live in a separate descriptor pool, under the names that the original gives them, so that
 ``import tensorflow``, or the original's generated modules, may be loaded in the same process. Fields that a message
 does not know survive: they are written again as they were read.
 
@@ -80,7 +80,7 @@ __all__ = [
     "TfExample",
     "TfFeature",
     "TfSequenceExample",
-    # what else is kept as messages
+    # other stored messages
     "ChannelCache",
     "FeatureConfigs",
     "FeatureData",

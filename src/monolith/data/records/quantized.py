@@ -35,7 +35,7 @@ FloatArray = npt.NDArray[np.float32]
 
 
 def is_quantized(data: bytes) -> bool:
-    """Say whether ``data`` begins as a packed vector does."""
+    """Return True if ``data`` starts like a packed vector."""
     return data.startswith(PREFIX)
 
 
@@ -93,7 +93,7 @@ def decode_bfloat16(data: bytes) -> FloatArray:
         RecordCorrupt: The number of bytes is odd.
     """
     if len(data) % 2:
-        raise RecordCorrupt(f"{len(data)} bytes are no whole number of 2-byte floats")
+        raise RecordCorrupt(f"the vector has {len(data)} bytes, expected a whole number of 2-byte floats")
     return (np.frombuffer(data, "<u2").astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 

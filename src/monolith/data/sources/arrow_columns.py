@@ -114,7 +114,7 @@ class Choice:
 
 
 class TableColumns:
-    """Which columns of tables are read, and as what.
+    """The columns to read from tables, and their types.
 
     Args:
         columns: The columns and their types; see ``Columns``.

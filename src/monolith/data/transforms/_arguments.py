@@ -47,17 +47,17 @@ def ints(value: Ints) -> Sequence[int]:
 
 
 def is_whole(value: object) -> bool:
-    """Say whether it is an ``int``, and not a bool."""
+    """Return True for an ``int`` that is not a bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def is_name(value: object) -> bool:
-    """Say whether it is a ``str`` with something in it."""
+    """Return True for a non-empty ``str``."""
     return isinstance(value, str) and value != ""
 
 
 def is_mapping(value: object) -> bool:
-    """Say whether it is a mapping."""
+    """Return True for a mapping."""
     return isinstance(value, Mapping)
 
 

@@ -36,7 +36,7 @@ class FilterBySource(RowTransform):
 
 @dataclass(frozen=True, kw_only=True)
 class SetDataSource(RowTransform):
-    """Say which data source rows are from: one for all, or by LineId.chnid."""
+    """Set the data source of rows: one for all, or by LineId.chnid."""
 
     name: str = ""
     """The source of rows that ``by_chnid`` does not name; "" = not known."""

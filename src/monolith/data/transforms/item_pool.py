@@ -141,7 +141,7 @@ def restore_pools(
     without a step (of old releases of the original) are taken when no others fit.
 
     Returns:
-        The step of the files; -1 for names without one; None when there are none, and the pools are as they were.
+        The step of the files; -1 for names without one; None without files; the pools then stay as they are.
 
     Raises:
         RecordCorrupt: A file is damaged.

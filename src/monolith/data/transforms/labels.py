@@ -89,7 +89,7 @@ class AddLabel(RowTransform):
     """Tasks, or their text ``pos,pos:neg,neg:rate;...``."""
     negative_value: float = 0.0
     new_sample_rate: float = 1.0
-    """What LineId.sample_rate becomes; above 0, at most 1."""
+    """The new LineId.sample_rate; above 0, at most 1."""
 
     def __post_init__(self) -> None:
         tasks = TaskLabel.parse(self.config) if isinstance(self.config, str) else tuple(self.config)

@@ -50,7 +50,7 @@ class NegativeGen(Transform):
     max_item_num: int = 100_000
     """Items per channel."""
     positive_label: float = 1.0
-    """A row is positive when its label at ``label_index`` equals this, unless ``positive_actions`` say it."""
+    """A row is positive when its label at ``label_index`` equals this, unless ``positive_actions`` is set."""
     negative_label: float = -1.0
     negative_action: int | None = None
     """Actions of generated rows; None keeps those of the positive row."""

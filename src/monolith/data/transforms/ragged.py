@@ -22,7 +22,7 @@ _Ids: TypeAlias = npt.NDArray[np.int64]
 
 
 def map_id(ids: npt.ArrayLike, mapping: Mapping[int, int], default: int = -1) -> _Ids:
-    """Return what ``mapping`` has for each id, ``default`` where it has nothing. Any shape.
+    """Return the value of ``mapping`` for each id, ``default`` for unknown ids. Any shape.
 
     >>> map_id([123, 456, 789, 912], {123: 0, 456: 1, 789: 2}).tolist()
     [0, 1, 2, -1]
@@ -112,7 +112,7 @@ def _parts(ids: Ragged) -> tuple[_Ids, _Ids]:
 
 def _ids(values: npt.ArrayLike, name: str) -> _Ids:
     array = np.asarray(values)
-    if array.size == 0 and array.dtype == np.float64:  # what NumPy makes of an empty list
+    if array.size == 0 and array.dtype == np.float64:  # NumPy's type of an empty list
         array = array.astype(np.int64)
     if array.dtype == np.uint64:
         array = array.view(np.int64)

@@ -79,7 +79,7 @@ class NegativeSample(RowTransform):
     label_index: int = 0
     threshold: float = 0.0
     action_priority: arguments.Ints = ()
-    """Best first. Needed when actions have rates of their own."""
+    """Best first. Needed if actions have separate rates."""
     per_action_drop_rate: str | Mapping[int, float] = field(default_factory=dict)
     """Action -> rate, or the text ``action:rate,...``."""
     correct_sample_rate: bool = False

@@ -1,4 +1,4 @@
-"""Losses: heads, in-batch softmax and AUC, learning to rank. Functions of tensors that know no model."""
+"""Losses: heads, in-batch softmax and AUC, learning to rank. Functions of tensors."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def sigmoid_loss_and_pred(
     Shapes: all tensors (B,) or alike; the loss is a scalar, None without a label (prediction only).
 
     Args:
-        logits: What the model says of the unsampled world.
+        logits: Logits of the model, for the distribution without sampling.
         label: 0 or 1, or between.
         sample_rate: Share of such examples that was kept; None is 1.
         sample_bias: Whether the log-sigmoid form of the correction is used.

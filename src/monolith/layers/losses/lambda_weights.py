@@ -1,4 +1,4 @@
-"""Weights of pairs and items by what their order is worth in a ranking metric.
+"""Weights of pairs and items by the value of their order in a ranking metric.
 
 Knows labels and ranks; the losses that use the weights are in :mod:`monolith.layers.losses.ranking`. Labels below 0 are
 padding. Ranks start at 1.

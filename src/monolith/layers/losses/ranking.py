@@ -403,7 +403,7 @@ def make_loss_fn(
         weights = None
         if weights_feature_name is not None:
             if weights_feature_name not in features:
-                raise ConfigError(f"there is no feature {weights_feature_name!r}; weights_feature_name must name one")
+                raise ConfigError(f"weights_feature_name is {weights_feature_name!r}, expected the name of a feature")
             weights = features[weights_feature_name]
         losses = [scale * loss(labels, logits, weights, **settings) for scale, loss, settings in parts]
         return torch.stack(losses).sum()

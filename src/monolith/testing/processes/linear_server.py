@@ -32,7 +32,15 @@ class LinearServer:
         """Every version that was loaded, in order."""
         if models is None and settings.get("model_config_file") is None:
             models = [ModelConfig(name="m", base_path=folder / "m")]
-        config = {"port": 0, "rest_port": 0, "version_poll_s": 0.0, "load_retries": 0, **settings}
+        config: dict[str, Any] = {
+            "port": 0,
+            "rest_port": 0,
+            "version_poll_s": 0.0,
+            "load_retries": 0,
+            "allow_assign": True,
+            "allow_reload": True,
+        }
+        config |= settings
         self.server = ModelServer(ServingConfig(models=models or (), **config), self._load)
 
     def start(self) -> None:

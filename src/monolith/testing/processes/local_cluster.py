@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 from monolith.core.errors import ClusterError
-from monolith.training.distributed.local_job import Ended, LocalJob
+from monolith.training.cluster.launch.local import Ended, LocalJob
 
 __all__ = ["LocalCluster"]
 

@@ -6,6 +6,6 @@ gRPC is imported by ``server`` and ``client`` only.
 from __future__ import annotations
 
 from monolith.training.control.address import address_path, read_address
-from monolith.training.control.gate import BlockStatus, Gate, RunGate, WorkerStatus
+from monolith.training.control.pause import BlockStatus, PauseControl, RunPause, WorkerStatus
 
-__all__ = ["BlockStatus", "Gate", "RunGate", "WorkerStatus", "address_path", "read_address"]
+__all__ = ["BlockStatus", "PauseControl", "RunPause", "WorkerStatus", "address_path", "read_address"]

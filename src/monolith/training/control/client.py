@@ -9,7 +9,7 @@ from typing import Any, Self
 from monolith.core.errors import ClusterError, ConfigError, NoSuchService, RpcTimeout
 from monolith.training.control import messages
 from monolith.training.control.address import read_address
-from monolith.training.control.gate import BlockStatus, WorkerStatus
+from monolith.training.control.pause import BlockStatus, WorkerStatus
 
 try:
     import grpc

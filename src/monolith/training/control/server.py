@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.training.control import messages
-from monolith.training.control.gate import Gate, WorkerStatus
+from monolith.training.control.pause import PauseControl, WorkerStatus
 
 if TYPE_CHECKING:
     from monolith.training.run import Run
@@ -41,19 +41,25 @@ class ControllerServer:
 
     Args:
         run: The run to report and save.
-        gate: What StopTraining and ResumeTraining work on.
+        pause_control: Pauses and resumes the workers, for StopTraining and ResumeTraining.
         host: The interface to listen on. Every client that reaches it can stop the training: there is no password.
         port: 0 lets the system choose.
         workers: Returns the status of all workers; None = the run is the only worker.
     """
 
     def __init__(
-        self, run: Run, gate: Gate, *, host: str = "127.0.0.1", port: int = 0, workers: Watch | None = None
+        self,
+        run: Run,
+        pause_control: PauseControl,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        workers: Watch | None = None,
     ) -> None:
         if type(port) is not int or not 0 <= port < 1 << 16:
             raise ConfigError(f"controller port is {port!r}; give 0 (any) to 65535")
         self._run = run
-        self._gate = gate
+        self._pause_control = pause_control
         self._watch = workers or self._only_worker
         self._host = host
         self._port = port
@@ -95,7 +101,7 @@ class ControllerServer:
     # --- the service ---
 
     def _stop_training(self, request: messages.StopTrainingRequest, context: Any) -> messages.StopTrainingResponse:
-        if not self._gate.place():
+        if not self._pause_control.pause():
             context.abort(
                 grpc.StatusCode.ALREADY_EXISTS,
                 "training is paused, expected running; call ResumeTraining first",
@@ -106,14 +112,14 @@ class ControllerServer:
     def _resume_training(
         self, request: messages.ResumeTrainingRequest, context: Any
     ) -> messages.ResumeTrainingResponse:
-        self._gate.remove()
+        self._pause_control.resume()
         logger.info("training resumed step=%d", self._run.step)
         return messages.ResumeTrainingResponse()
 
     def _get_block_status(
         self, request: messages.GetBlockStatusRequest, context: Any
     ) -> messages.GetBlockStatusResponse:
-        status = self._gate.status()
+        status = self._pause_control.status()
         return messages.GetBlockStatusResponse(blocked_indices=status.blocked, unblocked_indices=status.unblocked)
 
     def _save_checkpoint(

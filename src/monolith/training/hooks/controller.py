@@ -9,7 +9,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from monolith.training.control.address import remove_address, write_address
-from monolith.training.control.gate import Gate, RunGate
+from monolith.training.control.pause import PauseControl, RunPause
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 
@@ -29,7 +29,8 @@ class ControllerHook(Hook):
     Args:
         port: 0 lets the system choose.
         host: The interface to listen on, as clients name it. Every client that reaches it can stop the training.
-        gate: Target of StopTraining; None = the run itself. A ``Barrier`` pauses all workers of the process.
+        pause_control: Pauses the workers on StopTraining; None = the run itself. A ``Barrier`` pauses all workers of
+            the process.
         workers: Returns the status of all workers of the job; None = the run is the only worker.
         grace_s: Grace period of calls in progress when the run has ended.
     """
@@ -39,13 +40,13 @@ class ControllerHook(Hook):
         port: int = 0,
         *,
         host: str = "127.0.0.1",
-        gate: Gate | None = None,
+        pause_control: PauseControl | None = None,
         workers: Watch | None = None,
         grace_s: float = 20.0,
     ) -> None:
         self._port = port
         self._host = host
-        self._gate = gate
+        self._pause_control = pause_control
         self._workers = workers
         self._grace_s = grace_s
         self._server: ControllerServer | None = None
@@ -60,8 +61,8 @@ class ControllerHook(Hook):
         """Open the port and write the address."""
         from monolith.training.control.server import ControllerServer
 
-        gate = RunGate(run) if self._gate is None else self._gate
-        server = ControllerServer(run, gate, host=self._host, port=self._port, workers=self._workers)
+        control = RunPause(run) if self._pause_control is None else self._pause_control
+        server = ControllerServer(run, control, host=self._host, port=self._port, workers=self._workers)
         address = server.start()
         self._server, self._address = server, address
         write_address(run.model_dir, address)

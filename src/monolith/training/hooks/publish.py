@@ -107,7 +107,7 @@ class PublishHook(Hook):
         assert self._publisher is not None
         try:
             return self._publisher.publish()
-        except (MonolithError, OSError) as error:
+        except Exception as error:  # an unexpected class must not stop the thread
             logger.error("publish failed, retrying folder=%s error=%s", self._folder, error)
             return None
 

@@ -32,13 +32,13 @@ def unpacked(data: bytes, codec: Codec) -> bytes:
 
 
 @given(st.sampled_from(CODECS), st.lists(st.binary(max_size=300)))
-def test_what_is_compressed_comes_back(codec: Codec, parts: list[bytes]) -> None:
+def test_compressed_bytes_decompress_to_the_same_bytes(codec: Codec, parts: list[bytes]) -> None:
     made = compressor(codec)
     stream = b"".join(made.compress(part) for part in parts) + made.flush()
     assert unpacked(stream, codec) == b"".join(parts)
 
 
-def test_other_programs_read_what_is_written_and_the_other_way_round() -> None:
+def test_other_programs_read_our_files_and_we_read_theirs() -> None:
     data = bytes(range(256)) * 5000
     assert gzip.decompress(packed(data, "gzip")) == data
     assert zlib.decompress(packed(data, "zlib")) == data
@@ -86,7 +86,7 @@ def test_a_cut_stream_is_an_error_that_names_file_and_place(codec: Codec) -> Non
 
 
 @pytest.mark.parametrize("codec", ["snappy", "zstd", "zlib", "gzip"])
-def test_what_is_not_of_the_codec_is_an_error(codec: Codec) -> None:
+def test_bytes_of_another_format_are_an_error(codec: Codec) -> None:
     for junk in (b"\xff" * 40, b"plain text, nothing else, but long enough", packed(b"x" * 50, codec) + b"\xff" * 20):
         with pytest.raises(RecordCorrupt, match=r"^file: compressed byte \d+: "):
             unpacked(junk, codec)
@@ -144,7 +144,7 @@ def test_a_plain_file_that_begins_like_a_codec_is_plain(tmp_path: Path) -> None:
             assert [len(record) for record in reader] == [size]
 
 
-def test_auto_believes_the_bytes_first_and_the_name_second() -> None:
+def test_auto_uses_the_bytes_first_and_the_name_second() -> None:
     zipped = gzip.compress(b"abc")
     assert codecs.resolve_codec("auto", "part-0.zst", zipped) == "gzip"
     assert codecs.resolve_codec("auto", "part-0.zst", b"neither") == "zstd"
@@ -160,6 +160,6 @@ def test_auto_believes_the_bytes_first_and_the_name_second() -> None:
     ]
 
 
-def test_an_unknown_compression_is_refused_with_what_there_is() -> None:
+def test_an_unknown_compression_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match="'lz4', expected one of auto, none, snappy, zstd, zlib, gzip"):
         codecs.check_compression("lz4")

@@ -167,7 +167,7 @@ def test_an_instance_becomes_an_example_and_comes_back() -> None:
     assert back == instance
 
 
-def test_what_an_instance_has_beside_ids_becomes_features() -> None:
+def test_the_other_fields_of_an_instance_become_features() -> None:
     instance = messages.Instance(value=[1, 2], dense=[3], next_fid=[4])
     instance.label_tag.add(key=5, val=6)
     example = instance_to_example(instance)
@@ -253,7 +253,7 @@ def test_a_damaged_batch_is_refused() -> None:
             batch_to_examples(messages.ExampleBatch(batch_size=size))
 
 
-def test_what_has_no_place_is_refused() -> None:
+def test_a_value_without_a_field_in_the_target_is_refused() -> None:
     example = messages.Example()
     example.named_raw_feature.add(name="title")
     with pytest.raises(SchemaMismatch, match="raw features such as 'title'"):

@@ -12,6 +12,6 @@ def test_letters_beyond_ascii_are_hashed_as_java_does() -> None:
     assert java_hash("😀") == 0xD83D * 31 + 0xDE00  # two UTF-16 units
 
 
-def test_a_source_whose_key_means_none_is_refused() -> None:
+def test_a_source_with_the_key_of_no_source_is_refused() -> None:
     with pytest.raises(ConfigError, match="key 0"):
         data_source_key("")

@@ -34,7 +34,7 @@ def test_a_file_is_never_read_as_half_its_records(tmp_path: Path) -> None:
         assert found.framing == Framing(sort_id=False)
 
 
-def test_what_cannot_be_told_apart_is_said(tmp_path: Path) -> None:
+def test_framings_that_read_the_same_records_are_alternatives(tmp_path: Path) -> None:
     found = detect(write(tmp_path / "x", INSTANCE, framing=Framing(sort_id=True)))
     assert found.framing == Framing()
     assert Framing(lagrangex_header=True) in found.alternatives
@@ -58,7 +58,7 @@ def test_a_word_that_no_data_source_can_have_is_skipped(tmp_path: Path) -> None:
     assert detect(tmp_path / "x").framing == Framing(sort_id=False, kafka_dump=True)
 
 
-def test_tfrecords_are_certain_whatever_is_in_them(tmp_path: Path) -> None:
+def test_tfrecords_are_certain_with_any_content(tmp_path: Path) -> None:
     found = detect(write(tmp_path / "x", TF_EXAMPLE, framing=Framing.tfrecord()))
     assert (found.framing, found.record, found.confidence) == (Framing.tfrecord(), "tf_example", "certain")
     found = detect(write(tmp_path / "x", b"\xff no message", framing=Framing.tfrecord()))
@@ -85,7 +85,7 @@ def test_records_larger_than_the_first_look_are_found(tmp_path: Path) -> None:
     assert (found.framing, found.record) == (Framing(lagrangex_header=True), "example_batch")
 
 
-def test_what_nothing_explains_is_said_to_be_unknown(tmp_path: Path, seed: int) -> None:
+def test_a_file_that_no_format_fits_is_unknown(tmp_path: Path, seed: int) -> None:
     import random
 
     (tmp_path / "x").write_bytes(b"\xfe" + random.Random(seed).randbytes(5000))

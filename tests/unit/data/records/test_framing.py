@@ -46,7 +46,7 @@ def test_a_user_can_name_it(text: str, framing: Framing) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "sortid", "tfrecord,sort_id", "none,sort_id"])
-def test_what_names_no_framing_is_refused_with_what_there_is(text: str) -> None:
+def test_an_unknown_framing_is_refused_with_the_known_ones(text: str) -> None:
     with pytest.raises(ConfigError, match="tfrecord, bare or some of sort_id"):
         Framing.parse(text)
 
@@ -62,7 +62,7 @@ def test_contradictions_are_refused() -> None:
         Framing.from_bits(33)
 
 
-def test_what_has_no_place_is_refused() -> None:
+def test_an_argument_without_a_field_in_the_header_is_refused() -> None:
     with pytest.raises(ConfigError, match="no place for a sort id"):
         Framing(sort_id=False).frame(b"", sort_id=b"7")
     with pytest.raises(ConfigError, match="no place for a data source"):
@@ -73,7 +73,7 @@ def test_what_has_no_place_is_refused() -> None:
         Framing(lagrangex_header=True).frame(b"", source=1 << 32)
 
 
-def test_a_header_says_everything_that_stands_before_a_payload() -> None:
+def test_a_header_contains_every_word_before_a_payload() -> None:
     framing = Framing(sort_id=True, kafka_dump=True, kafka_dump_prefix=True)
     header = framing.read_header(framing.frame(b"payload", sort_id=b"user"))
     assert (header.header_bytes, header.payload_size, header.sort_id) == (44, 7, b"user")

@@ -82,7 +82,7 @@ def test_a_stream_has_the_rows_asked_for(record: Any) -> None:
         assert all(len(one.label) == 2 for one in records)
 
 
-def test_rows_have_what_was_asked_for() -> None:
+def test_rows_have_the_requested_features() -> None:
     example = random_example(
         RandomRows(sparse={"a": 5, "b": 6}, dense={"d": 3}, drop_rate=0, max_ids=2, sample_rate=0.25), seed=3
     )

@@ -18,7 +18,7 @@ def test_a_dump_is_one_key_per_line() -> None:
     )
 
 
-def test_without_indentation_the_schema_says_where_a_line_belongs() -> None:
+def test_without_indentation_the_schema_places_a_line() -> None:
     first = '"root":\n"feature":\n0:\n"fid":\n0: "1"\n1: 2\n1:\n"name": "b"\n'
     text = first + '"fid":\n0: 9\nlabel":\n0: 0\n"line_id":\n"uid": 3\n"fid":\n0: 4'
     instance = parse_record(text, "instance")
@@ -27,7 +27,7 @@ def test_without_indentation_the_schema_says_where_a_line_belongs() -> None:
     assert (instance.feature[1].name, list(instance.label), instance.line_id.uid) == ("b", [0.0], 3)
 
 
-def test_indentation_says_where_a_line_belongs_when_there_is_any() -> None:
+def test_indentation_places_a_line_if_there_is_any() -> None:
     text = 'feature:\n\t0:\n\t\tname: "b"\nfid:\n\t0: 9\n'
     instance = parse_record(text, "instance", "dump")
     assert list(instance.fid) == [9]
@@ -58,6 +58,6 @@ def test_maps_and_odd_names_are_written_and_read() -> None:
         ('"line_id":\n  "rank": 99999999999', "line 2: line_id.rank: 99999999999 does not fit"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line(text: str, problem: str) -> None:
+def test_an_invalid_line_is_named(text: str, problem: str) -> None:
     with pytest.raises(RecordCorrupt, match=f"^in.dump: {problem}"):
         parse_record(text, "instance", "dump", source="in.dump")

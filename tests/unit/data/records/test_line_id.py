@@ -9,7 +9,7 @@ from monolith.data.records import messages
 from monolith.data.records.line_id import LineIdField, LineIdFields
 
 
-def test_the_standard_table_says_what_the_message_has() -> None:
+def test_the_standard_table_matches_the_message() -> None:
     fields = {
         field.name: (field.number, field.is_repeated, field.default_value)
         for field in messages.LineId.DESCRIPTOR.fields

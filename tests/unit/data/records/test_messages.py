@@ -53,7 +53,7 @@ def test_equal_fields_give_the_same_classes() -> None:
     assert messages.family_of(messages.Example()) is messages.STANDARD
 
 
-def test_repeated_numbers_are_packed_unless_told_otherwise() -> None:
+def test_repeated_numbers_are_packed_by_default() -> None:
     line_id = messages.with_line_id(EXTENDED).LineId(vids=[1, 2], marks=[3, 4])
     assert line_id.SerializeToString().hex() == "9a0a020102" + "c03803" + "c03804"
 
@@ -80,7 +80,7 @@ def test_fields_unknown_to_an_extended_line_id_survive_too() -> None:
     assert (back.did, back.video_play_time, list(back.vids)) == ("other", 9, [1, 2])
 
 
-def test_bytes_that_are_no_message_say_so() -> None:
+def test_bytes_other_than_a_message_are_refused() -> None:
     with pytest.raises(RecordCorrupt, match="part-0: record 3: 3 bytes are no Instance"):
         messages.parse_message(messages.Instance, b"\x0a\xff\x01", "part-0: record 3")
 

@@ -97,7 +97,7 @@ def test_nothing_appears_before_the_end_and_nothing_after_an_error(tmp_path: Pat
     assert os.listdir(tmp_path) == ["records"]
 
 
-def test_a_closed_writer_says_so(tmp_path: Path) -> None:
+def test_a_closed_writer_refuses_records(tmp_path: Path) -> None:
     writer = RecordWriter(tmp_path / "records")
     writer.close()
     writer.close()

@@ -63,7 +63,7 @@ def test_wrong_flags_are_an_error_that_names_the_right_ones(
     fixed.close()
 
 
-def test_wrong_flags_that_read_the_same_records_are_no_error(tmp_path: Path) -> None:
+def test_wrong_flags_that_read_the_same_records_are_accepted(tmp_path: Path) -> None:
     path = write(tmp_path / "records")
     source = FileSource(path, record="instance", framing=Framing(lagrangex_header=True))
     assert count(source) == 20
@@ -143,7 +143,7 @@ def test_files_may_be_added_at_the_end_but_not_before(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("position", [{}, {"open": 3}, {"open": [{}], "turn": 0, "next": 0, "names": 0}, {"open": []}])
-def test_what_is_no_position_is_refused(position: dict[str, object], tmp_path: Path) -> None:
+def test_an_invalid_position_is_refused(position: dict[str, object], tmp_path: Path) -> None:
     source = FileSource(write(tmp_path / "records"), record="instance")
     with pytest.raises(DataError, match="not the position of a file source"):
         source.resume(position)
@@ -220,9 +220,9 @@ def test_a_file_that_another_has_taken_over_is_not_resumed(tmp_path: Path) -> No
     again = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
     with pytest.raises(FilesReassigned):
         again.resume(position)
-    anew = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
-    assert count(anew) == 40
-    anew.close()
+    fresh = FileSource(record="instance", work_list=shared, worker="slow", interleave=2, read_ahead=0)
+    assert count(fresh) == 40
+    fresh.close()
 
 
 def test_a_source_that_is_dropped_takes_its_thread_with_it(tmp_path: Path) -> None:

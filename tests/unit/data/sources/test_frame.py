@@ -1,4 +1,4 @@
-"""Data frames as records. What is encoded is read back with the protobuf library, from descriptors made here."""
+"""Data frames as records. The protobuf library parses the encoded records, with descriptors made here."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def line_ids(column: list[tuple[str, list[Any]]]) -> list[Any]:
     return [CLASSES["LineId"].FromString(values[0]) if values else None for _, values in column]
 
 
-# --- what a column becomes ---
+# --- types of columns ---
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def line_ids(column: list[tuple[str, list[Any]]]) -> list[Any]:
     ],
     ids=lambda value: str(value.type) if isinstance(value, pa.Array) else "",
 )  # fmt: skip
-def test_a_column_becomes_what_is_asked_for(column: pa.Array, kind: Any, arm: str, values: list[Any]) -> None:
+def test_a_column_becomes_the_declared_type(column: pa.Array, kind: Any, arm: str, values: list[Any]) -> None:
     rows = read_all(FrameSource(pa.table({"c": column}), {"c": kind}))["c"]
     assert values_of(rows) == values
     assert {name for name, each in rows if each} == {arm}
@@ -146,7 +146,7 @@ def test_types_are_inferred_when_none_are_given() -> None:
     }
 
 
-def test_a_null_is_no_value_in_a_row_and_in_a_list() -> None:
+def test_a_null_is_a_missing_value_in_a_row_and_in_a_list() -> None:
     table = pa.table(
         {
             "n": pa.array([1, None, 3]),
@@ -338,7 +338,7 @@ def test_a_closed_source_is_at_its_end() -> None:
     assert source.record == "example_batch"
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -369,7 +369,7 @@ def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: An
     ],
     ids=lambda column: str(column.type),
 )
-def test_types_that_are_no_features_are_refused(column: pa.Array) -> None:
+def test_types_that_no_feature_can_have_are_refused(column: pa.Array) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'c' has type .*, which no feature can have"):
         FrameSource(pa.table({"c": column}))
     assert FrameSource(pa.table({"c": column, "n": [1]}), ["n"]).read() is not None
@@ -430,7 +430,7 @@ def test_a_missing_or_doubled_column_names_those_there_are() -> None:
         ({"line_fields": [("x", 9, "map", False, 0.0)]}, "kind 'map'"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         FrameSource(**{"frame": {"a": [1]}, **arguments})
 

@@ -139,13 +139,13 @@ def test_a_time_is_found_where_the_broker_cannot_search(steps: list[tuple[int, i
     assert partition.is_closed == (partition.polls > 0)
 
 
-def test_messages_without_times_are_told() -> None:
+def test_messages_without_timestamps_are_refused() -> None:
     partition = FakePartition([FakeMessage(0, -1, kind=0)], 1)
     with pytest.raises(ConfigError, match="topic 't' have no timestamps"):
         start_offsets(partition).at(5.0, ("t", 0))
 
 
-def test_an_offset_that_is_not_there_is_told() -> None:
+def test_a_deleted_offset_is_refused() -> None:
     partition = FakePartition([], 7)
     assert start_offsets(partition).check(("t", 0), 7) == 7
     with pytest.raises(DataError, match=r"kafka t\[0\]: offset 8 is gone, the broker has 0 to 7"):
@@ -175,7 +175,7 @@ def test_an_outage_is_counted_once_and_ends_when_a_broker_answers() -> None:
     assert counted == [1]
 
 
-def test_a_connection_that_was_only_idle_is_no_outage() -> None:
+def test_an_idle_connection_does_not_count_as_an_outage() -> None:
     counted: list[int] = []
     outage = Outage("b:1", 10.0, FakeClock(), lambda: counted.append(1))
     outage.suspect("disconnected")

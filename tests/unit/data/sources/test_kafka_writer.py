@@ -1,4 +1,4 @@
-"""What a Kafka writer does without a broker: settings, a full queue, losses."""
+"""A Kafka writer without a broker: settings, a full queue, losses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_messages_arrive_in_order_and_empty_ones_are_left_out(producer: FakeProd
         writer.write(b"4")
 
 
-def test_a_full_queue_is_waited_for_and_then_told(producer: FakeProducer) -> None:
+def test_a_write_waits_for_a_full_queue_and_then_raises(producer: FakeProducer) -> None:
     writer = KafkaWriter("a:1", "t", max_wait_s=5, clock=producer.clock)
     writer.write(b"1")
     producer.is_stuck = True
@@ -97,7 +97,7 @@ def test_a_full_queue_is_waited_for_and_then_told(producer: FakeProducer) -> Non
     assert producer.clock.monotonic_s() == pytest.approx(5)
 
 
-def test_lost_messages_are_told_once(producer: FakeProducer) -> None:
+def test_lost_messages_raise_once(producer: FakeProducer) -> None:
     writer = KafkaWriter("a:1", "t", clock=producer.clock)
     producer.error = Refused()
     writer.write(b"1")
@@ -108,7 +108,7 @@ def test_lost_messages_are_told_once(producer: FakeProducer) -> None:
     assert producer.arrived == [b"2"]
 
 
-def test_closing_gives_up_what_does_not_arrive(producer: FakeProducer) -> None:
+def test_close_drops_messages_that_do_not_arrive(producer: FakeProducer) -> None:
     writer = KafkaWriter("a:1", "t", flush_timeout_s=3, clock=producer.clock)
     writer.write(b"1")
     producer.is_stuck = True
@@ -118,7 +118,7 @@ def test_closing_gives_up_what_does_not_arrive(producer: FakeProducer) -> None:
     writer.close()
 
 
-def test_a_message_that_is_too_large_is_told(producer: FakeProducer) -> None:
+def test_a_message_that_is_too_large_is_refused(producer: FakeProducer) -> None:
     with pytest.raises(ConfigError, match=r"a message of 11 bytes .*: Message size too large"):
         KafkaWriter("a:1", "t").write(b"12345678901")
 

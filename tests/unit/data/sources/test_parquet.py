@@ -98,7 +98,7 @@ def test_every_way_of_writing_gives_the_same_records(tmp_path: Path, options: di
     assert [lot[0] for lot in drain(opened([path], batch_rows=16))] == frame_records(frame, cuts)
 
 
-def test_a_dictionary_stays_what_it_was(tmp_path: Path) -> None:
+def test_a_dictionary_keeps_its_values(tmp_path: Path) -> None:
     frame = pa.table({"c": pa.array(["x", None, "y"]).dictionary_encode(), "l": pa.array([["a"], None, ["b", "a"]])})
     pq.write_table(frame, tmp_path / "a.parquet")
     assert [lot[0] for lot in drain(opened([tmp_path / "a.parquet"]))] == frame_records(frame, [0, 3])
@@ -192,7 +192,7 @@ def test_memory_does_not_grow_with_the_row_group(tmp_path: Path) -> None:
     assert most < 8 << 20  # of 32 MB
 
 
-# --- what is refused ---
+# --- errors ---
 
 
 def test_unknown_columns_and_wrong_types_name_the_file(tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ def test_a_later_file_is_checked_too(tmp_path: Path) -> None:
         source.read()
 
 
-def test_a_damaged_file_is_told_and_never_crashes(tmp_path: Path) -> None:
+def test_a_corrupt_file_raises_and_never_crashes(tmp_path: Path) -> None:
     stored = io.BytesIO()
     pq.write_table(table(200), stored, row_group_size=50, compression="snappy", write_page_checksum=True)
     whole = stored.getvalue()
@@ -239,7 +239,7 @@ def test_a_damaged_file_is_told_and_never_crashes(tmp_path: Path) -> None:
         assert [len(lot) for lot in got] == [len(lot) for lot in want]
 
 
-def test_a_file_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.parquet cannot be opened"):
         opened([tmp_path / "none.parquet"]).read()
 
@@ -272,7 +272,7 @@ def test_other_files_are_refused_on_resume(tmp_path: Path) -> None:
         ({"shard": (0, 0)}, "shard"),
     ],
 )
-def test_wrong_arguments_are_told(arguments: dict[str, Any], text: str) -> None:
+def test_wrong_arguments_are_named(arguments: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         opened(**{"paths": ["a.parquet"], **arguments})
 

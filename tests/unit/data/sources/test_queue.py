@@ -112,7 +112,7 @@ def test_a_producer_that_starts_again_can_be_resumed_anywhere() -> None:
         assert drain(late) == payloads[place:]
 
 
-def test_a_producer_that_goes_on_names_its_first_record() -> None:
+def test_a_producer_that_resumes_names_its_first_record() -> None:
     queue = filled(b"d", first=3)
     queue.resume({"records": 3})
     lot = queue.read()
@@ -128,6 +128,6 @@ def test_a_place_that_is_gone_is_refused() -> None:
 
 
 @pytest.mark.parametrize("arguments", [{"maxsize": 0}, {"first": -1}])
-def test_wrong_arguments_are_told(arguments: dict[str, int]) -> None:
+def test_wrong_arguments_are_named(arguments: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(arguments))):
         QueueSource("example", **arguments)

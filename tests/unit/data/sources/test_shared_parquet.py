@@ -1,4 +1,4 @@
-"""Parquet files from a shared list: every row once, also where a worker stops at any place and goes on."""
+"""Parquet files from a shared list: every row is read once, even if a worker stops at any position and resumes."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> N
 
 
 @pytest.mark.parametrize("cut", range(16))
-def test_a_worker_goes_on_at_every_place_also_when_the_list_is_of_a_later_moment(paths: list[str], cut: int) -> None:
+def test_a_worker_resumes_at_every_position_even_with_a_newer_list(paths: list[str], cut: int) -> None:
     work_list = MemoryWorkList(paths)
     first = SharedParquetSource(work_list, "a", by_seven)
     before = lots(first, cut)
     place = json.loads(json.dumps(first.position()))
     later = json.loads(json.dumps(work_list.state()))
-    if cut % 2:  # what was read after the place was taken is forgotten
+    if cut % 2:  # rows read after the position are dropped
         lots(first, 3)
         later = json.loads(json.dumps(work_list.state()))
     first.close()
@@ -84,13 +84,13 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
     again = SharedParquetSource(work_list, "a", by_seven)
     with pytest.raises(FilesReassigned):
         again.resume(place)
-    anew = SharedParquetSource(work_list, "a", by_seven)
-    assert paths[0] not in {path for path, _ in lots(anew)}
-    for source in (other, again, anew):
+    fresh = SharedParquetSource(work_list, "a", by_seven)
+    assert paths[0] not in {path for path, _ in lots(fresh)}
+    for source in (other, again, fresh):
         source.close()
 
 
-def test_what_makes_no_sense_is_refused(paths: list[str]) -> None:
+def test_invalid_arguments_are_refused(paths: list[str]) -> None:
     with pytest.raises(ConfigError, match="worker is not set"):
         SharedParquetSource(MemoryWorkList(paths), "", by_seven)
     source = SharedParquetSource(MemoryWorkList(paths), "a", by_seven)

@@ -31,7 +31,7 @@ def payloads(source: StdinSource) -> list[bytes]:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_stream_is_read_whatever_its_codec(codec: Codec) -> None:
+def test_a_stream_is_read_with_every_codec(codec: Codec) -> None:
     source = StdinSource(packed(Framing().frame(INSTANCE) * 500, codec), record="instance")
     assert payloads(source) == [INSTANCE] * 500
     source.close()

@@ -1,4 +1,4 @@
-"""What only the list in a folder promises: processes, and their death."""
+"""The work list of a folder: processes, their death, power loss and a full disk."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_folder_keeps_the_list_and_refuses_another(tmp_path: Path) -> None:
         FolderWorkList(tmp_path, ["b", "c"])
 
 
-def test_what_a_killed_process_left_behind_is_cleared_away(tmp_path: Path) -> None:
+def test_files_of_a_killed_process_are_removed(tmp_path: Path) -> None:
     shared = FolderWorkList(tmp_path, ["a", "b"])
     (tmp_path / "work_list.json-tmp-1").write_text('{"half')
     assert shared.claim("worker") == "a"

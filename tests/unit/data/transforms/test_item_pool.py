@@ -159,7 +159,7 @@ def test_names_without_a_step_are_taken_when_no_others_fit(bench: Any, tmp_path:
     assert restore_pools([op], tmp_path, worker=3, step=5) == 5
 
 
-def test_a_pool_without_a_file_is_left_alone_and_said(
+def test_a_pool_without_a_file_stays_and_is_logged(
     bench: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     save_pools([operation(bench, [4])], tmp_path, 5, worker=0, workers=1)

@@ -115,7 +115,7 @@ def test_each_normalization(bench: Any, make_example: Any, method: Any, value: f
     assert row.label[1] == INVALID_LABEL
 
 
-def test_repow_of_what_is_not_positive_is_0(bench: Any, make_example: Any) -> None:
+def test_repow_of_a_number_that_is_not_positive_is_0(bench: Any, make_example: Any) -> None:
     (row,) = bench.run(LabelNormalization(methods=["repow"], values=[-1]), [make_example(label=[-3, 0])])
     assert list(row.label) == [0, 0]
 

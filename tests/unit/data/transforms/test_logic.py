@@ -33,7 +33,7 @@ def test_logic_nests(bench: Any, make_example: Any) -> None:
     assert [row.line_id.uid for row in bench.run(step, rows)] == [0, 3, 4]
 
 
-def test_both_sides_edit_whoever_keeps_the_row(bench: Any, make_example: Any) -> None:
+def test_both_sides_edit_the_row_whichever_keeps_it(bench: Any, make_example: Any) -> None:
     (row,) = bench.run(LogicalOr(has(1), AddLabel(config="1:")), [make_example(actions=[1])])
     assert list(row.label) == [1]
 
@@ -50,7 +50,7 @@ def test_a_dropped_row_is_not_shown_to_the_next(bench: Any, make_example: Any) -
     assert [list(row.line_id.actions) for row in bench.run(step, rows)] == [[2], [2]]
 
 
-def test_what_makes_rows_cannot_be_a_side() -> None:
+def test_a_transform_that_makes_rows_cannot_be_a_side() -> None:
     reweight = InstanceReweight(action_priority=[1], reweight="1:2:1")
     for side in (reweight, Compose([reweight]), "text"):
         with pytest.raises(ConfigError, match="must look at one row at a time"):

@@ -161,7 +161,7 @@ def test_draws_are_uniform_and_never_the_own_item(bench: Any) -> None:
         ({"origin_neg_in_pool_proba": 0.0}, [2]),
     ],
 )
-def test_what_enters_the_pool(bench: Any, settings: dict[str, Any], pooled: list[int]) -> None:
+def test_positive_items_enter_the_pool(bench: Any, settings: dict[str, Any], pooled: list[int]) -> None:
     operation = negative_gen(**settings).build(bench.context)
     operation.run(bench.rows([make_row(1), make_row(2, label=1.0), make_row(3, actions=[8]), make_row(0)]))
     assert [item.id for item in pools_of([operation])[0].items(3)] == pooled

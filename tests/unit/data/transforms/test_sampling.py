@@ -34,7 +34,7 @@ def test_the_rate_of_a_strategy_is_its_share(bench: Any, make_example: Any) -> N
     assert len(kept) / 5000 == pytest.approx(0.3, abs=0.03)
 
 
-def test_negative_sampling_repeats_whatever_the_lots(make_bench: Any, make_example: Any) -> None:
+def test_negative_sampling_repeats_for_any_chunks(make_bench: Any, make_example: Any) -> None:
     rows = [make_example(label=[0], uid=i) for i in range(1000)]
     step = NegativeSample(drop_rate=0.5, threshold=0.5)
     whole = [row.line_id.uid for row in make_bench(seed=3).run(step, rows)]
@@ -117,7 +117,7 @@ def test_reweight_drops_rows_without_labels(bench: Any, make_example: Any) -> No
     assert not bench.run(InstanceReweight(action_priority=[1], reweight="1:2:1"), [make_example(actions=[1])])
 
 
-def test_copies_follow_their_row_and_have_keys_of_their_own(bench: Any, make_example: Any) -> None:
+def test_copies_follow_their_row_and_have_separate_keys(bench: Any, make_example: Any) -> None:
     step = InstanceReweight(
         action_priority=[1], reweight=[ActionWeight(action=1, weight=3, label=1.0), ActionWeight(action=2, weight=2)]
     )

@@ -59,7 +59,7 @@ def test_every_transform_of_the_text_form() -> None:
     )
 
 
-def test_no_text_is_no_transform(bench: Any, make_example: Any) -> None:
+def test_an_empty_text_is_refused(bench: Any, make_example: Any) -> None:
     assert list(parse_transform_config("")) == []
     assert len(bench.run(parse_transform_config("  # nothing\n"), [make_example()])) == 1
 

@@ -110,7 +110,7 @@ def test_set_ops_are_those_of_sets(values: list[int], operands: list[int]) -> No
         ("no_such", "eq", 1, "LineId has no field 'no_such'; known fields: uid, req_time"),
     ],
 )
-def test_what_does_not_fit_the_field_is_refused(bench: Any, field: str, op: str, operand: Any, message: str) -> None:
+def test_a_value_of_another_type_is_refused(bench: Any, field: str, op: str, operand: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         FilterByValue(field_name=field, op=op, operand=operand).build(bench.context)
 

@@ -315,7 +315,10 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: losses.make_loss_fn([]), "loss_keys is empty"),
     (lambda: losses.make_loss_fn(["softmax_loss"], [1.0, 2.0]), "2 numbers for 1 loss_keys"),
     (lambda: losses.make_loss_fn("softmax_loss", reduction="none"), "reduction is 'none'"),
-    (lambda: losses.make_loss_fn("softmax_loss", weights_feature_name="w")(ROW, ROW, {}), "no feature 'w'"),
+    (
+        lambda: losses.make_loss_fn("softmax_loss", weights_feature_name="w")(ROW, ROW, {}),
+        "feature_name is 'w'",
+    ),
     (lambda: losses.softmax_loss(torch.zeros(2), torch.zeros(2)), r"labels has shape \(2,\); give \(lists, items\)"),
     (lambda: losses.softmax_loss(ROW, torch.zeros(1, 3)), "make them the same"),
     (lambda: losses.softmax_loss(ROW, ROW, torch.zeros(1, 3)), r"weights have shape \(1, 3\)"),

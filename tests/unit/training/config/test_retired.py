@@ -12,8 +12,8 @@ import pytest
 import monolith
 from monolith.core.config import load
 from monolith.core.errors import ConfigError
+from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config import RETIRED
-from monolith.training.distributed.job_config import ClusterJobConfig
 
 FIELDS = {field.name for field in dataclasses.fields(ClusterJobConfig)}
 

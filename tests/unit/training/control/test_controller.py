@@ -101,7 +101,7 @@ def test_the_original_clients_name_of_the_service_is_answered(run: FakeRun) -> N
 
 def test_a_barrier_holds_all_workers(tmp_path: Path) -> None:
     barrier = Barrier(2)
-    chief = FakeRun(tmp_path, [ControllerHook(gate=barrier, grace_s=0.0), BarrierHook(barrier, 0)])
+    chief = FakeRun(tmp_path, [ControllerHook(pause_control=barrier, grace_s=0.0), BarrierHook(barrier, 0)])
     other = FakeRun(tmp_path / "other", [BarrierHook(barrier, 1)])
     threads = [threading.Thread(target=run.train, args=(MANY,)) for run in (chief, other)]
     for thread in threads:

@@ -14,7 +14,7 @@ import torch
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ClusterError
 from monolith.embedding import MultiTable
-from monolith.training.distributed.shared_rows import DONE, SharedRows, WorkerRow, shared_specs
+from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase, job_state_specs
 from monolith.training.groups.base import ControlFlags, GroupClosed
 from monolith.training.groups.channel import PeersLost
 from monolith.training.groups.workers.connections import GroupAddress, open_store
@@ -44,15 +44,15 @@ class Workers:
     def __init__(self, size: int, stack: ExitStack, rendezvous_timeout_s: float = LIMIT_S) -> None:
         self.size = size
         self._lock = threading.Lock()
-        self._store = MultiTable(shared_specs())
+        self._store = MultiTable(job_state_specs())
         self._stack = stack
         self._options = {"size": size, "timeout_s": LIMIT_S, "rendezvous_timeout_s": rendezvous_timeout_s}
         self._pool = stack.enter_context(ThreadPoolExecutor(size))
         for index in range(size):
-            self.rows(index).write(WorkerRow(1, SESSION, 0))
+            self.rows(index).write(WorkerEntry(WorkerPhase.READY, SESSION, 0))
 
-    def rows(self, index: int) -> SharedRows:
-        return SharedRows(self._store, index, self.size, 0)
+    def rows(self, index: int) -> JobState:
+        return JobState(self._store, index, self.size, 0)
 
     def team(self, index: int) -> SyncGroup:
         place: Any = GroupAddress(index=index, **self._options)
@@ -210,14 +210,14 @@ def test_a_training_that_has_ended_is_joined_by_nobody(stack: ExitStack) -> None
         with pytest.raises(GroupClosed):
             workers.team(index).join(State(0.0), 0, is_current=False)
     other = Workers(2, stack)
-    other.rows(1).write(WorkerRow(DONE, SESSION, 3))
+    other.rows(1).write(WorkerEntry(WorkerPhase.DONE, SESSION, 3))
     with pytest.raises(GroupClosed):  # that one has taken the last step
         other.team(0).join(State(0.0), 3, is_current=True)
 
 
 def test_a_worker_begins_anew_with_a_chief_that_does(stack: ExitStack) -> None:
     workers = Workers(2, stack)
-    workers.rows(0).write(WorkerRow(1, SESSION + 1, 0))
+    workers.rows(0).write(WorkerEntry(WorkerPhase.READY, SESSION + 1, 0))
     with pytest.raises(ClusterError, match="begun anew"):
         workers.team(1).join(State(0.0), 0, is_current=False)
 
@@ -230,9 +230,9 @@ def test_a_port_that_is_taken_is_told() -> None:
 
 
 def test_a_rendezvous_point_is_kept_in_a_row() -> None:
-    rows = SharedRows(MultiTable(shared_specs()), 0, 2, 0)
+    rows = JobState(MultiTable(job_state_specs()), 0, 2, 0)
     assert rows.rendezvous() == RendezvousPoint()
     for point in (RendezvousPoint((1 << 22) - 1, 3, 65535), RendezvousPoint(9, 0, 0, is_over=True)):
         rows.write_rendezvous(point)
         assert rows.rendezvous() == point
-    assert rows.read() == [WorkerRow(), WorkerRow()]
+    assert rows.read() == [WorkerEntry(), WorkerEntry()]

@@ -83,7 +83,7 @@ class KafkaSource(Source):
 
     Args:
         servers: Bootstrap servers, as ``host:port``.
-        topics: Topics to read; one that begins with ``^`` is a pattern.
+        topics: Topics to read; a name that starts with ``^`` is a pattern.
         group: The consumer group. Its members share the partitions.
         record: The message type of the records.
         start: Where to begin without a saved position. "committed" falls back to the earliest message when the group

@@ -1,0 +1,131 @@
+"""``run_process``: runs one process of a job by its settings: its discovery and its role."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from monolith.core.errors import ConfigError
+from monolith.core.lifeline import end_with_starter
+from monolith.core.stop_signals import stop_signals
+from monolith.discovery import Discovery, DiscoverySettings, MlpDiscovery, TfConfigDiscovery, open_discovery
+from monolith.discovery.address import split_address
+from monolith.ps.config import ServerConfig
+from monolith.rpc.security import Security, read_token
+from monolith.training.cluster.config import from_cluster
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.lifecycle import Session, run_role
+from monolith.training.config.cluster import ClusterConfig
+
+__all__ = ["run_process", "security_of", "server_settings"]
+
+logger = logging.getLogger(__name__)
+
+SERVER_PATIENCE_S = 20.0
+"""Seconds that a server outlives the process that started it, so that workers can save."""
+
+
+def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dict[str, float] | None:
+    """Run the process that the settings describe to its end; return its metrics, or None for a server.
+
+    Args:
+        config: The settings of the job and of this process; discovery by tf_config and mlp overrides role and index.
+        environment: The variables of the process, for discovery and the lifeline.
+
+    Raises:
+        ConfigError: The settings are invalid, or name no discovery.
+    """
+    end_with_starter(environment, patience_s=SERVER_PATIENCE_S if config.server_type == "ps" else 0.0)
+    if config.server_type == "evaluator":
+        return _evaluate(config)
+    from_cluster(config, config).check()
+    discovery = open_discovery(_discovery_settings(config), environment)
+    if discovery is None:
+        raise ConfigError(
+            f"num_ps is {config.num_ps} and discovery_type is None; give the discovery of the processes: "
+            "--discovery-type file, tf_config, mlp, zookeeper or consul"
+        )
+    config = _place(config, discovery)
+    process = from_cluster(config, config)
+    security = security_of(config)
+    if config.server_type == "ps":
+        from monolith.training.cluster.roles.server import serve
+
+        settings = server_settings(config, security)
+        with stop_signals() as endings:
+            run_role(discovery, process, lambda session: serve(session, settings, endings))
+        return None
+    return run_role(discovery, process, lambda session: _train(session, config, security))
+
+
+def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfig:
+    """Return the settings of the parameter server of this process."""
+    from monolith.training.cluster.roles.server import server_config
+
+    limit_mb = config.ps_memory_limit_mb
+    return replace(
+        server_config(from_cluster(config, config), security, config.model_dir),
+        metrics_port=config.ps_metrics_port,
+        force_expiry=config.force_expiry,
+        memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
+    )
+
+
+def security_of(config: ClusterConfig) -> Security:
+    """Return TLS and token of the servers."""
+    files: dict[str, Any] = {
+        field: None if path is None else Path(path)
+        for field, path in (
+            ("cert_file", config.ps_tls_cert),
+            ("key_file", config.ps_tls_key),
+            ("ca_file", config.ps_tls_ca),
+        )
+    }
+    return Security(token=read_token(config.ps_token_file, "ps_token_file"), **files)
+
+
+def _train(session: Session, config: ClusterJobConfig, security: Security) -> dict[str, float]:
+    from monolith.training.cluster.roles.worker import train_worker
+    from monolith.training.hooks import StopSignalHook
+
+    return train_worker(session, config, security, hooks=[StopSignalHook()])
+
+
+def _evaluate(config: ClusterJobConfig) -> dict[str, float]:
+    """Evaluate every checkpoint of the chief, with tables in this process."""
+    from monolith.training.runner import Job
+
+    data = config.data if config.eval_data is None else config.eval_data
+    last: dict[str, float] = {}
+    for last in Job(replace(config, data=data, eval_data=None)).evaluate_new_checkpoints():
+        logger.info("checkpoint evaluated %s", " ".join(f"{name}={value:g}" for name, value in last.items()))
+    return last
+
+
+def _discovery_settings(config: ClusterJobConfig) -> DiscoverySettings:
+    folder = config.discovery_folder
+    if folder is None and config.discovery_type == "file" and config.model_dir:
+        folder = Path(config.model_dir) / "cluster"
+    return DiscoverySettings(
+        discovery_type=config.discovery_type,
+        job=config.uuid,
+        folder=folder,
+        tf_config=config.tf_config,
+        zk_server=config.zk_server,
+        consul_server=config.consul_server,
+    )
+
+
+def _place(config: ClusterJobConfig, discovery: Discovery) -> ClusterJobConfig:
+    """Return the settings with role, index and address of a discovery that gets them from its platform."""
+    if isinstance(discovery, TfConfigDiscovery):
+        host, port = split_address(discovery.address)
+    elif isinstance(discovery, MlpDiscovery):
+        host, port = discovery.host, discovery.port
+    else:
+        return config
+    role: Any = discovery.server_type
+    return replace(config, server_type=role, index=discovery.index, advertised_host=host, bind_port=port)

@@ -1,0 +1,92 @@
+"""The role of a worker: finds the servers, trains on them, and reconnects after a lost server.
+
+The chief, worker 0, shuts the servers down at the end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from monolith.core.clock import Clock, Deadline, SystemClock
+from monolith.core.errors import ClusterError, RetriesExhausted, RpcTimeout
+from monolith.ps import Security
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.lifecycle import Session
+from monolith.training.cluster.roles.server import shut_down_servers
+from monolith.training.cluster.server_connection import RolledBack
+from monolith.training.cluster.server_search import find_servers
+from monolith.training.cluster.worker_job import connect
+from monolith.training.hooks import Hook
+
+__all__ = ["train_worker"]
+
+logger = logging.getLogger(__name__)
+
+
+def train_worker(
+    session: Session,
+    config: ClusterJobConfig,
+    security: Security,
+    *,
+    hooks: Sequence[Hook] = (),
+    clock: Clock | None = None,
+) -> dict[str, float]:
+    """Train this worker's part of the data on the servers; return its metrics.
+
+    After a fault that no retry heals, the worker looks for the servers again. It continues as often as needed while the
+    addresses stay the same, and ``max_retry_times`` times when they change.
+
+    Raises:
+        RpcTimeout: The servers were not found in ``session_creation_timeout_secs``.
+        MonolithError: The error of the training.
+    """
+    session.config.check()
+    clock = clock or SystemClock()
+    session.register(session.config.advertised_host or session.config.bind_host, session.config.bind_port)
+    with session.heartbeat():
+        addresses = _find_servers(session, config, clock)
+        moves = 0
+        from_checkpoint = False
+        while True:
+            try:
+                worker = connect(
+                    addresses,
+                    config,
+                    security,
+                    hooks=hooks,
+                    clock=clock,
+                    from_checkpoint=from_checkpoint,
+                    chief_host=session.chief_host,
+                )
+                metrics = worker.train()
+                break
+            except ClusterError as error:
+                from_checkpoint = isinstance(error, RolledBack)
+                if not (error.retryable or from_checkpoint or isinstance(error, RetriesExhausted)):
+                    raise
+                logger.warning("worker lost its servers error=%s", error)
+                lost = error
+            clock.sleep_s(config.retry_wait_in_secs)
+            before, addresses = addresses, _find_servers(session, config, clock)
+            moves += before != addresses
+            if moves > config.max_retry_times:
+                raise lost
+    # Keep the servers of a streaming job running: the job restarts in place, and their state is newer than the last
+    # checkpoint.
+    if config.is_chief and (config.force_shutdown_ps or not config.kafka_topics):
+        shut_down_servers(addresses, security)
+    return metrics
+
+
+def _find_servers(session: Session, config: ClusterJobConfig, clock: Clock) -> tuple[str, ...]:
+    """Look for the servers until all are registered: processes of a cluster start in any order, some after minutes."""
+    deadline = Deadline(clock, config.session_creation_timeout_secs)
+    while True:
+        try:
+            return find_servers(session, clock)
+        except RpcTimeout as error:
+            if deadline.is_past:
+                raise
+            logger.warning("servers not found, retrying error=%s", error)
+        clock.sleep_s(min(config.retry_wait_in_secs, deadline.remaining_s()))

@@ -1,0 +1,370 @@
+"""``WorkerJob``: the training of one worker, connected to one set of parameter servers.
+
+``connect`` builds it. The only worker of a job shares nothing but the tables. Among several workers, worker 0 is the
+chief: it restores and saves for all. The others keep only their position in the data on disk.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
+from typing import Any
+
+from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError
+from monolith.data.sources.patterns import expand
+from monolith.ps import Security
+from monolith.sync.remote_rows import RemoteRows
+from monolith.training.cluster.compaction import CompactionHook
+from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.cluster.job_pause import JobPause
+from monolith.training.cluster.lockstep_hook import LockstepChiefHook, LockstepWorkerHook
+from monolith.training.cluster.model_folder import log_folder
+from monolith.training.cluster.publishing import flush_alone, flush_jointly
+from monolith.training.cluster.server_connection import RolledBack, ServerConnection
+from monolith.training.cluster.server_memory import ServerMemoryHook
+from monolith.training.cluster.shared_files import (
+    SharedFiles,
+    SharedFilesHook,
+    finished_files,
+    unread_files,
+    worker_name,
+)
+from monolith.training.cluster.worker_hook import ChiefHook, MemberHook, WaitTimeouts, WorkerHook, wait_for_chief
+from monolith.training.cluster.worker_positions import PositionHook, WorkerPositions
+from monolith.training.config import RunConfig, slow_start_step
+from monolith.training.control.pause import PauseControl
+from monolith.training.estimator import Estimator
+from monolith.training.groups.workers import SyncGroup, Workers
+from monolith.training.groups.workers.connections import GroupAddress
+from monolith.training.groups.workers.rendezvous import ChiefRendezvous, WorkerRendezvous
+from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook, SlowStartHook
+from monolith.training.hooks.publish import stream_of
+from monolith.training.job_data import WorkListShare
+from monolith.training.runner import Job
+
+__all__ = ["WorkerJob", "connect"]
+
+logger = logging.getLogger(__name__)
+
+
+class WorkerJob:
+    """One worker connected to its servers, made by ``connect``. It trains once.
+
+    Args:
+        job: The model, its data and its estimator.
+        resume: Sets the position of this worker in its data, before the training.
+        resources: The connections, closed after the training.
+    """
+
+    def __init__(self, job: Job, resume: Callable[[], None], resources: ExitStack) -> None:
+        self._job = job
+        self._resume = resume
+        self._resources = resources
+
+    def train(self) -> dict[str, float]:
+        """Train to the end of this worker's data or steps; return the metrics."""
+        with self._resources:
+            self._resume()
+            return self._job.train()
+
+    def close(self) -> None:
+        """Close the connections without training. May be called twice."""
+        self._resources.close()
+
+
+def connect(
+    addresses: Sequence[str],
+    config: ClusterJobConfig,
+    security: Security,
+    *,
+    hooks: Sequence[Hook] = (),
+    clock: Clock | None = None,
+    from_checkpoint: bool = False,
+    chief_host: Callable[[], str | None] = lambda: "127.0.0.1",
+) -> WorkerJob:
+    """Build the model of a worker, and connect it to the servers.
+
+    Args:
+        addresses: The servers, by index.
+        config: The settings of the job and of this worker.
+        security: TLS and token of the servers.
+        hooks: Hooks of the training.
+        clock: Measures waits.
+        from_checkpoint: Resume from the newest checkpoint, whatever the servers hold.
+        chief_host: Returns the host of the chief, for partially synchronous workers; None when it is unknown.
+
+    Raises:
+        ConfigError: The settings need a folder that several workers see.
+    """
+    if config.num_workers > 1 and not config.model_dir:
+        raise ConfigError(
+            f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
+        )
+    if config.publish_dir is not None and not config.model_dir:
+        raise ConfigError(
+            f"publish_dir is {str(config.publish_dir)!r} and model_dir is empty; a job on servers publishes from "
+            "their logs in model_dir: give one"
+        )
+    clock = clock or SystemClock()
+    with ExitStack() as resources:
+        if config.num_workers == 1:
+            servers = ServerConnection(addresses, config, security, clock, from_checkpoint=from_checkpoint)
+            resources.callback(servers.close)
+            built = _build_alone(servers, config, hooks)
+        else:
+            shared = _Member(addresses, config, security, clock, resources, chief_host, from_checkpoint=from_checkpoint)
+            built = shared.build(hooks)
+        return WorkerJob(*built, resources.pop_all())
+
+
+def _build_alone(
+    servers: ServerConnection, config: ClusterJobConfig, hooks: Sequence[Hook]
+) -> tuple[Job, Callable[[], None]]:
+    job: Job
+    duties = _chief_hooks(servers, config, lambda: job.estimator, None) if config.is_chief else []
+    job = Job(_job_config(config), hooks=[*duties, *hooks], run_config=_own_config(config), store=servers.open)
+    return job, lambda: None
+
+
+def _job_config(config: ClusterJobConfig) -> ClusterJobConfig:
+    """Return the settings of the job: only the chief evaluates."""
+    return config if config.is_chief else replace(config, eval_data=None)
+
+
+def _own_config(config: ClusterJobConfig) -> RunConfig:
+    """Return the settings of this process: only the chief writes to the model folder and opens ports."""
+    own = replace(config, publish_dir=None, publish_port=None, sync_targets=())
+    if not config.is_chief:
+        own = replace(own, model_dir="", metrics_port=None)
+    if config.num_workers > 1:
+        own = replace(own, controller_port=None)  # the controller of the chief acts for all workers
+    return own
+
+
+def _chief_hooks(
+    servers: ServerConnection, config: ClusterJobConfig, estimator: Callable[[], Estimator], pause: PauseControl | None
+) -> list[Hook]:
+    """Return the hooks that act on the servers: publish from their logs, compact the logs, watch their memory.
+
+    Publishing comes first: a log is compacted only up to the base that is published.
+    """
+    hooks: list[Hook] = []
+    if config.publish_dir is not None:
+        if config.sync_targets:
+            hooks.append(PushHook(config.publish_dir, config))
+        hooks.append(_publish_hook(servers, config, estimator))
+    hooks.append(CompactionHook(servers.compact))
+    if config.ps_memory_limit_mb is not None:
+        hooks.append(
+            ServerMemoryHook(
+                servers.addresses, servers.security, config.ps_memory_action, evict=servers.evict, pause_control=pause
+            )
+        )
+    return hooks
+
+
+def _publish_hook(
+    servers: ServerConnection, config: ClusterJobConfig, estimator: Callable[[], Estimator]
+) -> PublishHook:
+    assert config.publish_dir is not None  # the caller has checked
+
+    def rows(between_steps: AbstractContextManager[None]) -> RemoteRows:
+        folders = [log_folder(config.model_dir, index) for index in range(len(servers.addresses))]
+        if config.num_workers == 1:
+            flush = flush_alone(servers.remote, between_steps)
+        else:
+            flush = flush_jointly(servers.remote, between_steps, estimator().model)
+        return RemoteRows(flush, [folder for folder in folders if folder is not None])
+
+    return PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows, stream=stream_of(config))
+
+
+class _Member:
+    """Builds one worker among several; the parts refer to each other, so they are members of one object."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        config: ClusterJobConfig,
+        security: Security,
+        clock: Clock,
+        resources: ExitStack,
+        chief_host: Callable[[], str | None],
+        *,
+        from_checkpoint: bool,
+    ) -> None:
+        self._config = config
+        self._clock = clock
+        self._servers = ServerConnection(
+            addresses,
+            config,
+            security,
+            clock,
+            from_checkpoint=from_checkpoint,
+            steps_beside=lambda: self._hook.steps_beside,
+        )
+        resources.callback(self._servers.close)
+        self._positions = WorkerPositions(config.model_dir)
+        self._timeouts = WaitTimeouts(
+            restore_timeout_s=config.restore_sync_timeout_secs,
+            restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
+            chief_timeout_s=config.chief_timeout_secs,
+        )
+        self._files: SharedFiles | None = None
+        if config.enable_dynamic_sharding:
+            self._files = SharedFiles(
+                config.model_dir,
+                lambda: expand(config.data or ""),
+                self._finished_files,
+                is_over=lambda: self._hook.is_over(),
+            )
+            resources.callback(self._files.close)
+        self._sync: SyncGroup | None = None
+        if config.enable_partial_sync_training:
+            self._sync = self._make_sync(chief_host)
+            resources.callback(self._sync.close)
+        self._hook = self._make_hook()
+        self._estimator: Estimator
+
+    def build(self, hooks: Sequence[Hook]) -> tuple[Job, Callable[[], None]]:
+        """Return the job, and the function that sets the position of this worker."""
+        config = self._config
+        pause, steering = self._make_steering()
+        own: list[Hook] = [PositionHook(self._positions, config.index, self._session), self._hook, *steering]
+        if self._files is not None and config.is_chief:
+            own.append(SharedFilesHook(self._files))
+        own.append(
+            SlowStartHook(
+                slow_start_step(config.index, config.slow_start_steps),
+                self._hook.global_step,
+                max_wait_s=60 * config.max_slow_start_wait_minute,
+            )
+        )
+        if config.is_chief:
+            own += _chief_hooks(self._servers, config, lambda: self._estimator, pause)
+        job = Job(
+            _job_config(config),
+            hooks=[*own, *hooks],
+            run_config=_own_config(config),
+            store=self._servers.open,
+            extra=self._shared_state,
+            files=None if self._files is None else WorkListShare(self._files, worker_name(config.index)),
+            group=None if self._sync is None else self._make_group(self._sync),
+        )
+        self._estimator = job.estimator
+        return job, self._resume_position
+
+    # --- parts ---
+
+    def _make_hook(self) -> MemberHook:
+        config, open_state = self._config, self._servers.job_state_of
+        limits: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
+        if config.is_chief:
+            options: dict[str, Any] = {
+                "is_live": lambda: self._servers.is_live,
+                "on_restored": self._on_restored,
+                "timeouts": self._timeouts,
+                **limits,
+            }
+            if self._sync is None:
+                return ChiefHook(open_state, **options)
+            return LockstepChiefHook(open_state, sync=self._sync, **options)
+        on_new_session = None if config.partial_recovery else self._on_rolled_back
+        if self._sync is None:
+            return WorkerHook(open_state, config.index, on_new_session=on_new_session, **limits)
+        return LockstepWorkerHook(open_state, config.index, sync=self._sync, on_new_session=on_new_session, **limits)
+
+    def _make_steering(self) -> tuple[PauseControl | None, list[Hook]]:
+        """Return the hooks by which the chief pauses, saves and watches all workers."""
+        config = self._config
+        if not config.is_chief:
+            return None, []
+        pause = JobPause(self._servers.job_state_of, self._session)
+        if config.controller_port is None:
+            return pause, [pause]
+        return pause, [pause, ControllerHook(config.controller_port, pause_control=pause, workers=pause.workers)]
+
+    def _make_sync(self, chief_host: Callable[[], str | None]) -> SyncGroup:
+        config = self._config
+        options = {}
+        if config.operation_timeout_in_ms is not None:
+            options["timeout_s"] = config.operation_timeout_in_ms / 1000
+        address = GroupAddress(
+            index=config.index,
+            size=config.num_workers,
+            bind_host=config.bind_host,
+            advertised_host=config.advertised_host or "",
+            bind_port=config.bind_port,
+            accelerator=config.accelerator,
+            rendezvous_timeout_s=config.session_creation_timeout_secs,
+            **options,
+        )
+        if config.is_chief:
+            return SyncGroup(ChiefRendezvous(address, self._clock))
+        return SyncGroup(
+            WorkerRendezvous(address, self._clock, chief_host=chief_host, on_new_session=self._on_chief_restarted)
+        )
+
+    def _make_group(self, sync: SyncGroup) -> Workers:
+        return Workers(
+            sync,
+            rank=self._config.index,
+            size=self._config.num_workers,
+            is_current=lambda: self._config.is_chief and not self._servers.is_live,
+            may_pause=self._is_pause_published,
+        )
+
+    # --- the session ---
+
+    def _session(self) -> int:
+        return self._hook.session
+
+    def _is_pause_published(self) -> bool:
+        return self._hook.state.paused_session == self._session()
+
+    def _resume_position(self) -> None:
+        """Set the position of this worker in its data: after the chief has restored, or as a restarted chief."""
+        config, estimator = self._config, self._estimator
+        state = self._servers.job_state()
+        if config.is_chief:
+            step = estimator.step  # reading the step restores the checkpoint
+            if not self._servers.is_live:
+                return
+            logger.info("chief rejoined a live training step=%d", step)
+        else:
+            wait_for_chief(state, config.index, self._timeouts, self._clock, self._servers.remote.has_learnt)
+        position = self._positions.read(config.index, state.chief_session())
+        if position is not None and config.resume_data:
+            estimator.resume_at(position)
+        elif self._files is not None:
+            self._files.begin_worker(worker_name(config.index))
+
+    def _on_restored(self) -> None:
+        """Reset the workers' data positions and the shared file list from the restored checkpoint."""
+        extra = self._estimator.restored_extra
+        files = extra.get("files")
+        has_ended = extra.get("data_ended") and (files is None or not unread_files(files))
+        self._positions.begin(self._session(), {} if has_ended else extra.get("workers", {}))
+        if self._files is not None:
+            self._files.begin(None if has_ended or not self._config.resume_data else files)
+
+    def _on_rolled_back(self) -> None:
+        raise RolledBack("the chief has rolled back all servers to the last checkpoint (partial_recovery)")
+
+    def _on_chief_restarted(self) -> None:
+        raise RolledBack("the chief has started another session; this worker restarts with it")
+
+    def _shared_state(self) -> dict[str, Any]:
+        """Return the state of all workers in a checkpoint: the positions, then the file list, which may be ahead."""
+        state: dict[str, Any] = {"workers": self._positions.all(self._session())}
+        if self._files is not None:
+            state["files"] = self._files.state()
+        return state
+
+    def _finished_files(self, index: int) -> int:
+        if self._positions.is_through(index, self._session()):
+            return len(expand(self._config.data or ""))
+        return finished_files(self._positions.read(index, self._session()), worker_name(index))

@@ -1,0 +1,135 @@
+"""The positions of all workers in their data: one small file each, in the model folder of the chief.
+
+A killed worker resumes from its file. A checkpoint contains all positions, so that a job that rolls back reads again
+the data that the tables have lost. A file is at most as old as ``PositionHook``'s interval: that much data is read
+twice. Every position names its session; positions of an earlier session are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from typing_extensions import override
+
+from monolith.core.durable_files import replace_file
+from monolith.core.errors import DataError
+from monolith.training.hooks.base import Hook
+from monolith.training.hooks.interval import Interval
+from monolith.training.run import Run, StepResult
+
+__all__ = ["PositionHook", "WorkerPositions"]
+
+EVERY_S = 1.0
+"""Seconds between two writes of a position."""
+
+
+class WorkerPositions:
+    """The positions of all workers of one job.
+
+    Args:
+        model_dir: The job's folder, which all workers see.
+    """
+
+    def __init__(self, model_dir: str | Path) -> None:
+        self._folder = Path(model_dir) / "workers"
+
+    def read(self, index: int, session: int) -> Any:
+        """Return the position of a worker, for ``Dataset.restore``; None when the worker has not begun.
+
+        Args:
+            index: The index of the worker.
+            session: The session of the job.
+
+        Raises:
+            DataError: A file is corrupt.
+        """
+        saved = self._load(self._path(index))
+        if saved is not None and saved["session"] == session:
+            return saved["place"]
+        begun = self._load(self._begun)
+        return begun["places"].get(str(index)) if begun is not None and begun["session"] == session else None
+
+    def is_through(self, index: int, session: int) -> bool:
+        """Return whether a worker has trained on all of its data."""
+        saved = self._load(self._path(index))
+        return saved is not None and saved["session"] == session and saved.get("is_through") is True
+
+    def write(self, index: int, session: int, position: Any, *, is_through: bool = False) -> None:
+        """Replace the position of a worker."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        body = {"session": session, "place": position, "is_through": is_through}
+        replace_file(self._path(index), json.dumps(body).encode())
+
+    def begin(self, session: int, positions: Mapping[str, Any]) -> None:
+        """Begin a session with the positions of a checkpoint, by worker index as text."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        replace_file(self._begun, json.dumps({"session": session, "places": dict(positions)}).encode())
+
+    def all(self, session: int) -> dict[str, Any]:
+        """Return the positions of all workers, by worker index as text."""
+        begun = self._load(self._begun)
+        names = {path.stem for path in self._folder.glob("*.json") if path.stem.isdecimal()}
+        if begun is not None and begun["session"] == session:
+            names |= set(begun["places"])
+        positions = {name: self.read(int(name), session) for name in sorted(names, key=int)}
+        return {name: position for name, position in positions.items() if position is not None}
+
+    @property
+    def _begun(self) -> Path:
+        return self._folder / "begin.json"
+
+    def _path(self, index: int) -> Path:
+        return self._folder / f"{index}.json"
+
+    def _load(self, path: Path) -> dict[str, Any] | None:
+        try:
+            body: dict[str, Any] = json.loads(path.read_bytes())
+            if not {"session", "places" if path == self._begun else "place"} <= body.keys():
+                raise ValueError("fields are missing")
+            return body
+        except FileNotFoundError:
+            return None
+        except (ValueError, AttributeError) as error:
+            raise DataError(
+                f"{path} is corrupt ({error}); remove it to read the worker's data from the beginning"
+            ) from error
+
+
+class PositionHook(Hook):
+    """Writes the position of one worker periodically.
+
+    Args:
+        positions: The positions of all workers.
+        index: The index of this worker.
+        session: Returns the session of the job.
+        every_s: Seconds of the run's clock between two writes.
+    """
+
+    def __init__(
+        self, positions: WorkerPositions, index: int, session: Callable[[], int], every_s: float = EVERY_S
+    ) -> None:
+        self._positions = positions
+        self._index = index
+        self._session = session
+        self._interval = Interval(every_s)
+
+    @override
+    def on_start(self, run: Run) -> None:
+        self._interval.reset()
+
+    @override
+    def after_step(self, run: Run, result: StepResult) -> None:
+        if self._interval.is_due(run.clock.monotonic_s()):
+            self._write(run)
+
+    @override
+    def before_end(self, run: Run) -> None:
+        self._write(run)
+
+    def _write(self, run: Run) -> None:
+        position = run.place()
+        if position is not None:  # data without positions
+            self._positions.write(self._index, self._session(), position, is_through=run.data_ended)

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import pytest
+
+from monolith.core.errors import ConfigError
+from monolith.discovery import Discovery
+from monolith.sync.push_targets import canonical_target
+from monolith.training.cluster import DistributedConfig, from_cluster, run_role
+from monolith.training.config import RunnerConfig
+from scripted_discovery import ScriptedDiscovery
+
+WORKER_ONLY = [
+    {"retry_backoff_ms": 0},
+    {"barrier_timeout_ms": 0},
+    {"discovery_service_type_worker": ""},
+    {"discovery_service_type_worker": "PS"},
+]
+PS_ONLY = [
+    {"parameter_sync_targets": ("a:1",), "parameter_sync_interval_ms": 0},
+    {"parameter_sync_targets": ("a:1", "a:1")},
+    {"parameter_sync_targets": ("a:1",), "parameter_sync_model_name": " x"},
+]
+
+
+def test_the_default_is_sound_for_every_role() -> None:
+    for role in ("ps", "worker", "evaluator"):
+        DistributedConfig(role=role).check()
+
+
+@pytest.mark.parametrize("values", WORKER_ONLY, ids=str)
+def test_rules_of_workers_do_not_bind_servers(values: dict[str, object]) -> None:
+    DistributedConfig(role="ps", **values).check()
+    with pytest.raises(ConfigError, match=r"^distributed config requires "):
+        DistributedConfig(role="worker", **values).check()
+
+
+@pytest.mark.parametrize("values", PS_ONLY, ids=str)
+def test_rules_of_synchronisation_do_not_bind_workers(values: dict[str, object]) -> None:
+    DistributedConfig(role="worker", **values).check()
+    with pytest.raises(ConfigError, match=r"^distributed config requires "):
+        DistributedConfig(role="ps", **values).check()
+
+
+@pytest.mark.parametrize("values", [{"num_ps": 0}, {"index": 5}, {"table_name": "a b"}], ids=str)
+def test_a_wrong_configuration_is_refused_before_discovery_is_called(values: dict[str, object]) -> None:
+    discovery = ScriptedDiscovery()
+    assert isinstance(discovery, Discovery)
+    with pytest.raises(ConfigError, match="distributed config requires"):
+        run_role(discovery, DistributedConfig(**values), lambda session: pytest.fail("the role must not run"))
+    assert discovery.calls == []
+
+
+def test_no_backoff_is_needed_without_retries() -> None:
+    DistributedConfig(connect_retries=0, retry_backoff_ms=0).check()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("serving:8500", "http://serving:8500"),
+        ("HTTP://Serving:8500", "serving:8500"),
+        ("http://serving", "serving:80"),
+        ("https://serving/", "HTTPS://SERVING:443"),
+        ("http://[::1]:80", "[::1]"),
+    ],
+)
+def test_targets_that_mean_the_same_are_the_same(one: str, other: str) -> None:
+    assert canonical_target(one) == canonical_target(other)
+    with pytest.raises(ConfigError, match="requires unique parameter_sync_targets entries"):
+        DistributedConfig(role="ps", parameter_sync_targets=(one, other)).check()
+
+
+def test_targets_that_differ_are_kept_apart() -> None:
+    targets = ("http://serving:443", "https://serving:443", "http://serving:80")
+    DistributedConfig(role="ps", parameter_sync_targets=targets).check()
+
+
+def test_the_settings_of_a_job_say_what_a_process_is() -> None:
+    cluster = RunnerConfig(
+        server_type="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server",
+        heartbeat_interval_secs=None, discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30,
+        connect_retries=2, retry_backoff_ms=10, bind_host="0.0.0.0", bind_port=12, advertised_host="one",
+    )  # fmt: skip
+    assert from_cluster(cluster, cluster) == DistributedConfig(
+        role="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server", heartbeat_interval_s=None,
+        discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30, connect_retries=2, retry_backoff_ms=10,
+        bind_host="0.0.0.0", bind_port=12, advertised_host="one",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "names"),
+    [
+        (DistributedConfig(role="ps", index=2), ("ps-2", "ps")),
+        (DistributedConfig(role="worker", index=1, discovery_service_type_worker="trainer"), ("worker-1", "trainer")),
+        (DistributedConfig(role="evaluator"), ("evaluator-0", "evaluator")),
+    ],
+)
+def test_a_process_has_a_name_and_a_type(config: DistributedConfig, names: tuple[str, str]) -> None:
+    assert (config.service_id, config.service_type) == names

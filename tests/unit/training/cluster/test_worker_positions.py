@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from monolith.core.errors import DataError
+from monolith.testing import FakeClock
+from monolith.training.cluster.worker_positions import PositionHook, WorkerPositions
+
+
+def test_places_are_kept_by_worker(tmp_path: Path) -> None:
+    places = WorkerPositions(tmp_path)
+    assert places.read(1, 7) is None
+    assert places.all(7) == {}
+    places.write(1, 7, {"file": 3})
+    places.write(12, 7, {"file": 4}, is_through=True)
+    assert WorkerPositions(tmp_path).all(7) == {"1": {"file": 3}, "12": {"file": 4}}
+    assert [places.is_through(index, 7) for index in (1, 12, 13)] == [False, True, False]
+
+
+def test_places_of_an_earlier_start_count_for_nothing(tmp_path: Path) -> None:
+    places = WorkerPositions(tmp_path)
+    places.write(1, 7, "far", is_through=True)
+    places.begin(8, {"1": "near", "2": "nearer"})
+    assert (places.read(1, 8), places.read(2, 8), places.read(3, 8)) == ("near", "nearer", None)
+    places.write(1, 7, "farther")  # of a worker that has not heard of the new start
+    assert not places.is_through(1, 8)
+    assert places.all(8) == {"1": "near", "2": "nearer"}
+    places.write(1, 8, "next")
+    assert places.all(8) == {"1": "next", "2": "nearer"}
+    places.begin(9, {})
+    assert places.all(9) == {}
+
+
+@pytest.mark.parametrize(("name", "text"), [("1.json", "{"), ("1.json", "[]"), ("begin.json", '{"session": 7}')])
+def test_a_damaged_place_says_what_to_do(name: str, text: str, tmp_path: Path) -> None:
+    (tmp_path / "workers").mkdir()
+    (tmp_path / "workers" / name).write_text(text)
+    with pytest.raises(
+        DataError, match=rf"{name} is corrupt .* remove it to read the worker's data from the beginning"
+    ):
+        WorkerPositions(tmp_path).read(1, 7)
+
+
+def test_the_place_is_kept_every_so_often_and_at_the_end(tmp_path: Path) -> None:
+    clock, place = FakeClock(), [0]
+    run: Any = SimpleNamespace(clock=clock, place=lambda: place[0], data_ended=False)
+    places, seen = WorkerPositions(tmp_path), []
+    hook = PositionHook(places, 1, lambda: 7, every_s=10.0)
+    hook.on_start(run)
+    for place[0] in range(1, 5):
+        hook.after_step(run, None)  # type: ignore[arg-type]
+        seen.append(places.read(1, 7))
+        clock.advance_s(6)
+    assert seen == [1, 1, 3, 3]
+    assert not places.is_through(1, 7)
+    run.data_ended = True
+    hook.before_end(run)
+    assert places.read(1, 7) == 4
+    assert places.is_through(1, 7)
