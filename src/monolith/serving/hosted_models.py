@@ -323,7 +323,7 @@ class HostedModels:
             return model.serving.get(hosted.version) is hosted and not self._is_closed
 
         try:
-            with unhurried(self._clock):
+            with throttled(self._clock):
                 self._verify(hosted, is_wanted)
         except Exception as error:
             text = text_of(error)

@@ -608,7 +608,7 @@ def _table_files(manifest: ExportManifest) -> set[str]:
 
 
 def _pause(name: str, done: int, total: int) -> None:
-    rest()
+    yield_gil()
 
 
 def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from monolith.core import metrics
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.rpc import grpc
@@ -29,6 +28,7 @@ from monolith.serving.model_config import ModelConfig, parse_model_configs
 from monolith.serving.request_log import RequestLog
 from monolith.serving.request_router import RequestRouter
 from monolith.serving.rest import Rest, error_body
+from monolith.telemetry import names
 from monolith.telemetry.text import Samples
 
 __all__ = ["ModelServer"]
@@ -209,11 +209,11 @@ class ModelServer:
         threads = [((thread.name,), int(thread.is_alive())) for thread in (*self._pollers, *self.queue.threads)]
         threads.append((("request-log",), int(self._log.is_alive)))
         for metric, samples in self._samples():
-            if metric is metrics.BACKGROUND_THREAD_UP:
+            if metric is names.BACKGROUND_THREAD_UP:
                 threads.extend(((label,), value) for (label,), value in samples)
             else:
                 yield metric, samples
-        yield metrics.BACKGROUND_THREAD_UP, threads
+        yield names.BACKGROUND_THREAD_UP, threads
 
     def _every(self, pause_s: float, act: object, name: str) -> None:
         if pause_s <= 0:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from monolith.testing.linear_model import LinearModel, example, write_version
-from monolith.testing.linear_server import LinearServer
 
 from monolith.core.errors import InvalidRequest, MonolithError, NotPermitted
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
@@ -17,6 +15,8 @@ from monolith.ps import Security
 from monolith.serving import ModelConfig
 from monolith.serving.access import Access
 from monolith.serving.servable_tables import TableCalls
+from monolith.testing.fakes.linear_model import LinearModel, example, write_version
+from monolith.testing.processes.linear_server import LinearServer
 
 TOKENS = Security(token="predict", admin_token="admin")
 ROW = {"ids_id": [9], "ids_value": [[1.5]]}

@@ -7,6 +7,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from monolith.testing.clock import FakeClock
-from monolith.testing.published import FollowedTables, PublishedTables
 
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, read_cut, writer
 from monolith.artifacts.delta_log.publish import CUT
@@ -31,6 +29,8 @@ from monolith.sync.push import RowPusher
 from monolith.sync.push_targets import parse_targets
 from monolith.sync.row_updates import MAX_OPEN, Move
 from monolith.sync.subscription import Subscription
+from monolith.testing.fakes.clock import FakeClock
+from monolith.testing.fakes.published import FollowedTables, PublishedTables
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), compressor=Fp32())])
 MANY = 3 * MAX_OPEN + 5

@@ -16,7 +16,7 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
 from monolith.data.sources.patterns import expand
 from monolith.ps import Security
-from monolith.sync.remote_rows import RemoteRows
+from monolith.sync.remote_rows import ServerDeltaLogs
 from monolith.training.cluster.compaction import CompactionHook
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.job_pause import JobPause
@@ -171,13 +171,13 @@ def _publish_hook(
 ) -> PublishHook:
     assert config.publish_dir is not None  # the caller has checked
 
-    def rows(between_steps: AbstractContextManager[None]) -> RemoteRows:
+    def rows(between_steps: AbstractContextManager[None]) -> ServerDeltaLogs:
         folders = [log_folder(config.model_dir, index) for index in range(len(servers.addresses))]
         if config.num_workers == 1:
             flush = flush_alone(servers.remote, between_steps)
         else:
             flush = flush_jointly(servers.remote, between_steps, estimator().model)
-        return RemoteRows(flush, [folder for folder in folders if folder is not None])
+        return ServerDeltaLogs(flush, [folder for folder in folders if folder is not None])
 
     return PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows, stream=stream_of(config))
 
