@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/data/assembler.h"
+#include "engine/data/batch_rows.h"
 #include "engine/data/row_encoder.h"
 #include "engine/fid.h"
 #include "transform_groups.h"
@@ -20,8 +21,15 @@ namespace {
 using namespace engine::data;
 
 constexpr std::size_t kMostRecords = 64;
-// A batch repeats the values that its rows share; more of them than this find nothing new.
+// A batch repeats the values that its rows share; more of them than this find nothing new. A fuzzer looks at small
+// batches only, because one large batch costs the time of a thousand small ones; the replay of the corpus has both.
+#ifdef MONOLITH_FUZZING
+constexpr std::size_t kMostExpandedBytes = std::size_t{1} << 16;
+constexpr std::size_t kMostRows = 128;
+#else
 constexpr std::size_t kMostExpandedBytes = std::size_t{8} << 20;
+constexpr std::size_t kMostRows = std::size_t{1} << 20;
+#endif
 
 struct Options {
   bool keep_all;
@@ -75,7 +83,7 @@ ParserConfig make_parser_config(RecordKind kind, const Options& options, const C
   return config;
 }
 
-AssemblerConfig make_sparse_config(const Columns& columns, const Options& options) {
+AssemblerConfig make_sparse_config(const Columns& columns, bool keeps_fid_version) {
   AssemblerConfig config;
   for (const auto& [name, slot, takes_flat_fids] :
        {std::tuple{"a", 7, false}, std::tuple{"b", 32767, true}, std::tuple{"slot_3", 3, true},
@@ -85,7 +93,7 @@ AssemblerConfig make_sparse_config(const Columns& columns, const Options& option
   for (const LineField& field : standard_line_fields()) config.extras.push_back({field, field.is_repeated ? 2U : 1U});
   config.labels = 2;
   config.missing_label = -1;
-  config.keeps_fid_version = options.keeps_fid_version;
+  config.keeps_fid_version = keeps_fid_version;
   return config;
 }
 
@@ -241,11 +249,30 @@ Rows parse(RecordKind kind, const Options& options, const std::shared_ptr<Column
   return rows;
 }
 
-std::shared_ptr<BatchData> assemble(AssemblerConfig config, const Rows& rows) {
+std::shared_ptr<BatchData> assemble(Assembler& assembler, const Rows& rows) {
   std::shared_ptr<BatchData> batch;
-  Assembler assembler(std::move(config));
   if (accepts([&] { batch = assembler.assemble(rows); })) check_batch(*batch, rows);
   return batch;
+}
+
+// Made once: the numbers of the columns are the same in every run.
+Assembler& sparse_assembler(const Columns& columns, const Options& options) {
+  static Assembler with_version(make_sparse_config(columns, true));
+  static Assembler without_version(make_sparse_config(columns, false));
+  return options.keeps_fid_version ? with_version : without_version;
+}
+
+Assembler& dense_assembler(const Columns& columns) {
+  static Assembler assembler(make_dense_config(columns));
+  return assembler;
+}
+
+bool is_too_large(RecordKind kind, const std::vector<Bytes>& payloads) {
+  if (kind != RecordKind::kExampleBatch) return false;
+  return std::any_of(payloads.begin(), payloads.end(), [](Bytes payload) {
+    const auto rows = batch_rows(payload);
+    return rows && *rows > kMostRows;
+  });
 }
 
 }  // namespace
@@ -255,16 +282,17 @@ void run_records(RecordKind kind, Bytes bytes) {
   const Options options(input.byte());
   const std::uint8_t groups = input.byte();
   const std::vector<Bytes> payloads = input.pieces(kMostRecords);
+  if (is_too_large(kind, payloads)) return;
   const auto records = make_records(payloads, options.has_source_keys);
   const auto columns = make_columns();
   Rows rows = parse(kind, options, columns, records);
   if (options.shuffles) rows.shuffle(3);
 
-  if (rows.size() * bytes.size() > kMostExpandedBytes) return;
-  const AssemblerConfig sparse = make_sparse_config(*columns, options);
+  if (rows.size() > kMostRows || rows.size() * bytes.size() > kMostExpandedBytes) return;
+  Assembler& sparse = sparse_assembler(*columns, options);
   const auto batch = assemble(sparse, rows);
   expect(batch != nullptr, "a batch of ids was refused, though every feature has a slot");
-  assemble(make_dense_config(*columns), rows);
+  assemble(dense_assembler(*columns), rows);
 
   const RoundTrip trip = expect_round_trip(rows, columns);
   if (!trip.has_flat && !trip.has_reserved) expect_equal(*batch, *assemble(sparse, trip.rows));

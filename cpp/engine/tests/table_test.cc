@@ -104,7 +104,7 @@ std::map<std::int64_t, std::pair<float, std::uint32_t>> read_cut(Table& table, c
         },
         [] {});
   }
-  table.end_cut();
+  table.end_cut(cut.use);
   return rows;
 }
 
@@ -307,15 +307,13 @@ TEST(Table, AThreadCanGiveItsScratchMemoryBack) {
 TEST(Table, ASnapshotAndASegmentHaveACutEach) {
   Table table(config_of(1), std::make_shared<Pool>(2));
   apply(table, range(300), -1.0F, 1);
-  Table::Cut segment = table.begin_cut(CutUse::kDelta);
+  const Table::Cut segment = table.begin_cut(CutUse::kDelta);
   apply(table, range(300), -1.0F, 2);
   const Table::Cut snapshot = table.begin_cut(CutUse::kSnapshot);
   apply(table, range(400), -1.0F, 3);
   table.erase(range(100));
   const auto first = read_cut(table, segment);
   const auto second = read_cut(table, snapshot);
-  table.end_cut(CutUse::kSnapshot);
-  table.end_cut(CutUse::kDelta);
   ASSERT_EQ(first.size(), 300U);
   ASSERT_EQ(second.size(), 300U);
   for (std::int64_t id = 0; id < 300; ++id) {

@@ -228,7 +228,7 @@ def test_rows_that_expired_or_were_removed_disappear(tmp_path: Path) -> None:
     assert sorted(model.shown()["item"]) == [4, 5, 6, 7, 8]
     assert sorted(model.shown()["user"]) == IDS.tolist()
     trainer.learn([7, 9], time_s=40_000 * 86_400)
-    assert trainer.tables.evict() == 4 + 7
+    assert trainer.tables.evict(40_000 * 86_400) == 4 + 7
     trainer.publisher.publish()
     follower.step()
     assert sorted(model.shown()["item"]) == sorted(model.shown()["user"]) == [7, 9]

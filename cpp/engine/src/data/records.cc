@@ -27,6 +27,7 @@ class Pool {
   }
 
   static std::size_t rounded(std::size_t size) noexcept {
+    if (kChecksMemory) return std::max<std::size_t>(size, 1);  // not pooled: the allocator itself watches the ends
     const std::size_t power = std::bit_ceil(std::max(size, kSmallest));
     return size <= power / 4 * 3 ? power / 4 * 3 : power;
   }
@@ -52,7 +53,7 @@ class Pool {
   void give_back(std::byte* data, std::size_t capacity) noexcept {
     {
       const std::lock_guard lock(mutex_);
-      if (held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
+      if (!kChecksMemory && held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
         free_.push_back({data, capacity});  // within the reserve: cannot throw
         held_ += capacity;
         forbid(data, capacity);
