@@ -110,7 +110,7 @@ def test_a_source_can_export_beside_a_run() -> None:
     assert numbers(registry.text()) == {"monolith_kafka_lag_records[3,clicks]": 12}
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_the_error_of_a_port_in_use_names_it() -> None:
     registry = MetricRegistry()
     registry.export(TRAIN_STEP, 1)
     server = MetricServer(registry, 0, HOST)
