@@ -164,7 +164,7 @@ def test_a_process_that_does_not_end_says_where_it_stands(tmp_path: Path) -> Non
         grace_s=0.5,
     ) as job:
         job.signal("ps 0", signal.SIGSTOP)
-    assert any(name == "ps 0" and "ps_role.py" in line for name, line in said), said
+    assert any(name == "ps 0" and "roles/server.py" in line for name, line in said), said
 
 
 def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, pattern: str) -> None:

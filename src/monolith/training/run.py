@@ -53,7 +53,7 @@ class HeadResult:
 class StepResult:
     """One finished step.
 
-    Ranks that step together report the loss, samples and ids of all ranks, beside the heads and batch of their own.
+    Ranks that step together report the loss, samples and ids of all ranks, with their own heads and batch.
     """
 
     step: int

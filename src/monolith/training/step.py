@@ -112,7 +112,7 @@ class Stepper:
         """Return the gradients of this process, or its failure for the group to raise."""
         heads, loss, failures = NO_HEADS, 0.0, list[TrainingDiverged]()
         rows, squares = [torch.zeros(each.shape) for each in pulled.rows], [0.0] * len(pulled.rows)
-        if pulled.batch.size or self._group.size == 1:
+        if pulled.batch.size or not self._group.is_lockstep:
             try:
                 heads, loss, embedded = self._run_backward(pulled, step, share)
             except TrainingDiverged as error:

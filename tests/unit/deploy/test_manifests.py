@@ -13,7 +13,7 @@ from monolith.core.config import load
 from monolith.discovery import TfConfigDiscovery
 from monolith.training.cluster.config import from_cluster
 from monolith.training.cluster.job_config import ClusterJobConfig
-from monolith.training.cluster.roles.process import _placed
+from monolith.training.cluster.roles.process import _place
 
 KUBERNETES = Path(__file__).resolve().parents[3] / "deploy" / "kubernetes"
 BASE = KUBERNETES / "base"
@@ -86,7 +86,7 @@ def test_every_pod_finds_its_place_and_all_servers(owner: Any, role: str) -> Non
     assert SERVERS["spec"]["serviceName"] == service
     for index in range(2):
         discovery = TfConfigDiscovery(tf_config(owner, index))
-        placed = _placed(job(), discovery)
+        placed = _place(job(), discovery)
         from_cluster(placed, placed).check()
         assert (placed.server_type, placed.index) == (role, index)
         assert placed.advertised_host == f"{name}-{index}.{name}"

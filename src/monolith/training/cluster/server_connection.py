@@ -42,7 +42,7 @@ class ServerConnection:
         config: The settings of the job and of this worker.
         security: TLS and token of the servers.
         clock: Measures waits.
-        from_checkpoint: Resume from the newest checkpoint, whatever the servers hold.
+        from_checkpoint: Resume from the newest checkpoint, and ignore the state of the servers.
         steps_beside: Returns the steps of the job that this worker has not taken.
     """
 

@@ -93,7 +93,7 @@ def connect(
         security: TLS and token of the servers.
         hooks: Hooks of the training.
         clock: Measures waits.
-        from_checkpoint: Resume from the newest checkpoint, whatever the servers hold.
+        from_checkpoint: Resume from the newest checkpoint, and ignore the state of the servers.
         chief_host: Returns the host of the chief, for partially synchronous workers; None when it is unknown.
 
     Raises:

@@ -1,7 +1,7 @@
 """``PauseControl``: pauses and resumes the workers of a training; the seam behind StopTraining and ResumeTraining.
 
 ``RunPause`` pauses one worker by its run, ``JobPause`` of ``monolith.training.cluster`` all workers of a job, and a
-``Barrier`` of ``monolith.training.hooks`` the workers of one process. This module knows no transport.
+``Barrier`` of ``monolith.training.hooks`` the workers of one process.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ class AlignedBatches:
                 [0 if batch is None else batch.size, batch is not None, len(failures)]
             )
             if failures:
-                raise failures.pop()  # an exception that a variable of its own frame holds would never be freed
+                raise failures.pop()  # an exception in a variable of its frame would never be freed
             if ranks[:, 2].any():
                 failed = ", ".join(str(rank) for rank in np.flatnonzero(ranks[:, 2]))
                 raise ClusterError(f"rank {failed} cannot read its data; see the log of that rank")

@@ -1,4 +1,4 @@
-"""A discovery whose every call does what a test says, and remembers that it was made."""
+"""A discovery that records its calls, and answers each as a test scripts it."""
 
 from __future__ import annotations
 

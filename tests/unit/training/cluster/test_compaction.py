@@ -13,7 +13,7 @@ from monolith.training.cluster.compaction import CompactionHook
 RUN = cast(Any, None)
 
 
-def test_every_safe_checkpoint_is_told() -> None:
+def test_every_durable_checkpoint_is_compacted() -> None:
     told: list[Path] = []
     hook = CompactionHook(told.append)
     for name in ("a", "b"):
@@ -21,7 +21,7 @@ def test_every_safe_checkpoint_is_told() -> None:
     assert told == [Path("a"), Path("b")]
 
 
-def test_a_server_that_cannot_be_told_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failed_compaction_does_not_end_the_training(caplog: pytest.LogCaptureFixture) -> None:
     def away(path: Path) -> None:
         raise ShardUnavailable("nobody answers")
 

@@ -75,7 +75,7 @@ def test_targets_that_differ_are_kept_apart() -> None:
     DistributedConfig(role="ps", parameter_sync_targets=targets).check()
 
 
-def test_the_settings_of_a_job_say_what_a_process_is() -> None:
+def test_the_settings_of_a_job_describe_each_process() -> None:
     cluster = RunnerConfig(
         server_type="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server",
         heartbeat_interval_secs=None, discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30,

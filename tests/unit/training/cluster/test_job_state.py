@@ -27,7 +27,7 @@ def test_an_entry_is_read_as_it_was_written(phase: WorkerPhase, session: int, st
     assert state.read() == [WorkerEntry(phase, session, steps)]
 
 
-def test_nobody_was_seen_at_first(store: MultiTable) -> None:
+def test_every_worker_is_unknown_at_first(store: MultiTable) -> None:
     assert JobState(store, 0, 3, 0).read() == [WorkerEntry()] * 3
 
 

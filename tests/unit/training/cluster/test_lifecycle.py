@@ -74,7 +74,7 @@ class TestEveryProcess:
 
     @pytest.mark.parametrize("how", FAILURES)
     @pytest.mark.parametrize("leaving", ["well", *FAILURES])
-    def test_a_connect_that_goes_wrong_still_disconnects_and_comes_first(
+    def test_a_failed_connect_still_disconnects_and_its_error_comes_first(
         self, config: DistributedConfig, how: str, leaving: str, scripted: Callable[..., ScriptedDiscovery]
     ) -> None:
         discovery = scripted(connect=FAILURES[how], close=FAILURES.get(leaving))
@@ -119,7 +119,7 @@ class TestEveryProcess:
 
 
 @pytest.mark.parametrize("error", [DataError("no data"), ConfigError("wrong"), RpcTimeout("late")], ids=repr)
-def test_what_the_role_raised_keeps_its_class_and_stays_first(
+def test_the_error_of_the_role_keeps_its_class_and_stays_first(
     error: Exception, scripted: Callable[..., ScriptedDiscovery]
 ) -> None:
     def work(session: Session) -> None:
@@ -217,7 +217,7 @@ def test_the_search_ends_with_the_first_good_look(scripted: Callable[..., Script
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_search_in_vain_says_all_that_was_seen(
+def test_a_failed_search_names_every_observation(
     queries: Any, found: str, scripted: Callable[..., ScriptedDiscovery]
 ) -> None:
     with pytest.raises(RpcTimeout) as raised:
@@ -225,7 +225,9 @@ def test_a_search_in_vain_says_all_that_was_seen(
     assert str(raised.value) == (f"Timed out waiting for PS discovery for worker-1 (service type: servers): {found}")
 
 
-def test_a_search_in_vain_comes_before_what_goes_wrong_in_leaving(scripted: Callable[..., ScriptedDiscovery]) -> None:
+def test_the_error_of_a_failed_search_comes_before_those_of_the_cleanup(
+    scripted: Callable[..., ScriptedDiscovery],
+) -> None:
     with pytest.raises(RpcTimeout, match=r"^Timed out waiting for PS .*\(discovery cleanup encountered issues after"):
         find(scripted(deregister=HANG, close=fail("gone")))
 
@@ -250,7 +252,7 @@ def test_a_process_that_comes_back_takes_its_old_place() -> None:
 # --- heartbeats ---
 
 
-def test_signs_of_life_are_sent_while_the_role_runs_and_end_with_it(
+def test_heartbeats_are_sent_while_the_role_runs_and_end_with_it(
     scripted: Callable[..., ScriptedDiscovery],
 ) -> None:
     discovery = scripted(heartbeat=fail("not now"))
@@ -264,12 +266,12 @@ def threading_names() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("heartbeat")]
 
 
-def test_no_interval_means_no_signs(scripted: Callable[..., ScriptedDiscovery]) -> None:
+def test_no_interval_means_no_heartbeats(scripted: Callable[..., ScriptedDiscovery]) -> None:
     with Heartbeat(scripted(), "ps-0", None):
         assert threading_names() == []
 
 
-def test_a_sign_of_life_that_hangs_does_not_hold_the_process(scripted: Callable[..., ScriptedDiscovery]) -> None:
+def test_a_heartbeat_that_hangs_does_not_block_the_process(scripted: Callable[..., ScriptedDiscovery]) -> None:
     discovery = scripted(heartbeat=HANG)
     with Heartbeat(discovery, "ps-0", 0.001):
         assert discovery.beats.acquire(timeout=10)

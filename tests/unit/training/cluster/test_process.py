@@ -35,7 +35,7 @@ def test_wrong_settings_are_refused_with_one_line(values: dict[str, Any], messag
         run_process(ClusterJobConfig(**values), {})
 
 
-def test_several_workers_evaluate_in_a_process_of_its_own() -> None:
+def test_several_workers_evaluate_in_a_separate_process() -> None:
     with pytest.raises(ConfigError, match=r"steps_per_eval is 5 with 2 workers; .* server_type evaluator"):
         ClusterJobConfig(num_ps=1, num_workers=2, steps_per_eval=5)
 
@@ -103,7 +103,7 @@ def test_a_job_needs_a_command_and_processes(arguments: list[str], counts: tuple
         LocalJob(arguments, num_ps=counts[0], num_workers=counts[1], say=lambda *_: None)
 
 
-def test_processes_of_one_machine_have_time_to_leave_unless_the_user_says_otherwise() -> None:
+def test_processes_of_one_machine_get_time_to_deregister_unless_the_user_sets_another() -> None:
     given = ["train", "--discovery-cleanup-timeout-ms", "7"]
     job = LocalJob(given, num_ps=1, num_workers=2, say=lambda *_: None)
     try:
@@ -115,7 +115,7 @@ def test_processes_of_one_machine_have_time_to_leave_unless_the_user_says_otherw
         job.stop()
 
 
-def test_an_end_says_who_how_and_why() -> None:
+def test_the_reason_of_an_end_names_process_status_and_last_line() -> None:
     assert Ended(name="ps 1", status=-9, last_lines=()).reason == "ps 1 was ended by SIGKILL: no output"
     ended = Ended(name="chief", status=1, last_lines=("a", "error: no data", ""))
     assert ended.reason == "chief ended with 1: error: no data"
@@ -131,7 +131,7 @@ def test_an_end_says_who_how_and_why() -> None:
         ("enable_variable_postpush", True),
     ],
 )
-def test_what_does_not_go_with_workers_that_step_together_is_refused_by_both_names(field: str, value: Any) -> None:
+def test_settings_that_do_not_fit_partial_sync_are_refused_by_both_names(field: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=rf"{field} is .* with enable_partial_sync_training: .*; omit one of them"):
         ClusterJobConfig(num_ps=1, num_workers=2, enable_partial_sync_training=True, **{field: value})
 

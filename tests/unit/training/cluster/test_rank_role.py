@@ -1,4 +1,4 @@
-"""Settings that do not go with ranks, and estimators that refuse what they cannot do."""
+"""Settings that do not fit ranks are refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_settings_that_contradict_ranks_are_refused(options: dict[str, Any], tex
         ({"data": "-"}, "2 ranks cannot share standard input"),
     ],
 )
-def test_a_place_that_contradicts_the_launcher_is_refused_before_anyone_waits(
+def test_an_index_that_contradicts_the_launcher_is_refused_before_the_rendezvous(
     options: dict[str, Any], text: str
 ) -> None:
     with pytest.raises(ConfigError, match=text):

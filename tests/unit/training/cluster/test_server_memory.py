@@ -53,7 +53,7 @@ def watch(action: Any, *, evict_helps: bool = False, full: bool = True) -> tuple
     return run, evictions
 
 
-def test_a_job_goes_on_while_there_is_room() -> None:
+def test_a_job_continues_while_the_servers_have_room() -> None:
     run, evictions = watch("stop", full=False)
     assert (run.stop_reason, run.is_paused, evictions) == (None, False, 0)
 
@@ -81,7 +81,7 @@ def test_workers_can_be_held_instead(caplog: pytest.LogCaptureFixture) -> None:
     assert "workers paused" in caplog.text
 
 
-def test_servers_that_do_not_answer_are_told_of_and_end_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_servers_that_do_not_answer_are_logged_and_end_no_job(caplog: pytest.LogCaptureFixture) -> None:
     run = Run()
     hook = ServerMemoryHook(["127.0.0.1:1"], Security(), "stop", evict=lambda: 0)
     hook.on_start(run)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def test_while_another_reads_a_file_may_follow_and_does_when_it_dies(job: Job) -
     assert not job.one.may_follow()
 
 
-def test_who_is_only_late_to_start_finds_its_files_where_they_were(job: Job) -> None:
+def test_a_worker_that_starts_late_finds_its_files_unchanged(job: Job) -> None:
     assert job.two.claim(TWO) == "a"
     lease = job.two.lease(TWO)
     job.two.close()
@@ -64,7 +64,7 @@ def test_who_is_only_late_to_start_finds_its_files_where_they_were(job: Job) -> 
     assert job.worker().take_back(TWO, lease) == ["a"]
 
 
-def test_who_is_too_late_begins_anew(job: Job) -> None:
+def test_a_worker_whose_files_were_reassigned_starts_over(job: Job) -> None:
     assert [job.two.claim(TWO), job.two.claim(TWO), job.two.claim(TWO)] == FILES
     lease = job.two.lease(TWO)
     job.two.done(TWO, "a")
@@ -76,7 +76,7 @@ def test_who_is_too_late_begins_anew(job: Job) -> None:
     assert [late.claim(TWO), late.claim(TWO), late.claim(TWO)] == ["b", "c", None]
 
 
-def test_who_was_killed_before_it_kept_a_place_reads_its_files_again(job: Job) -> None:
+def test_a_worker_killed_before_its_first_position_reads_its_files_again(job: Job) -> None:
     assert [job.two.claim(TWO), job.two.claim(TWO)] == ["a", "b"]
     job.two.done(TWO, "a")
     job.two.close()
@@ -85,7 +85,7 @@ def test_who_was_killed_before_it_kept_a_place_reads_its_files_again(job: Job) -
     assert [again.claim(TWO), again.claim(TWO), again.claim(TWO)] == FILES
 
 
-def test_what_a_dead_worker_had_trained_on_stays_done(job: Job) -> None:
+def test_files_that_a_dead_worker_had_trained_on_stay_done(job: Job) -> None:
     assert [job.two.claim(TWO), job.two.claim(TWO)] == ["a", "b"]
     job.two.done(TWO, "a")
     job.finished[2] = 1
@@ -100,7 +100,7 @@ def test_at_the_end_of_the_job_nothing_follows(job: Job) -> None:
     assert not job.one.may_follow()
 
 
-def test_a_checkpoint_s_list_goes_on_with_new_files_at_its_end(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_checkpoint_s_list_continues_with_new_files_at_its_end(job: Job, caplog: pytest.LogCaptureFixture) -> None:
     job.one.claim(ONE)
     state = job.one.state()
     job.one.claim(ONE)

@@ -172,7 +172,7 @@ def test_a_chief_that_is_stopped_stops_the_others() -> None:
     assert [entry.phase for entry in job.seen] == [WorkerPhase.STOPPING, WorkerPhase.DONE]
 
 
-def test_the_chief_takes_what_the_others_learnt_into_the_last_checkpoint() -> None:
+def test_the_last_checkpoint_has_the_weights_of_all_workers() -> None:
     job = Job()
     job.start()
     job.worker_run.take_step(job.worker, 1.0)
@@ -218,7 +218,7 @@ def test_a_worker_that_moves_is_waited_for_longer() -> None:
     assert job.clock.monotonic_s() == 200
 
 
-def test_a_chief_that_comes_back_takes_the_weights_of_the_training_that_goes_on() -> None:
+def test_a_restarted_chief_loads_the_weights_of_a_live_training() -> None:
     job = Job()
     job.start()
     job.worker_run.take_step(job.worker, 1.0)
@@ -230,7 +230,7 @@ def test_a_chief_that_comes_back_takes_the_weights_of_the_training_that_goes_on(
     assert job.restored == 1
 
 
-def test_a_chief_that_begins_anew_gives_its_own_weights_to_servers_that_have_others() -> None:
+def test_a_chief_of_a_new_session_replaces_the_weights_on_the_servers() -> None:
     job = Job()
     job.start()
     anew = FakeRun(0.25, job.clock)
@@ -244,7 +244,7 @@ def test_a_chief_that_begins_anew_gives_its_own_weights_to_servers_that_have_oth
     assert job.seen[1].session == job.seen[0].session, "a worker that goes on is part of the new session"
 
 
-def test_a_worker_that_comes_back_goes_on_counting() -> None:
+def test_a_restarted_worker_continues_its_step_count() -> None:
     job = Job()
     job.start()
     for _ in range(3):
@@ -266,7 +266,7 @@ def test_a_worker_waits_for_the_chief_and_not_for_ever() -> None:
     wait_for_chief(worker, 1, TIMEOUTS, clock)
 
 
-def test_what_servers_say_of_the_chief_is_not_believed_before_anybody_has_trained_on_them() -> None:
+def test_the_entry_of_the_chief_is_ignored_before_a_worker_has_trained_on_the_servers() -> None:
     store, clock = MultiTable(job_state_specs()), FakeClock()
     JobState(store, 0, 2, 0).write(WorkerEntry(WorkerPhase.READY, 1, 0))  # of an earlier job, and recovered
     answers = iter([False, False, True])
@@ -317,7 +317,7 @@ def test_a_worker_is_paused_until_the_job_resumes() -> None:
 
 
 @pytest.mark.parametrize("end", ["its own signal", "the chief's end"])
-def test_a_worker_that_stands_still_can_be_ended(end: str) -> None:
+def test_a_paused_worker_can_be_stopped(end: str) -> None:
     job = Job()
     job.start()
     pause_of(job).pause()
@@ -368,7 +368,7 @@ def test_a_worker_learns_while_it_waits_for_data_that_the_job_is_over() -> None:
     assert job.worker_run.stop_reason == "all workers together have taken 2 steps"
 
 
-def test_a_worker_can_be_told_of_servers_that_were_taken_back() -> None:
+def test_a_worker_notices_servers_that_were_rolled_back() -> None:
     def taken_back() -> None:
         raise ClusterError("back")
 

@@ -36,7 +36,7 @@ def test_places_of_an_earlier_start_count_for_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "text"), [("1.json", "{"), ("1.json", "[]"), ("begin.json", '{"session": 7}')])
-def test_a_damaged_place_says_what_to_do(name: str, text: str, tmp_path: Path) -> None:
+def test_the_error_of_a_corrupt_position_names_the_remedy(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / "workers").mkdir()
     (tmp_path / "workers" / name).write_text(text)
     with pytest.raises(

@@ -17,7 +17,7 @@ def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     optimizer.step()
 
 
-def test_another_worker_goes_on_from_weights_statistics_and_optimizer_to_the_byte() -> None:
+def test_another_worker_loads_weights_statistics_and_optimizer_to_the_byte() -> None:
     (one, adam), (other, other_adam) = made(), made()
     for _ in range(3):
         step(one, adam)

@@ -1,4 +1,4 @@
-"""Which rank a process is, by the variables of each launcher."""
+"""The rank of a process, by the variables of each launcher."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ PLACE = RankInfo(rank=3, size=4, local_rank=1, local_size=2, host="10.0.0.1", po
 
 
 @pytest.mark.parametrize("variables", [TORCH, MPI, HOROVOD, BYTEPS, {**TORCH, **MPI}, {**HOROVOD, **MPI}])
-def test_every_launcher_says_the_same_place(variables: dict[str, str]) -> None:
+def test_every_launcher_gives_the_same_rank(variables: dict[str, str]) -> None:
     assert read_rank_env({**variables, **MEET}) == PLACE
     assert detect_launcher(variables) is not None
 
 
-def test_byteps_and_mlp_say_where_rank_0_is() -> None:
+def test_byteps_and_mlp_give_the_address_of_rank_0() -> None:
     found = read_rank_env({**BYTEPS, "DMLC_PS_ROOT_URI": "10.0.0.1", "DMLC_PS_ROOT_PORT": "2222"})
     assert found == PLACE
     found = read_rank_env({**MPI, "MLP_WORKER_0_HOST": "'10.0.0.1'", "MLP_WORKER_0_PORT": "2222"})
@@ -38,7 +38,7 @@ def test_ranks_of_one_machine_meet_there() -> None:
     assert (found.host, found.port) == ("127.0.0.1", 29500)
 
 
-def test_without_a_launcher_a_rank_is_alone_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_launcher_the_process_trains_alone_and_logs_it(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         assert read_rank_env({}) == RankInfo()
     assert "training alone rank=0" in caplog.text

@@ -1,4 +1,4 @@
-"""Workers that meet, step together, lose each other and meet again; each is a thread here."""
+"""Workers that connect, step together, lose each other and reconnect; each is a thread here."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def step(team: SyncGroup, value: float, state: State) -> float | None:
     return found
 
 
-def test_all_begin_with_the_chief_s_weights_and_add_up_what_they_learn(stack: ExitStack) -> None:
+def test_all_workers_begin_with_the_chief_s_weights_and_sum_their_gradients(stack: ExitStack) -> None:
     workers = Workers(3, stack)
     teams, states = [workers.team(index) for index in range(3)], [State(10.0 * index) for index in range(3)]
     states[0].value = 5.0
@@ -114,7 +114,7 @@ def test_all_begin_with_the_chief_s_weights_and_add_up_what_they_learn(stack: Ex
 
 
 @pytest.mark.parametrize("lost", [0, 1], ids=["chief", "worker"])
-def test_who_comes_back_takes_the_weights_of_who_has_lost_nothing(stack: ExitStack, lost: int) -> None:
+def test_a_restarted_worker_loads_the_weights_of_the_worker_that_lost_nothing(stack: ExitStack, lost: int) -> None:
     workers = Workers(2, stack)
     teams, states = [workers.team(index) for index in range(2)], [State(1.0), State(0.0)]
     workers.all(*(lambda i=i: teams[i].join(states[i], 0, is_current=i == 0) for i in range(2)))  # type: ignore[misc]
@@ -159,7 +159,7 @@ def test_a_round_that_another_has_finished_is_not_made_again(stack: ExitStack) -
     assert [state.value for state in states] == [7.0, 7.0]
 
 
-def test_those_who_wait_say_who_is_missing(stack: ExitStack) -> None:
+def test_waiting_workers_name_the_missing_worker(stack: ExitStack) -> None:
     workers = Workers(3, stack, rendezvous_timeout_s=3.0)
     teams = [workers.team(index) for index in range(3)]
 
@@ -175,7 +175,7 @@ def test_those_who_wait_say_who_is_missing(stack: ExitStack) -> None:
         alone.team(1).join(State(0.0), 0, is_current=False)
 
 
-def test_who_is_asked_to_end_waits_for_nobody_and_the_others_end_too(
+def test_a_stopped_worker_abandons_the_rendezvous_and_the_others_end_too(
     stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers = Workers(3, stack)
@@ -202,7 +202,7 @@ def test_who_is_asked_to_end_waits_for_nobody_and_the_others_end_too(
     assert "rendezvous abandoned, worker stops missing=worker" in caplog.text
 
 
-def test_a_training_that_has_ended_is_joined_by_nobody(stack: ExitStack) -> None:
+def test_no_worker_joins_a_training_that_has_ended(stack: ExitStack) -> None:
     workers = Workers(2, stack)
     chief = workers.team(0)
     chief.rendezvous.end()
@@ -215,14 +215,14 @@ def test_a_training_that_has_ended_is_joined_by_nobody(stack: ExitStack) -> None
         other.team(0).join(State(0.0), 3, is_current=True)
 
 
-def test_a_worker_begins_anew_with_a_chief_that_does(stack: ExitStack) -> None:
+def test_a_worker_notices_the_new_session_of_its_chief(stack: ExitStack) -> None:
     workers = Workers(2, stack)
     workers.rows(0).write(WorkerEntry(WorkerPhase.READY, SESSION + 1, 0))
     with pytest.raises(ClusterError, match="begun anew"):
         workers.team(1).join(State(0.0), 0, is_current=False)
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_the_error_of_a_port_in_use_names_it() -> None:
     store, port = open_store(GroupAddress(index=0, size=2))
     with pytest.raises(ClusterError, match=rf"bind_port {port} .*in use.*bind_port 0 for any free port"):
         open_store(GroupAddress(index=0, size=2, bind_port=port))

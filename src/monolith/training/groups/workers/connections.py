@@ -1,6 +1,6 @@
 """Connections of workers that step together: one process group of ``torch.distributed`` per rendezvous.
 
-Nothing here is process-wide: a group that has lost a worker is closed, and the next rendezvous makes another one.
+No group is process-wide: one that has lost a worker is closed, and the next rendezvous makes another one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``Workers``: the group of partially synchronous workers, whose tables are on parameter servers.
 
-Each worker pushes the gradients of its own rows. The gradients of the dense weights are summed over all workers before
+Each worker pushes the row gradients of its batch. The gradients of the dense weights are summed over all workers before
 the optimizer gets them, so the weights are equal to the byte after every step. Each of n workers counts layer losses
 by 1/n. Clipping uses the summed gradients of the weights, and the norms of the row gradients of all workers.
 

@@ -13,7 +13,7 @@ NOTE: the protocol
 
 A worker joins a generation at most once. A rendezvous that fails halfway is followed by one with the next generation.
 The chief publishes ``is_over`` at the end of the training: a worker that comes late then ends too. A chief that finds a
-finished worker of its own session ends too, because that worker has taken the last step with this chief's gradients.
+finished worker of its session ends too, because that worker has taken the last step with this chief's gradients.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ class WorkerRendezvous(Rendezvous):
             if point.session == self._session() and point.is_over:
                 return None
             if point.session == self._session() and point != self._joined:
-                self._joined = point  # whatever its outcome: no worker joins a point twice
+                self._joined = point  # no worker joins a point twice, even after a failure
                 try:
                     return self._join(point, wait)
                 except RuntimeError as error:
