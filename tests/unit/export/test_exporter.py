@@ -323,7 +323,7 @@ def test_a_server_without_torch_says_what_a_torch_program_needs(estimator: mt.Es
     assert "pip install 'monolith[train]'" in ended.stdout, ended.stderr
     assert "--program onnx" in ended.stdout
     (path / TORCH_PROGRAM).write_bytes(b"x" * (path / TORCH_PROGRAM).stat().st_size)
-    with pytest.raises(ManifestInvalid, match="is invalid"):
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
         Servable.load(path)
 
 
