@@ -1,4 +1,4 @@
-"""Rights of callers of a model server: who may predict, assign rows, and reload models.
+"""Rights of callers of a model server: predict, assign rows, reload models.
 
 ======================  =========================  ====================================================
 caller                  may                        setting
@@ -8,8 +8,8 @@ with the admin token    also assign and reload     ``Security.admin_token``
 without an admin token  assign, reload if allowed  ``allow_assign``, ``allow_reload``
 ======================  =========================  ====================================================
 
-A version that follows a publisher takes assignments only with ``allow_assign``, because its state would be no published
-cut any more. A reload may use folders below ``roots`` only. Immutable and thread safe.
+A version that follows a publisher takes assignments only with ``allow_assign``, because its state would differ
+from the published cut. A reload may use folders below ``roots`` only. Immutable and thread safe.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ class HttpServer:
                 self.loop.call_later(_ACCEPT_PAUSE_S, self._resume_accepting)
                 return
             accepted.setblocking(False)
-            if self._tls is not None and self.is_full:  # a text needs a handshake, which is what must be bounded
+            if self._tls is not None and self.is_full:  # a response would need a handshake
                 accepted.close()
                 continue
             with contextlib.suppress(OSError):
@@ -433,7 +433,7 @@ class _Connection(asyncio.Protocol):
 
     @property
     def _is_busy(self) -> bool:
-        """Whether the next request must wait: one is being answered, or the client does not read."""
+        """Whether the next request must wait: a request is being answered, or the client does not read."""
         return self._is_answering or self._is_stuck
 
     def check(self, now_s: float) -> None:

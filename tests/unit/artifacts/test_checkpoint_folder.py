@@ -51,7 +51,7 @@ def test_an_empty_or_absent_folder_has_no_checkpoints(tmp_path: Path) -> None:
         assert CheckpointFolder(root).last_number() == 0
 
 
-def test_the_manifest_names_what_was_filled_in(tmp_path: Path) -> None:
+def test_the_manifest_names_the_files_of_the_checkpoint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     saved = folder.add(header(5), fill, retention=KEEP_ALL, started_at_s=0.0)
     assert saved.path == tmp_path / "step-000000005"
@@ -130,7 +130,7 @@ def test_one_checkpoint_per_period_is_spared(tmp_path: Path) -> None:
     assert steps_of(folder) == [2, 5, 7, 8]
 
 
-def test_sparing_goes_on_over_restarts() -> None:
+def test_sparing_continues_over_restarts() -> None:
     rule = Retention(spare_every_hours=24)
     _, due_s = rule.spare(None, saved_at_s=10, started_at_s=0)
     assert due_s == 86400

@@ -1,4 +1,4 @@
-"""A delta log, replayed, gives the very tables it was written from; what is damaged is refused with the reason."""
+"""A delta log, replayed, yields the tables it was written from; a damaged log is refused with the reason."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def written(folder: Path, clock: FakeClock, segments: int = 3) -> MultiTable:
     return tables
 
 
-# --- what is written is what is read ---
+# --- reading equals writing ---
 
 IDS = st.lists(st.integers(-12, 12), min_size=1, max_size=8)
 OPERATIONS = st.lists(
@@ -274,7 +274,7 @@ def test_the_lock_is_held_while_rows_are_copied_and_not_while_they_are_written(f
 # --- the writer's life ---
 
 
-def test_a_writer_goes_on_where_the_log_ends(folder: Path, clock: FakeClock) -> None:
+def test_a_writer_continues_at_the_end_of_the_log(folder: Path, clock: FakeClock) -> None:
     written(folder, clock)
     tables = made()
     replayed = DeltaReader(folder).replay(tables)
@@ -287,9 +287,7 @@ def test_a_writer_goes_on_where_the_log_ends(folder: Path, clock: FakeClock) -> 
 
 
 @pytest.mark.parametrize("holds", [0, 2, 7], ids=["nothing", "something older", "something the log has lost"])
-def test_a_writer_whose_tables_are_not_at_the_end_says_everything_anew(
-    folder: Path, clock: FakeClock, holds: int
-) -> None:
+def test_a_writer_whose_tables_are_not_at_the_end_writes_all_rows(folder: Path, clock: FakeClock, holds: int) -> None:
     written(folder, clock)
     tables = made()
     train(tables, [50])
@@ -352,7 +350,7 @@ def test_a_segment_that_cannot_be_written_comes_with_the_next(folder: Path, cloc
     assert state_of(fresh) == state_of(tables)
 
 
-def test_what_a_killed_writer_left_is_removed(folder: Path, clock: FakeClock) -> None:
+def test_leftovers_of_a_killed_writer_are_removed(folder: Path, clock: FakeClock) -> None:
     tables = written(folder, clock)
     (folder / f"seg-{4:020d}.delta.tmp").write_bytes(b"half")
     DeltaWriter(folder, (0, 1), tables, clock=clock, holds=3).close()
@@ -362,7 +360,7 @@ def test_what_a_killed_writer_left_is_removed(folder: Path, clock: FakeClock) ->
 # --- retention ---
 
 
-def test_compaction_removes_what_a_snapshot_covers(folder: Path, clock: FakeClock, tmp_path: Path) -> None:
+def test_compaction_removes_the_segments_that_a_snapshot_covers(folder: Path, clock: FakeClock, tmp_path: Path) -> None:
     tables = written(folder, clock, segments=4)
     with DeltaWriter(folder, (0, 1), tables, clock=clock, holds=4, marks=lambda: b"m") as writer:
         train(tables, [9])
@@ -393,7 +391,7 @@ def test_compaction_never_removes_the_newest_segment(folder: Path, clock: FakeCl
         assert writer.sequence == 3
 
 
-# --- what is wrong is refused ---
+# --- damaged logs are refused ---
 
 
 def test_a_missing_segment_is_a_gap(folder: Path, clock: FakeClock) -> None:
@@ -605,7 +603,7 @@ def test_logs_of_several_shards_make_one_table_and_one_log_makes_several(tmp_pat
 
 
 class Scripted(FakeClock):
-    """A clock that makes something happen whenever somebody sleeps."""
+    """A clock that calls a function at every sleep."""
 
     def __init__(self, script: Iterator[Callable[[], object]]) -> None:
         super().__init__()
@@ -636,7 +634,7 @@ def test_a_follower_sees_every_segment_once_and_in_order(folder: Path, clock: Fa
     writer.close()
 
 
-def test_a_follower_that_was_left_behind_is_told(folder: Path, clock: FakeClock) -> None:
+def test_a_follower_that_was_left_behind_raises(folder: Path, clock: FakeClock) -> None:
     tables = written(folder, clock)
     following = DeltaReader(folder).follow(after=1, clock=clock, is_stopped=lambda: False)
     with DeltaWriter(folder, (0, 1), tables, clock=clock, holds=3) as writer:

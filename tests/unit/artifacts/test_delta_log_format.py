@@ -1,4 +1,4 @@
-"""A reader made from docs/reference/delta-format.md alone finds in a segment what was put into the tables."""
+"""A reader made from docs/reference/delta-format.md alone finds the rows of the tables in a segment."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def test_a_version_is_unix_seconds_and_the_next_one_higher(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("version", [0, -1, 2**63, 1.5, "7", True])
-def test_what_is_no_version_is_refused(tmp_path: Path, version: object) -> None:
+def test_an_invalid_version_is_refused(tmp_path: Path, version: object) -> None:
     with pytest.raises(ConfigError, match="version is"):
         add(ExportFolder(tmp_path), version)  # type: ignore[arg-type]
 
@@ -154,9 +154,7 @@ def test_versions_that_were_not_recorded_are_never_removed(tmp_path: Path) -> No
     assert folder.versions() == [1, 2]
 
 
-def test_a_state_file_that_says_something_else_is_told_of_and_the_export_stays(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_state_file_is_logged_and_the_export_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = ExportFolder(tmp_path)
     (tmp_path / STATE_FILE).write_text("something else")
     with pytest.raises(ManifestInvalid, match="expected a list of exports"):
@@ -205,7 +203,7 @@ def test_a_killed_export_leaves_the_old_version_or_the_new_one_whole(tmp_path: P
     assert names(tmp_path) == ["1", "2", STATE_FILE]
 
 
-def test_the_number_of_an_unfinished_export_is_no_version(tmp_path: Path) -> None:
+def test_an_unfinished_export_is_not_listed_as_a_version(tmp_path: Path) -> None:
     (tmp_path / "temp-5-abc").mkdir(parents=True)
     (tmp_path / "notes").mkdir()
     assert ExportFolder(tmp_path).versions() == []

@@ -55,7 +55,7 @@ def test_files_are_named_with_sizes_and_checksums_that_verify(tmp_path: Path) ->
         verify_files(tmp_path, read)
 
 
-def test_a_folder_without_a_manifest_is_no_export(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="expected an export"):
         read_export_manifest(tmp_path)
 

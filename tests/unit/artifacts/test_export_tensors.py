@@ -18,7 +18,7 @@ MATRICES = arrays.arrays(
 )
 
 
-def test_arrays_come_back_and_lie_where_they_are_said_to(tmp_path: Path) -> None:
+def test_arrays_are_read_back_and_lie_at_their_offsets(tmp_path: Path) -> None:
     given_arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.array([True, False]),
@@ -44,7 +44,7 @@ def test_any_reader_of_safetensors_can_open_the_file(tmp_path: Path) -> None:
 
 
 @given(content=st.binary(min_size=1, max_size=200))
-def test_bytes_that_are_no_weights_are_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+def test_bytes_of_another_format_are_refused(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
     path = tmp_path_factory.getbasetemp() / "no-weights"
     path.write_bytes(b"\x20" + content)
     with pytest.raises(ManifestInvalid, match="no-weights"):
@@ -75,7 +75,7 @@ def test_sixteen_bits_are_half_precision(matrix: np.ndarray) -> None:
     assert np.all(np.abs(restored("w", stored) - matrix) <= np.abs(matrix) * 2.0**-11 + 6e-8)
 
 
-def test_what_does_not_fit_fewer_bits_is_named() -> None:
+def test_a_weight_that_does_not_fit_fewer_bits_is_named() -> None:
     with pytest.raises(ConfigError, match=r"'tower\.w' has values that are not finite"):
         quantized("tower.w", np.full((4, 4), np.nan, np.float32), 8)
     with pytest.raises(ConfigError, match="half precision"):

@@ -90,7 +90,7 @@ def test_a_lasting_failure_ends_after_the_attempts_of_the_policy(
     assert disk.calls == 2
 
 
-def test_what_cannot_be_mended_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanent_error_is_not_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FlakyDisk(monkeypatch, 99, PermissionError(13, "Permission denied"))
     with pytest.raises(PermissionError):
         copy_file(str(tmp_path / "s"), str(tmp_path / "t"), clock=FakeClock())

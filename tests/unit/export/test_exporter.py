@@ -130,7 +130,7 @@ def test_a_full_precision_export_scores_as_training_does(estimator: mt.Estimator
     assert [name for name in manifest.dense.inputs if "/" not in name] == ["event_time_s"]
 
 
-def test_tables_are_compressed_as_their_slices_say(estimator: mt.Estimator, tmp_path: Path) -> None:
+def test_tables_are_compressed_as_their_slices_declare(estimator: mt.Estimator, tmp_path: Path) -> None:
     half = Servable.load(export(estimator, tmp_path / "half"))
     full = Servable.load(export(estimator, tmp_path / "full", full_precision=True))
     assert {kind for table in half.manifest.tables for _, kind in table.compressors} == {"fp16"}
@@ -310,7 +310,7 @@ def test_a_torch_program_may_be_elsewhere(estimator: mt.Estimator, tmp_path: Pat
     assert difference(estimator, Servable.load(entry, rows=rows.tables, dense=Asked())) < 1e-6
 
 
-def test_a_server_without_torch_says_what_a_torch_program_needs(estimator: mt.Estimator, tmp_path: Path) -> None:
+def test_a_server_without_torch_names_the_missing_package(estimator: mt.Estimator, tmp_path: Path) -> None:
     path = export(estimator, tmp_path, program="torch")
     code = (
         "import sys; sys.modules['torch'] = None\n"
@@ -323,12 +323,12 @@ def test_a_server_without_torch_says_what_a_torch_program_needs(estimator: mt.Es
     assert "pip install 'monolith[train]'" in ended.stdout, ended.stderr
     assert "--program onnx" in ended.stdout
     (path / TORCH_PROGRAM).write_bytes(b"x" * (path / TORCH_PROGRAM).stat().st_size)
-    with pytest.raises(ManifestInvalid, match="is invalid"):
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
         Servable.load(path)
 
 
 class Unspeakable(Ranker):
-    """Computes with what ONNX has no operator for."""
+    """Uses an operator that ONNX lacks."""
 
     def forward(self, batch: Batch) -> Any:
         first = super().forward(batch)[0]
@@ -337,7 +337,7 @@ class Unspeakable(Ranker):
         return mt.Output(head="click", predictions=scores, loss=loss, is_classification=False)
 
 
-def test_what_onnx_cannot_express_goes_as_a_torch_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operator_outside_onnx_goes_as_a_torch_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "DensePart", DensePart)
     random = np.random.default_rng(3)
     made = mt.Estimator(Unspeakable, mt.RunConfig(seed=5))
@@ -363,7 +363,7 @@ class Namesake(Ranker):
         return mt.Output(head="click", logits=first.logits + self.click, label=batch.label[:, 0])
 
 
-def test_a_weight_with_the_name_of_a_head_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_weight_with_the_name_of_a_head_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exporter, "DensePart", DensePart)
     made = mt.Estimator(Namesake, mt.RunConfig(seed=5))
     made.train([batch(np.random.default_rng(3), 8)])
@@ -376,7 +376,7 @@ def test_a_weight_with_the_name_of_a_head_is_told(tmp_path: Path, monkeypatch: p
 
 
 def test_a_shared_table_is_exported_once(estimator: mt.Estimator, tmp_path: Path) -> None:
-    """``history`` has the rows of ``item``: its ids, and no table of its own, in any form of the export."""
+    """``history`` has the rows of ``item``: its ids, and no separate table, in any form of the export."""
     alone = export(estimator, tmp_path / "whole", full_precision=True)
     manifest = read_export_manifest(alone)
     assert [table.name for table in manifest.tables] == ["item", "user"]
@@ -492,7 +492,7 @@ def test_estimators_export_beside_their_checkpoints(tmp_path: Path) -> None:
     assert folder.recorded() == {2: 2}
 
 
-# --- what cannot be exported ---
+# --- models that cannot be exported ---
 
 
 class Bad(Ranker):
@@ -522,7 +522,7 @@ class Bad(Ranker):
         ("names", "two outputs is 'a'"),
     ],
 )
-def test_a_forward_that_cannot_be_exported_says_why(how: str, reason: str) -> None:
+def test_a_forward_that_cannot_be_exported_raises_the_reason(how: str, reason: str) -> None:
     model = Bad(how).eval()
     declaration = model.declaration
     inputs = sample_inputs(declaration)[0]

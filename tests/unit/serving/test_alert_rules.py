@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from monolith.core import metrics
+from monolith.telemetry import names as metrics
 
 RULES = Path(__file__).parents[3] / "deploy" / "prometheus" / "alerts.yaml"
 KNOWN = {metric.name: metric for metric in metrics.ALL}

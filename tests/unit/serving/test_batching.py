@@ -1,4 +1,4 @@
-"""The queue: what is computed together, what waits, what is refused, what is left out."""
+"""The queue: batches, waiting, refusals and skipped requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from monolith.serving.request_deadline import request_deadline_s
 
 
 class Addition:
-    """A work that answers its rows plus one, and notes with whom it was done."""
+    """A work that answers its rows plus one, and records the size of its batch."""
 
     batches: list[int]
 
@@ -89,12 +89,12 @@ def test_a_batch_waits_for_company_only_within_its_budget(queue: Callable[..., B
     log: list[int] = []
     patient = queue(max_rows=3, wait_s=10.0)
     waiters = [submitted(patient, Addition(log)) for _ in range(3)]
-    assert [waiter.answer() for waiter in waiters] == [2, 2, 2]  # full: nobody waits ten seconds
+    assert [waiter.answer() for waiter in waiters] == [2, 2, 2]  # full, so without the wait of ten seconds
     assert log == [3]
     assert submitted(queue(max_rows=3, wait_s=0.01), Addition(log)).answer() == 2
 
 
-def test_past_its_bounds_the_queue_refuses_at_once(queue: Callable[..., BatchQueue]) -> None:
+def test_a_queue_past_its_bounds_refuses_immediately(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(max_queued_rows=10, max_queued_bytes=90), [], threading.Event()
     first = Addition(log, gate=gate)
     running = submitted(made, first)
@@ -109,7 +109,7 @@ def test_past_its_bounds_the_queue_refuses_at_once(queue: Callable[..., BatchQue
     assert submitted(made, Addition(log, rows=50)).answer() == 51  # alone in the queue, any size is taken
 
 
-def test_who_is_late_or_gone_is_not_computed(queue: Callable[..., BatchQueue]) -> None:
+def test_a_request_that_is_late_or_whose_client_left_is_not_computed(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(), [], threading.Event()
     first = Addition(log, gate=gate)
     running = submitted(made, first)
@@ -150,7 +150,7 @@ def test_a_caller_that_fails_does_not_end_the_thread(
     assert "callback failed" in caplog.text
 
 
-def test_a_queue_that_drains_answers_what_it_has_and_refuses_the_rest(queue: Callable[..., BatchQueue]) -> None:
+def test_a_draining_queue_answers_its_requests_and_refuses_new_ones(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(), [], threading.Event()
     first = Addition(log, gate=gate)
     waiters = [submitted(made, first)]
@@ -164,7 +164,7 @@ def test_a_queue_that_drains_answers_what_it_has_and_refuses_the_rest(queue: Cal
     assert [waiter.answer() for waiter in waiters] == [2] * 6
 
 
-def test_what_is_left_when_the_queue_closes_is_told_so() -> None:
+def test_requests_left_in_a_closed_queue_fail() -> None:
     made, log, gate = BatchQueue(BatchSettings(threads=1)), [], threading.Event()
     first = Addition(log, gate=gate)
     running = submitted(made, first)
@@ -191,7 +191,7 @@ def test_the_parameters_file_of_tensorflow_serving_is_understood() -> None:
         BatchSettings(wait_s=11)
 
 
-def test_a_free_thread_begins_at_once_and_what_comes_later_gathers(queue: Callable[..., BatchQueue]) -> None:
+def test_a_free_thread_starts_immediately_and_later_requests_form_a_batch(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(threads=2), [], threading.Event()
     running = []
     for rows in (4, 1):
@@ -204,7 +204,7 @@ def test_a_free_thread_begins_at_once_and_what_comes_later_gathers(queue: Callab
     assert sorted(log) == [1, 1, 3]
 
 
-def test_what_waits_for_company_is_computed_when_the_call_before_it_ends(queue: Callable[..., BatchQueue]) -> None:
+def test_a_waiting_batch_is_computed_when_the_call_before_it_ends(queue: Callable[..., BatchQueue]) -> None:
     made, log, gate = queue(threads=1), [], threading.Event()
     first = Addition(log, rows=4, gate=gate)
     running = submitted(made, first)

@@ -30,7 +30,7 @@ LOOSE = CanaryLimits(score_shift=1.0, mean_shift=0.8, calibration_error=0.5)
 
 
 class Trainer:
-    """Holds the rows of the export, and publishes what a test makes of them."""
+    """Holds the rows of the export, and publishes the changes of a test."""
 
     def __init__(self, root: Path) -> None:
         self.tables = MultiTable(declared().table_specs())
@@ -162,7 +162,7 @@ def test_rows_that_move_scores_too_far_are_refused(world: World, trainer: Traine
     assert world.follower.step()
 
 
-def test_a_state_that_is_begun_anew_is_tried_too(world: World, trainer: Trainer, tmp_path: Path) -> None:
+def test_a_rebuilt_state_is_checked_too(world: World, trainer: Trainer, tmp_path: Path) -> None:
     good = world.scores()
     trainer.publisher.close()
     trainer.weight = -WEIGHT
@@ -209,9 +209,7 @@ def test_records_with_labels_tell_of_calibration(folder: Path, trainer: Trainer,
     assert world.follower.step()
 
 
-def test_a_state_that_is_bad_but_better_than_what_is_shown_passes(
-    folder: Path, trainer: Trainer, tmp_path: Path
-) -> None:
+def test_a_bad_state_that_is_better_than_the_served_one_passes(folder: Path, trainer: Trainer, tmp_path: Path) -> None:
     trainer.publish({7: 9.0})
     records = labelled(tmp_path / "records.pb", [1.0, 2.0] * 8)
     limits = CanaryLimits(score_shift=None, mean_shift=None, calibration_error=0.3)
@@ -272,7 +270,7 @@ def test_a_version_that_scores_otherwise_is_reported_and_not_served(tmp_path: Pa
     with pytest.raises(CutRefused, match=r"version 14.*score_shift"):
         following(other)
     assert loaded[0].tables is None, "it is closed"
-    with pytest.raises(CutRefused):  # once more: compared with what is served, not with what was refused
+    with pytest.raises(CutRefused):  # again: compared with the served state, not with the refused one
         following(other)
     assert served.predict(ASKED[:1], "example")["score"].tolist() == [31.25]
     assert 'monolith_canary_held{model="prices",version="14"} 1' in render(following.samples())

@@ -21,7 +21,7 @@ SPEC = TableSpec("item", [SliceSpec(1, optimizer=Adagrad(learning_rate=0.5), com
 
 
 class Version(FollowedTables):
-    """What ``Following`` needs of a ``Servable``."""
+    """The part of a ``Servable`` that ``Following`` uses."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MultiTable([SPEC]).to_serving())
@@ -61,7 +61,7 @@ def number(following: Following, name: str) -> float:
     return float(line.rpartition(" ")[2])
 
 
-def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_goes_on(tmp_path: Path) -> None:
+def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_follows(tmp_path: Path) -> None:
     clock = FakeClock(now_s=1000.0)
     trainer = Trainer(tmp_path, clock)
     trainer.publish(2.0, time_s=990)
@@ -85,7 +85,7 @@ def test_a_version_is_at_the_newest_cut_when_it_is_loaded_and_goes_on(tmp_path: 
     assert following.statuses() == {}
 
 
-def test_a_version_whose_cuts_cannot_be_taken_stays_as_it_was_exported_and_says_so(
+def test_a_version_whose_cuts_fail_stays_as_exported_and_reports_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = FakeClock(now_s=1000.0)
@@ -119,7 +119,7 @@ def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
         version.close()
 
 
-def test_versions_that_follow_one_publisher_share_what_it_sends(tmp_path: Path) -> None:
+def test_versions_that_follow_one_publisher_share_its_feed(tmp_path: Path) -> None:
     clock = FakeClock(now_s=1000.0)
     trainer = Trainer(tmp_path / "published", clock)
     trainer.publish(2.0)

@@ -197,7 +197,7 @@ def test_policies_and_labels_decide_who_answers(hosted: Callable[..., HostedMode
     assert states(models) == {1: "END", 2: "AVAILABLE", 3: "AVAILABLE"}
 
 
-def test_latest_once_stays_with_what_was_there(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+def test_latest_once_stays_with_its_first_versions(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
     models = hosted()
     once = config(tmp_path, policy=VersionPolicy(kind="latest_once"))
     models.configure([once])
@@ -215,7 +215,7 @@ def test_latest_once_stays_with_what_was_there(hosted: Callable[..., HostedModel
     assert served(models) == 2
 
 
-def test_an_emptied_folder_leaves_what_is_served(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
+def test_an_emptied_folder_leaves_the_served_versions(hosted: Callable[..., HostedModels], tmp_path: Path) -> None:
     models = hosted()
     folder = write_version(tmp_path, 1)
     models.configure([config(tmp_path)])

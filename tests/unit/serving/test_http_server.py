@@ -1,4 +1,4 @@
-"""HTTP as it is on the wire: what is a request, what is refused, and what a slow or greedy client can hold."""
+"""HTTP on the wire: valid requests, refusals, and bounds on slow or greedy clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from monolith.testing.processes.certificates import Authority
 
 
 class Echo:
-    """Answers with what came; ``/later`` from another thread, ``/held`` when the test says so."""
+    """Echoes requests; ``/later`` from another thread, ``/held`` after the test sets ``held``."""
 
     def __init__(self) -> None:
         self.held = threading.Event()
@@ -200,7 +200,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_no_request_is_refused_once_and_the_connection_ended(
+def test_an_invalid_request_is_refused_once_and_the_connection_closed(
     name: str, http: Callable[..., HttpServer]
 ) -> None:
     sent, expected = REFUSED[name]
@@ -219,13 +219,13 @@ def test_what_is_no_request_is_refused_once_and_the_connection_ended(
     [b"", b"GET / HT", b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc"],
     ids=["nothing", "half a head", "half a body"],
 )
-def test_a_client_that_says_nothing_more_is_let_go(sent: bytes, http: Callable[..., HttpServer]) -> None:
+def test_a_silent_client_is_disconnected(sent: bytes, http: Callable[..., HttpServer]) -> None:
     server = http(read_s=0.1, idle_s=0.1)
     answer = talk(server, sent, whole=False)  # returns only because the server ends the connection
     assert not answer or split(answer)[0] == 408
 
 
-def test_a_client_that_does_not_read_its_answer_is_let_go(http: Callable[..., HttpServer]) -> None:
+def test_a_client_that_does_not_read_its_response_is_disconnected(http: Callable[..., HttpServer]) -> None:
     server = http(read_s=0.2)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
         connection.sendall(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -243,7 +243,7 @@ def test_slow_clients_do_not_keep_others_waiting(http: Callable[..., HttpServer]
         connection.close()
 
 
-def test_past_the_number_of_connections_clients_are_told_so(http: Callable[..., HttpServer]) -> None:
+def test_a_client_past_the_limit_of_connections_gets_503(http: Callable[..., HttpServer]) -> None:
     server = http(max_connections=1)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as first:
         first.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -278,7 +278,7 @@ def test_requests_sent_ahead_are_held_back_while_one_is_answered(http: Callable[
         sender.join(60)
 
 
-def test_a_server_that_stops_answers_what_it_has_begun(http: Callable[..., HttpServer], echo: Echo) -> None:
+def test_a_stopping_server_answers_its_current_requests(http: Callable[..., HttpServer], echo: Echo) -> None:
     server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits())
     idle = socket.create_connection(("127.0.0.1", server.port), timeout=60)
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
@@ -286,7 +286,7 @@ def test_a_server_that_stops_answers_what_it_has_begun(http: Callable[..., HttpS
         assert echo.arrived.wait(60)
         closing = threading.Thread(target=server.close, args=(60.0,))
         closing.start()
-        assert idle.recv(1) == b""  # who asks nothing is let go at once
+        assert idle.recv(1) == b""  # an idle client is disconnected immediately
         echo.held.set()
         assert split(received(connection))[0] == 200
     closing.join(60)
@@ -294,7 +294,7 @@ def test_a_server_that_stops_answers_what_it_has_begun(http: Callable[..., HttpS
     assert not closing.is_alive()
 
 
-def test_a_port_that_is_taken_is_said(http: Callable[..., HttpServer], echo: Echo) -> None:
+def test_a_port_in_use_is_reported(http: Callable[..., HttpServer], echo: Echo) -> None:
     with pytest.raises(ClusterError, match="give a free port"):
         HttpServer(echo, error_body, "127.0.0.1", http().port, HttpLimits())
 

@@ -1,4 +1,4 @@
-"""Model configs: the text of TensorFlow Serving, policies, and what is refused."""
+"""Model configs: the text of TensorFlow Serving, policies, and refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ model_config_list {
 """
 
 
-def test_a_config_file_says_which_models_and_versions() -> None:
+def test_a_config_file_names_models_and_versions() -> None:
     clicks, a, b, c, d = parse_model_configs(TEXT, "models.conf")
     assert clicks == ModelConfig(
         name="clicks:entry",
@@ -86,7 +86,7 @@ def test_a_config_that_cannot_be_is_refused_with_the_reason(text: str, said: str
 
 
 @given(st.lists(st.integers(0, 50), unique=True), st.integers(1, 5), st.lists(st.integers(0, 50), min_size=1))
-def test_policies_choose_among_what_is_on_disk(found: list[int], count: int, named: list[int]) -> None:
+def test_policies_choose_among_the_versions_on_disk(found: list[int], count: int, named: list[int]) -> None:
     assert VersionPolicy(kind="all").choose(found) == tuple(sorted(found))
     assert VersionPolicy(count=count).choose(found) == tuple(sorted(found))[-count:]
     assert set(VersionPolicy(kind="specific", versions=named).choose(found)) == set(named) & set(found)

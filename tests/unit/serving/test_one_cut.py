@@ -41,7 +41,7 @@ SHOWN = {"user": [{"fids": [USER]}], "item": [{"fids": [ITEM]}]}
 
 
 class Tells(mt.Model):
-    """Its score says what it was computed with: the row of the user, that of the item, and the weight."""
+    """Its score encodes its inputs: the row of the user, that of the item, and the weight."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
     assert parts_of(found["told"][0]) == (5, 1, 5)
 
 
-def test_parts_that_follow_nothing_answer_whatever_is_asked(exports: Path) -> None:
+def test_parts_without_a_publisher_answer_for_every_cut(exports: Path) -> None:
     part = Servable.load(exports / "own" / "ps_0" / "1")
     given = {"id": np.array([USER]), "id_split": np.array([0, 0, 1])}
     assert part.call("raw_lookup", {**given, "cut": np.array([7, 8])}).keys() == {"flat_emb"}
@@ -254,6 +254,6 @@ def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
     assert history.keys == keys(9)
 
 
-def test_cuts_of_one_number_are_told_apart_by_their_time() -> None:
+def test_cuts_of_one_number_differ_by_their_time() -> None:
     one, other = (Cut(sequences={0: 1}, dense=1, number=3, published_at_s=time_s) for time_s in (7.0, 7.5))
     assert key_of(one) == (3, 7_000_000) != key_of(other)

@@ -1,4 +1,4 @@
-"""A live server is what its description says: requests made of the description get answers of it, and no failure."""
+"""A live server matches its description: generated requests get described responses, and no failure."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def named(operations: list[tuple[str, str]]) -> Callable[..., Any]:
 
 
 @named(OPERATIONS)
-def test_what_is_described_is_answered_as_described(operation: tuple[str, str], served: str, session: Any) -> None:
+def test_a_described_request_is_answered_as_described(operation: tuple[str, str], served: str, session: Any) -> None:
     from schemathesis.specs.openapi.checks import positive_data_acceptance
 
     # Which models and features there are, the description does not know.
@@ -99,14 +99,14 @@ def test_what_is_described_is_answered_as_described(operation: tuple[str, str], 
 
 
 @named(CAN_BE_WRONG)
-def test_what_is_not_as_described_is_refused_as_described(
+def test_a_request_against_the_description_is_refused_as_described(
     operation: tuple[str, str], served: str, session: Any
 ) -> None:
     assert set(statuses(cases(description(), operation, False), session, served)) <= {400, 404}
 
 
 @named(MODELS)
-def test_what_is_right_for_a_model_is_answered(operation: tuple[str, str], served: str, session: Any) -> None:
+def test_a_valid_request_for_a_model_is_answered(operation: tuple[str, str], served: str, session: Any) -> None:
     assert set(statuses(cases(narrowed(), operation, True), session, served)) == {200}
 
 

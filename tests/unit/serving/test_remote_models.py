@@ -337,7 +337,7 @@ def test_a_silent_replica_does_not_use_up_the_time(fleet: Fleet, exports: Path, 
         assert rows.pull({"user": np.array([3])})["user"].shape == (1, 4)
 
 
-def test_an_entry_waits_for_its_version_of_the_tables_and_the_old_one_goes_on(fleet: Fleet, exports: Path) -> None:
+def test_an_entry_waits_for_its_version_of_the_tables_while_the_old_one_serves(fleet: Fleet, exports: Path) -> None:
     old = {"kind": "specific", "versions": [1]}
     shards = [fleet.serve(f"ps_{index}", **old) for index in range(SHARDS)]
     calls, _ = fleet.calls({f"ps_{index}": [server.address] for index, server in enumerate(shards)})
@@ -358,12 +358,12 @@ def test_an_entry_waits_for_its_version_of_the_tables_and_the_old_one_goes_on(fl
     assert np.float32(ask_rest(server)[0]).tolist() == expected(exports, 2)
 
 
-def test_an_entry_without_anybody_to_ask_is_refused_with_the_remedy(exports: Path) -> None:
+def test_an_entry_without_servers_of_its_rows_is_refused_with_the_remedy(exports: Path) -> None:
     with pytest.raises(ConfigError, match="--remote"):
         servable_loader()(exports / "parts" / "entry" / "2")
 
 
-def test_a_shard_that_nobody_serves_is_named(fleet: Fleet, exports: Path) -> None:
+def test_a_shard_without_a_server_is_named(fleet: Fleet, exports: Path) -> None:
     calls, _ = fleet.calls({"ps_0": [fleet.serve("ps_0").address]})
     with pytest.raises(ShardUnavailable, match="ps_1 has no address"):
         servable_loader(calls)(exports / "parts" / "entry" / "2")
@@ -424,7 +424,7 @@ def test_a_file_of_addresses_is_read_again_when_it_changes(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("texts", [["ps_0"], ["ps_0="], ["=a:1"], ["ps_0=a"], ["ps_0=a:1", "ps_0=b:1"], ["ps_0=a:1,"]])
-def test_remotes_that_are_none_are_refused(texts: list[str]) -> None:
+def test_invalid_remotes_are_refused(texts: list[str]) -> None:
     with pytest.raises(ConfigError, match="--remote"):
         parse_remotes(texts)
 

@@ -24,14 +24,14 @@ def test_bytes_come_back_from_base64(data: bytes) -> None:
 
 
 @given(st.text(alphabet="AZaz09+/= \n-é", max_size=12))
-def test_what_is_no_base64_for_python_is_none_for_us(text: str) -> None:
+def test_base64_is_accepted_exactly_as_by_python(text: str) -> None:
     found = _native.decode_base64(text)
     if found is not None:
         assert found == base64.b64decode(text, validate=True)
 
 
 @pytest.mark.parametrize("text", ["Zg", "Zm9-", "Zm 9", "é", "\ud800", "Zg==Zg=="])
-def test_what_is_no_base64_is_refused(text: str) -> None:
+def test_invalid_base64_is_refused(text: str) -> None:
     body = json.dumps({"inputs": {"r": [{"b64": text}]}}).encode()
     with pytest.raises(InvalidRequest, match="invalid base64"):
         parse_body(body)
@@ -65,7 +65,7 @@ def test_records_that_are_lifted_are_those_of_the_plain_json(value: object, inde
     assert put_back(json.loads(rest)) == value
 
 
-def test_the_form_of_a_body_does_not_change_what_it_asks_for() -> None:
+def test_the_form_of_a_body_does_not_change_the_request() -> None:
     records = [{"b64": "Zm9v"}, {"b64": "YmFy"}]
     for body in ({"inputs": {"r": records}}, {"instances": [{"r": each} for each in records]}):
         plain = json.dumps({**body, "signature_name": "s"})
@@ -87,7 +87,7 @@ def test_the_form_of_a_body_does_not_change_what_it_asks_for() -> None:
         (b'{"inputs": {"r": [{"b64": "Zm\n9v"}]}}', "invalid JSON"),
     ],
 )
-def test_a_bad_body_with_records_is_told_what_is_wrong_with_it(body: bytes, said: str) -> None:
+def test_an_invalid_body_with_records_is_refused_with_the_reason(body: bytes, said: str) -> None:
     with pytest.raises(InvalidRequest, match=said):
         parse_body(body)
 

@@ -156,7 +156,7 @@ def example(user: list[int], item: list[int], price: float) -> Any:
 # --- scoring ---
 
 
-def test_a_loaded_export_says_what_it_is(servable: Servable) -> None:
+def test_a_loaded_export_has_name_version_and_signatures(servable: Servable) -> None:
     assert (servable.name, servable.version) == ("prices", 12)
     assert servable.signatures["serving_default"].outputs["score"].shape == (-1,)
     assert servable.signatures["twice"].kind == "score"
@@ -471,7 +471,7 @@ def test_a_servable_closed_under_load_answers_or_refuses(folder: Path) -> None:
     assert [type(error) for error in errors] == [ModelNotReady] * 3
 
 
-def test_an_export_that_is_not_what_was_written_is_refused(tmp_path: Path) -> None:
+def test_a_damaged_export_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="expected an export"):
         Servable.load(tmp_path)
     export = make_export(tmp_path / "1")

@@ -148,7 +148,7 @@ def test_errors_come_back_as_ours(transport: Any, serve: Callable[..., LinearSer
         Client("ftp://x")
 
 
-def test_many_requests_at_once_are_computed_together_and_each_gets_its_own_rows(
+def test_concurrent_requests_are_computed_together_and_each_gets_its_own_rows(
     serve: Callable[..., LinearServer],
 ) -> None:
     served = serve(weights={index: float(index) for index in range(64)}, batching=BatchSettings(threads=1))
@@ -249,7 +249,7 @@ def test_a_full_queue_sheds(transport: Any, serve: Callable[..., LinearServer]) 
 
 
 @BOTH
-def test_a_deadline_is_kept_and_what_is_late_is_not_computed(
+def test_a_deadline_is_kept_and_a_late_request_is_not_computed(
     transport: Any, serve: Callable[..., LinearServer]
 ) -> None:
     served = serve(batching=BatchSettings(threads=1), request_timeout_s=60.0 if transport == "grpc" else 0.2)
@@ -275,7 +275,7 @@ def test_a_deadline_is_kept_and_what_is_late_is_not_computed(
         assert begun.wait(60)
         with pytest.raises(RpcTimeout):
             client.score(example(), timeout_s=0.2 if transport == "grpc" else 60.0)
-        if transport == "rest":  # there the time is the server's own, for everybody
+        if transport == "rest":  # REST has one timeout for all requests
             running.join(60)
         gate.set()
         running.join(60)
@@ -296,7 +296,7 @@ def test_the_models_can_be_changed_over_grpc(serve: Callable[..., LinearServer],
         (tmp_path / "bad" / "1").mkdir(parents=True)
         with pytest.raises(ModelNotReady, match="bad 1"):
             client.reload(config.format("bad", tmp_path / "bad"))
-        client.reload(config.format("empty", tmp_path / "empty"))  # nothing there yet is no error
+        client.reload(config.format("empty", tmp_path / "empty"))  # an empty folder is allowed
         client.reload("model_config_list {}")
         assert served.server.models.names() == []
         with pytest.raises(InvalidRequest, match="base_path of model"):
@@ -331,7 +331,7 @@ def test_new_versions_are_found_by_themselves(serve: Callable[..., LinearServer]
     served.write(2, bias=7.0, warm_up_requests=3)
     with served.client() as client:
         eventually(lambda: client.score(example())["score"].tolist() == [7.0])
-    assert served.loaded[-1].calls[:3] == [1, 1, 1]  # warmed up before it answered anybody
+    assert served.loaded[-1].calls[:3] == [1, 1, 1]  # warmed up before its first request
 
 
 def test_swaps_under_load_fail_no_request_mix_no_answer_and_leave_no_version_behind(
@@ -425,7 +425,7 @@ def test_a_sample_of_the_requests_is_logged_and_can_be_replayed(
     assert logs[0].response.model_spec.version.value == 1
 
 
-def test_a_server_that_stops_answers_what_it_has_and_refuses_the_rest(serve: Callable[..., LinearServer]) -> None:
+def test_a_stopping_server_answers_its_requests_and_refuses_new_ones(serve: Callable[..., LinearServer]) -> None:
     served = serve(drain_s=60.0)
     gate, begun = threading.Event(), threading.Semaphore(0)
 
@@ -455,7 +455,7 @@ def test_a_server_that_stops_answers_what_it_has_and_refuses_the_rest(serve: Cal
     assert served.loaded[0].is_closed
 
 
-def test_without_the_token_nobody_is_answered_but_health_is(serve: Callable[..., LinearServer]) -> None:
+def test_without_the_token_only_health_is_answered(serve: Callable[..., LinearServer]) -> None:
     served = serve(security=Security(token="s3cret"))
     for transport in ("grpc", "rest"):
         with served.client(transport, security=Security(token="s3cret")) as client:
@@ -509,7 +509,7 @@ def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], said: str
         ServingConfig(**settings)
 
 
-def test_a_port_that_is_taken_is_said_and_leaves_nothing_behind(serve: Callable[..., LinearServer]) -> None:
+def test_a_port_in_use_is_reported_and_leaves_no_thread(serve: Callable[..., LinearServer]) -> None:
     taken = int(serve().server.address.rpartition(":")[2])
     rest = int(serve().server.rest_address.rpartition(":")[2])
     before = threading.active_count()

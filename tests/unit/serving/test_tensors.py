@@ -1,4 +1,4 @@
-"""Tensors and arrays: every type, both of TensorFlow's ways to write values, and what is refused."""
+"""Tensors and arrays: every type, both of TensorFlow's ways to write values, and refusals."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("given", "text"), REFUSED, ids=[text for _, text in REFUSED])
-def test_what_does_not_fit_is_refused_with_the_name_of_the_input(given: TensorProto, text: str) -> None:
+def test_an_invalid_tensor_is_refused_with_the_name_of_the_input(given: TensorProto, text: str) -> None:
     with pytest.raises(InvalidRequest, match=f"'x'.*{text}"):
         read_tensor(given, "x")
     if text == "sizes from 0":

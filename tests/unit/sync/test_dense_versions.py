@@ -30,7 +30,7 @@ def test_only_tensors_that_changed_are_written_again(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["b"], ones(value=2.0))
 
 
-def test_a_reader_gets_what_it_does_not_have_whatever_it_missed(tmp_path: Path) -> None:
+def test_a_reader_gets_the_changed_tensors_after_any_number_of_versions(tmp_path: Path) -> None:
     writer, reader = DenseWriter(tmp_path), DenseReader(tmp_path)
     writer.write({"w": ones(), "b": ones(), "c": np.array(5)})
     weights, stamps = reader.changes(1)
@@ -50,7 +50,7 @@ def test_weights_that_are_not_numbers_do_not_change_all_the_time(tmp_path: Path)
     assert writer.write({"w": ones(value=-0.0)}) == 3
 
 
-def test_a_new_writer_goes_on_counting_and_begins_with_everything(tmp_path: Path) -> None:
+def test_a_new_writer_continues_the_numbers_and_writes_all_tensors(tmp_path: Path) -> None:
     DenseWriter(tmp_path).write({"w": ones(), "b": ones()})
     (tmp_path / "dense" / "dense-00000000000000000002.safetensors.tmp").write_bytes(b"left by a killed one")
     assert DenseWriter(tmp_path).write({"w": ones(), "b": ones(value=2.0)}) == 2

@@ -1,4 +1,4 @@
-"""What comes over a stream is not believed, and what is lost comes again."""
+"""A subscriber checks every message of a feed, and receives lost files again."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_message_is_larger_than_grpc_takes(tmp_path: Path) -> None:
     cache.close()
 
 
-def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there(tmp_path: Path) -> None:
+def test_altered_truncated_and_foreign_messages_are_refused_and_leave_the_cache(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path / "published")
     trainer.publish()
     cache = FeedCache(tmp_path / "cache")
@@ -146,7 +146,7 @@ def test_what_is_altered_cut_off_or_foreign_is_refused_and_leaves_what_was_there
     cache.close()
 
 
-def test_a_publisher_that_is_lost_leaves_what_came_and_is_found_again(
+def test_a_lost_publisher_leaves_the_received_cut_and_is_connected_again(
     tmp_path: Path, subscribe: Callable[..., Subscription]
 ) -> None:
     trainer = Trainer(tmp_path / "published")
@@ -166,7 +166,7 @@ def test_a_publisher_that_is_lost_leaves_what_came_and_is_found_again(
     assert len(segments) == 2, "the first did not come twice, and is still there"
 
 
-def test_nobody_there_is_told_at_once_and_looked_for_again(
+def test_an_absent_publisher_is_reported_and_tried_again(
     tmp_path: Path, subscribe: Callable[..., Subscription]
 ) -> None:
     subscription = subscribe("127.0.0.1:1")
@@ -190,7 +190,7 @@ def test_the_token_is_asked_for(tmp_path: Path, subscribe: Callable[..., Subscri
         has_come(subscribe(server.address, security=Security(token="s3cret")), cut)
 
 
-def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
+def test_mutual_tls_admits_only_subscribers_with_certificates(
     tmp_path: Path, subscribe: Callable[..., Subscription], authority: Authority, tmp_path_factory: Any
 ) -> None:
     trainer = Trainer(tmp_path / "published")
@@ -221,7 +221,7 @@ def test_over_tls_only_those_come_in_who_know_the_publisher_and_are_known_to_it(
         assert "it has no TLS; leave ca_file out" in refused.error
 
 
-def test_who_is_behind_what_is_kept_gets_the_base_first_and_segments_do_not_pile_up(
+def test_a_subscriber_behind_the_log_gets_the_base_first_and_segments_do_not_pile_up(
     tmp_path: Path, subscribe: Callable[..., Subscription], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(subscription_module, "_RENEWED_BYTES", 1)

@@ -56,7 +56,7 @@ class Trainer:
 
 
 class Model:
-    """What a follower moves: serving tables and weights, which change together."""
+    """Target of a follower: serving tables and weights, which change together."""
 
     has_weights = True
 
@@ -116,7 +116,7 @@ class Streams:
 
 
 class StreamedFollower(Follower):
-    """A follower of what is streamed, that waits for the newest cut, or for why it does not come."""
+    """A follower of a feed that waits for the newest cut or for the error of the connection."""
 
     def __init__(self, root: Path, subscription: Subscription, model: Model, closing: Callable[..., Any]) -> None:
         self.closing = closing
@@ -145,7 +145,7 @@ class StreamedFollower(Follower):
 
 
 def away(follower: Follower) -> AbstractContextManager[None]:
-    """See nothing of what is done: to a folder it happens at once."""
+    """Disconnect a follower of a feed; a follower of a folder sees changes immediately."""
     return follower.away() if isinstance(follower, StreamedFollower) else nullcontext()
 
 
@@ -179,7 +179,7 @@ def same(one: dict[str, Any], other: dict[str, Any]) -> None:
             np.testing.assert_array_equal(value, other[name])
 
 
-def test_a_follower_shows_what_the_trainer_had_at_the_cut(tmp_path: Path) -> None:
+def test_a_follower_shows_the_trainers_state_at_the_cut(tmp_path: Path) -> None:
     trainer, model = Trainer(tmp_path), Model(served())
     follower = follow(tmp_path, model)
     assert not follower.step()
@@ -202,7 +202,7 @@ def test_a_follower_shows_what_the_trainer_had_at_the_cut(tmp_path: Path) -> Non
     assert status.applied.newest_event_s == 5
 
 
-def test_nothing_new_is_no_cut(tmp_path: Path) -> None:
+def test_a_publish_without_changes_makes_no_cut(tmp_path: Path) -> None:
     trainer = Trainer(tmp_path)
     trainer.learn(IDS)
     first = trainer.publisher.publish()
@@ -236,7 +236,7 @@ def test_rows_that_expired_or_were_removed_disappear(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("flavour", ["serving", "durable"])
-def test_half_precision_is_what_an_export_would_show(tmp_path: Path, flavour: str) -> None:
+def test_half_precision_equals_that_of_an_export(tmp_path: Path, flavour: str) -> None:
     trainer, model = Trainer(tmp_path, flavour, Fp16()), Model(served(Fp16()))
     trainer.learn(IDS)
     trainer.publisher.publish()
@@ -366,7 +366,7 @@ def test_a_trainer_that_starts_again_from_an_older_state_takes_servers_with_it(t
     assert follower.status.applied.number == 3
 
 
-def test_a_log_that_was_begun_anew_is_followed(tmp_path: Path) -> None:
+def test_a_restarted_log_is_followed(tmp_path: Path) -> None:
     first, model = Trainer(tmp_path), Model(served())
     follower = follow(tmp_path, model)
     for _ in range(3):
@@ -463,7 +463,7 @@ def test_a_thread_follows_until_it_is_closed(tmp_path: Path) -> None:
         max_size=25,
     )
 )
-def test_whatever_happens_a_follower_shows_one_cut(
+def test_a_follower_shows_one_cut_after_any_history(
     steps: list[tuple[str, Any]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("run")

@@ -38,7 +38,7 @@ QUICK = RetryPolicy(attempts=10_000, initial_backoff_s=0.01, max_backoff_s=0.02)
 
 
 class Trainer:
-    """Learns and publishes; its pushers look when they are told to."""
+    """Learns and publishes; its pushers read the log after every publish."""
 
     def __init__(self, root: Path, specs: Sequence[TableSpec] = SPECS) -> None:
         self.root = root
@@ -140,7 +140,7 @@ def test_a_row_that_changed_often_while_a_target_was_busy_goes_once_and_as_it_is
     assert pusher.statuses()[f"default={one.address}"].pushed == 3
 
 
-def test_what_a_target_refuses_or_answers_with_nonsense_is_sent_again(
+def test_rows_that_a_target_refuses_or_answers_wrongly_are_sent_again(
     trainer: Trainer, server: Callable[..., PushTargetServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "monolith")
@@ -191,7 +191,7 @@ def test_a_target_that_hangs_is_given_up_on_and_keeps_no_other_waiting(
     assert pusher.statuses()["default=127.0.0.1:1"].waiting == 6
 
 
-def test_a_target_that_was_started_anew_gets_all_that_was_ever_changed(
+def test_a_restarted_target_gets_all_rows_that_ever_changed(
     trainer: Trainer, server: Callable[..., PushTargetServer]
 ) -> None:
     one, other = server(), server()
@@ -199,7 +199,7 @@ def test_a_target_that_was_started_anew_gets_all_that_was_ever_changed(
     trainer.learn([1, 2, 3])
     assert pusher.flush(60)
     one.stop()
-    one.rows.clear()  # it is back with what it was exported with
+    one.rows.clear()  # it restarts with the rows of its export
     trainer.learn([3, 4])
     other.wait(lambda: other.rows == trainer.all_rows())
     one.start()
@@ -208,7 +208,7 @@ def test_a_target_that_was_started_anew_gets_all_that_was_ever_changed(
     before = len(other.requests)
     one.stop()
     one.rows.clear()
-    one.start()  # nothing is learnt meanwhile: the connection tells
+    one.start()  # without new rows: the sender notices the new connection
     one.wait(lambda: one.rows == trainer.all_rows())
     assert len(other.requests) == before
 
@@ -281,7 +281,7 @@ def test_a_pusher_that_comes_late_begins_with_the_base(
     assert one.rows == trainer.all_rows()
 
 
-def test_a_run_that_went_back_takes_back_what_was_pushed(
+def test_a_rolled_back_run_overwrites_the_pushed_rows(
     trainer: Trainer, server: Callable[..., PushTargetServer]
 ) -> None:
     one = server()
@@ -297,7 +297,7 @@ def test_a_run_that_went_back_takes_back_what_was_pushed(
     assert one.rows == {**trainer.all_rows(), ("item", 1): [0.0, 0.0]}
 
 
-def test_a_damaged_log_is_told_once_and_read_when_it_is_whole(
+def test_a_damaged_log_is_logged_once_and_read_after_its_repair(
     trainer: Trainer, server: Callable[..., PushTargetServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     one = server()
@@ -344,7 +344,7 @@ def test_no_targets_and_other_signatures_are_refused(trainer: Trainer) -> None:
         trainer.push_to("a:1", signature="serving_default")
 
 
-def test_an_answer_that_says_other_numbers_is_none() -> None:
+def test_a_response_with_other_numbers_is_refused() -> None:
     form = Assignments("hashtable_assign", {"item": 2})
     rows = {"item": (np.array([1]), np.zeros((1, 2), np.float32))}
     with pytest.raises(ShardUnavailable, match="item_result = 1"):
