@@ -68,7 +68,7 @@ def servable(exported: Path) -> Iterator[Servable]:
 
 def probe(made: mt.Estimator) -> Any:
     dataset = CLICKS.rows(0, 100).dataset().batch(100)
-    return next(iter(made._prepared(dataset)))
+    return next(iter(made._prepare_data(dataset)))
 
 
 def trained_scores(made: mt.Estimator) -> np.ndarray[Any, Any]:
@@ -136,7 +136,7 @@ def test_every_publish_is_of_one_moment_between_two_steps(
 
 def test_a_run_that_waits_for_data_publishes_what_it_has_learnt(tmp_path: Path, servable: Servable) -> None:
     made = estimator(tmp_path, model_dir="", publish_interval_s=0.01)
-    first, *_, last = list(made._prepared(batches()))
+    first, *_, last = list(made._prepare_data(batches()))
     may_go_on = threading.Event()
     learnt: list[np.ndarray[Any, Any]] = []
 
