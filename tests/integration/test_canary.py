@@ -33,7 +33,7 @@ class Trainer:
         child.write_probe(folder / "probe.pb")
         self.probe = list(read_records(folder / "probe.pb"))
         data = mt.data.files(str(folder / "probe.pb"), record="example_batch").batch(64)
-        self._batch = next(iter(self.made._prepared(data)))
+        self._batch = next(iter(self.made._prepare_data(data)))
         self._saved = folder / "saved"
         self._weights: dict[str, Any] = {}
         tables: Any = self.made.store

@@ -59,7 +59,7 @@ def train(folder: Path, port: int | None) -> None:
         **quiet,
     )
     made = mt.Estimator(Clicker, config)
-    batch = next(iter(made._prepared(mt.data.files(str(folder / "probe.pb"), record="example_batch").batch(64))))
+    batch = next(iter(made._prepare_data(mt.data.files(str(folder / "probe.pb"), record="example_batch").batch(64))))
     scores = folder / "scores"
     scores.mkdir(exist_ok=True)
     copied_weights = publish.copied_weights
