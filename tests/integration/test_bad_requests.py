@@ -472,6 +472,7 @@ def test_a_bad_request_gets_its_status_and_the_next_good_one_its_scores(
 # --- bytes that are no request: (bytes, statuses in order, whether the client ends its side) ---
 
 HEAD = b"POST /v1/models/m:predict HTTP/1.1\r\nHost: x\r\n"
+CLOSED = HEAD + b"Connection: close\r\n"  # a bad gzip body has an end, so the connection could stay
 GET = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
 CHUNKED = HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 LAST = b"GET /v1/models/n HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -502,9 +503,9 @@ RAW: dict[str, tuple[bytes, list[int], bool]] = {
     "a chunk beyond the limit": (CHUNKED + b"FFFFFFFF\r\n", [413], False),
     "a chunk line without end": (CHUNKED + b"0" * 1000, [400], False),
     "trailers": (CHUNKED + b"0\r\nA: b\r\n\r\n", [400], False),
-    "a body that is no gzip": (HEAD + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", [400], False),
+    "a body that is no gzip": (CLOSED + b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", [400], False),
     "a body of another coding": (HEAD + b"Content-Encoding: br\r\nContent-Length: 2\r\n\r\n{}", [415], False),
-    "a bomb": (HEAD + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB, [413], False),
+    "a bomb": (CLOSED + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(BOMB) + BOMB, [413], False),
     "another expectation": (HEAD + b"Expect: gold\r\nContent-Length: 2\r\n\r\n{}", [417], False),
     "nothing, and the client goes": (b"", [], True),
     "half a head, and the client goes": (HEAD[:20], [], True),

@@ -137,7 +137,9 @@ def _first_ids(shell: Shell, trainer: Command) -> tuple[str, Any]:
 def test_a_job_on_parameter_servers_pushes_too(tmp_path: Path) -> None:
     made = mt.Estimator(training_child.Ranker)
     export_model(made.model, made.store, tmp_path / "exports", name="ranker", step=0, version=1)
-    config = ServingConfig(models=[ModelConfig(name="default", base_path=tmp_path / "exports")], port=0, rest_port=None)
+    config = ServingConfig(
+        models=[ModelConfig(name="default", base_path=tmp_path / "exports")], port=0, rest_port=None, allow_assign=True
+    )
     run = tmp_path / "run"
     (tmp_path / "data").mkdir()
     with (

@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import resource
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -117,6 +118,9 @@ def serve(
 def _tune_process(threads_per_call: int) -> None:
     from monolith.embedding import set_threads
 
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:  # connections, mapped tables and segments share the descriptors
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     set_threads(threads_per_call)  # batches run in parallel, so more threads per batch would slow them down
     # A request passes through several threads. Each could wait 5 ms, the default, for a thread that loads a version.
     sys.setswitchinterval(1e-4)

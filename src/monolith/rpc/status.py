@@ -9,7 +9,7 @@ from enum import IntEnum
 
 from monolith.core import errors
 
-__all__ = ["Code", "code_of", "error_class", "error_name", "http_status", "text_of"]
+__all__ = ["Code", "client_text", "code_of", "error_class", "error_name", "http_status", "text_of"]
 
 
 class Code(IntEnum):
@@ -90,6 +90,19 @@ def text_of(error: BaseException) -> str:
     name = type(error).__name__
     text = (str(error) or name) if isinstance(error, errors.MonolithError | OSError) else f"{name}: {error}"
     return text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
+
+
+def client_text(error: BaseException) -> str:
+    """Return the text of a failed request for its client: of an unforeseen error only the class.
+
+    The message of such an error may contain paths or data of others; the log of the server has it.
+
+    >>> client_text(KeyError("secret"))
+    'internal error (KeyError); see the log of the server'
+    """
+    if code_of(error) == Code.INTERNAL and not isinstance(error, errors.MonolithError):
+        return f"internal error ({type(error).__name__}); see the log of the server"
+    return text_of(error)
 
 
 def http_status(code: Code) -> int:

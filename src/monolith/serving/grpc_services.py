@@ -12,7 +12,7 @@ from typing import Any
 from monolith._proto.messages import parse_bytes
 from monolith.core.errors import InvalidRequest, ModelNotFound, RecordCorrupt
 from monolith.rpc import grpc
-from monolith.rpc.status import Code, code_of, text_of
+from monolith.rpc.status import Code, client_text, code_of
 from monolith.serving import messages
 from monolith.serving.access import Access
 from monolith.serving.hosted_models import HostedModels
@@ -80,10 +80,10 @@ class GrpcServices:
             request = _parsed(messages.PredictRequest, payload)
             parsed = _predict_request(request, self._access.may_assign(_authorization(context)))
         except Exception as error:
-            return grpc.abort(context, code_of(error), text_of(error))
+            return grpc.abort(context, code_of(error), client_text(error))
         result = self._router.call(parsed, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
         if result.error is not None:
-            return grpc.abort(context, code_of(result.error), text_of(result.error))
+            return grpc.abort(context, code_of(result.error), client_text(result.error))
         if result.missing:
             context.set_trailing_metadata(((DEGRADED.lower(), result.missing),))
         hosted = result.hosted
@@ -177,7 +177,7 @@ def _guarded(answer: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], by
             code = code_of(error)
             if code == Code.INTERNAL:
                 logger.exception("call failed")
-            return grpc.abort(context, code, text_of(error))
+            return grpc.abort(context, code, client_text(error))
 
     return call
 

@@ -195,6 +195,7 @@ class HostedModels:
                 model = self._models.get(name)
                 if model is not None and model.config is configs[name] and not model.is_removed:
                     self._aspire(model, versions)
+                    self._check_changed_files(model)
             self._settle_all()
 
     def wait_until_settled(self, timeout_s: float | None = None) -> bool:
@@ -312,6 +313,14 @@ class HostedModels:
             self._settle_all()
             if self._verify is not None and not self._is_closed:
                 self._verifier.submit(self._check_served, model, hosted, stamp)
+
+    def _check_changed_files(self, model: _Model) -> None:
+        """Verify served versions again whose files were written to."""
+        for hosted in model.serving.values() if self._verify is not None else ():
+            notice = getattr(hosted.model, "notice_file_changes", None)  # models without files have none
+            if notice is not None and notice():
+                logger.warning("files of a served version changed model=%s version=%d", hosted.name, hosted.version)
+                self._verifier.submit(self._check_served, model, hosted, _stamp(hosted.path))
 
     def _check_served(self, model: _Model, hosted: HostedVersion, stamp: int) -> None:
         """Verify a served version; unload it if it is damaged."""
@@ -440,10 +449,12 @@ def _statuses(model: _Model) -> dict[int, VersionStatus]:
 
 
 def _stamp(path: Path) -> int:
+    """Return a number that changes when a file of the folder does."""
     try:
-        return os.stat(path).st_mtime_ns
+        found = [(name, os.stat(name)) for name in (path, *sorted(path.rglob("*")))]
     except OSError:
         return 0
+    return hash(tuple((str(name), each.st_size, each.st_mtime_ns) for name, each in found))
 
 
 def _close(model: LoadedModel, name: str, version: int) -> None:

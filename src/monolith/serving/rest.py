@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import unquote
 
 from monolith.core.errors import InvalidRequest
-from monolith.rpc.status import Code, code_of, http_status, text_of
+from monolith.rpc.status import Code, client_text, code_of, http_status, text_of
 from monolith.serving.access import Access
 from monolith.serving.http_server import HttpError, Reply, Request
 from monolith.serving.loaded_model import DEGRADED
@@ -183,4 +183,4 @@ def _fail(reply: Reply, error: BaseException) -> None:
     if code == Code.INTERNAL:
         logger.error("request failed error=%s", text_of(error))
     headers = {"Retry-After": "1"} if code in (Code.RESOURCE_EXHAUSTED, Code.UNAVAILABLE) else None
-    reply(http_status(code), error_body(text_of(error)), headers=headers)
+    reply(http_status(code), error_body(client_text(error)), headers=headers)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
@@ -85,6 +86,7 @@ class Servable:
         self._lock = ReadWriteLock()
         self._dense = dense
         self._is_closed = self._is_torn = self._is_verified = self._is_following = False
+        self._file_stamps: dict[str, tuple[int, int, int] | None] = {}
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
@@ -143,6 +145,7 @@ class Servable:
             _check_parts(path, tables, rows, dense)
         servable = cls(path, manifest, tables, rows, dense)
         servable._is_verified = is_complete
+        servable._file_stamps = {} if in_memory else servable._read_stamps()
         return servable
 
     def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
@@ -164,6 +167,28 @@ class Servable:
                 others = {each.name for each in self.manifest.files if each.name != file.name}
                 verify_files(self.folder, self.manifest, size_only=others, progress=_pause)
         self._is_verified = True
+
+    def notice_file_changes(self) -> bool:
+        """Return whether mapped files changed since the last call; ``verify_tables`` then checks them again.
+
+        Writing to a mapped file changes the rows in service, and truncating it ends the process at the next read. This
+        notices a write that left the size, so that a damaged version does not stay in service.
+        """
+        stamps = self._read_stamps() if self._file_stamps else {}
+        if stamps == self._file_stamps:
+            return False
+        self._file_stamps, self._is_verified = stamps, False
+        return True
+
+    def _read_stamps(self) -> dict[str, tuple[int, int, int] | None]:
+        stamps: dict[str, tuple[int, int, int] | None] = {}
+        for name in _table_files(self.manifest):
+            try:
+                found = os.stat(self.folder / name)
+                stamps[name] = (found.st_ino, found.st_size, found.st_mtime_ns)
+            except OSError:
+                stamps[name] = None
+        return stamps
 
     @property
     def name(self) -> str:

@@ -33,6 +33,7 @@ __all__ = [
     "PS_LATE_CALLS_TOTAL",
     "PS_REPEATED_PUSHES_TOTAL",
     "PS_UP",
+    "PUBLISH_AGE_SECONDS",
     "PUSH_FAILURES_TOTAL",
     "PUSH_LAG_SECONDS",
     "PUSH_ROWS_TOTAL",
@@ -385,6 +386,11 @@ BACKGROUND_THREAD_UP = Metric(
     kind="gauge",
     help="Whether a background thread of the process runs: 1, or 0 after it died.",
     labels=("thread",),
+)
+PUBLISH_AGE_SECONDS = Metric(
+    name="monolith_publish_age_seconds",
+    kind="gauge",
+    help="Age of the newest cut that this trainer published. It grows while publishing fails, or while no row changes.",
 )
 SYNC_AGE_SECONDS = Metric(
     name="monolith_sync_age_seconds",

@@ -65,7 +65,7 @@ def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
     """Return the hooks, with the registry of the run's metrics page given to every hook that has metrics."""
     page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
     for hook in hooks:
-        if page is not None and isinstance(hook, PushHook):
+        if page is not None and isinstance(hook, PushHook | PublishHook):
             hook.export = page.registry.export
     return list(hooks)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -520,6 +521,25 @@ def test_a_flipped_bit_of_a_row_is_found_by_a_load_into_memory_or_by_the_later_c
     with pytest.raises(ManifestInvalid, match="is corrupt"):
         mapped.verify_tables(lambda: True)
     mapped.close()
+
+
+def test_a_write_to_a_mapped_file_is_noticed_once_and_the_rows_are_checked_again(tmp_path: Path) -> None:
+    export = make_export(tmp_path / "1")
+    servable = Servable.load(export)
+    servable.verify_tables(lambda: True)
+    assert not servable.notice_file_changes()
+    table = next((export / TABLES).glob("*.table"))
+    with table.open("r+b") as file:  # in place, as a copy over the file would
+        file.seek(-4, os.SEEK_END)
+        last = file.read(1)
+        file.seek(-4, os.SEEK_END)
+        file.write(bytes([last[0] ^ 1]))
+    os.utime(table, ns=(1, 1))
+    assert servable.notice_file_changes()
+    assert not servable.notice_file_changes()
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        servable.verify_tables(lambda: True)
+    servable.close()
 
 
 class Elsewhere:

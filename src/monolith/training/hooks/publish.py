@@ -6,6 +6,7 @@ Training waits while changed rows and the dense weights are copied; writing is t
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,13 +23,15 @@ from monolith.artifacts.delta_log import Flavour
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
 from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
+from monolith.telemetry import names
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
 from monolith.training.hooks.base import Hook
-from monolith.training.run import Run
+from monolith.training.run import Run, StepResult
 
 if TYPE_CHECKING:
     from monolith.sync.feed_server import FeedServer
+    from monolith.sync.push_sender import Export
 
 __all__ = ["PublishHook", "copied_weights", "stream_of"]
 
@@ -70,6 +73,9 @@ class PublishHook(Hook):
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._saved: dict[int, LogPositions] = {}
+        self._exported_s = -math.inf
+        self.export: Export | None = None
+        """Receives the metrics of publishing; set before the run."""
 
     def on_start(self, run: Run) -> None:
         """Publish the restored state, and start the publishing thread."""
@@ -110,6 +116,18 @@ class PublishHook(Hook):
         except Exception as error:  # an unexpected class must not stop the thread
             logger.error("publish failed, retrying folder=%s error=%s", self._folder, error)
             return None
+
+    def after_step(self, run: Run, result: StepResult) -> None:
+        """Export the age of the newest cut and the liveness of the thread, once a second."""
+        now_s = run.clock.monotonic_s()
+        if self.export is None or self._publisher is None or now_s < self._exported_s + 1.0:
+            return
+        self._exported_s = now_s
+        newest = self._publisher.newest
+        if newest is not None:
+            self.export(names.PUBLISH_AGE_SECONDS, max(0.0, run.clock.now_s() - newest.published_at_s), ())
+        is_alive = self._thread is not None and self._thread.is_alive()
+        self.export(names.BACKGROUND_THREAD_UP, float(is_alive), ("publish",))
 
     def before_save(self, run: Run) -> None:
         """Publish, so that the log has a segment of the checkpoint's state."""

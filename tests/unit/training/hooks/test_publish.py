@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -229,3 +230,23 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path) -> None:
         PublishHook(tmp_path, every_s=0)
     with pytest.raises(ConfigError, match=r"weight 'weight' is torch\.bfloat16, which cannot be published"):
         copied_weights(torch.nn.Linear(1, 1, dtype=torch.bfloat16))
+
+
+def test_the_age_of_the_newest_cut_is_exported_once_a_second_and_grows_while_publishing_fails(tmp_path: Path) -> None:
+    clock = FakeClock(now_s=1000.0)
+    exported: list[tuple[str, float, tuple[str, ...]]] = []
+    hook = PublishHook(tmp_path)
+    hook.export = lambda metric, value, labels: exported.append((metric.name, value, labels))
+    run: Any = SimpleNamespace(clock=clock)
+    result: Any = None
+    hook.after_step(run, result)
+    assert exported == [], "without a publisher there is no age"
+    publisher: Any = SimpleNamespace(newest=SimpleNamespace(published_at_s=998.0))
+    hook._publisher = publisher
+    for _ in range(3):
+        hook.after_step(run, result)
+    clock.sleep_s(60.0)
+    hook.after_step(run, result)
+    ages = [value for name, value, _ in exported if name == "monolith_publish_age_seconds"]
+    assert ages == [2.0, 62.0]
+    assert ("monolith_background_thread_up", 0.0, ("publish",)) in exported, "the thread is not running"
