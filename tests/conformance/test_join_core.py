@@ -182,6 +182,15 @@ def test_an_earlier_copy_judges_actions_again(make_core: Callable[[JoinSettings]
     assert counts(core) == {"dup_impression": 1, "late_dropped": 1}
 
 
+@pytest.mark.parametrize("times", [(12, 6), (6, 12)])
+def test_the_earliest_time_of_a_code_counts_for_an_earlier_copy(
+    make_core: Callable[[JoinSettings], JoinCore], times: tuple[int, int]
+) -> None:
+    core = make_core(make_settings())
+    core.apply(parse_event(each) for each in ("I 5 k 7", *(f"A {time} k 7 1" for time in times), "I 0 k 7"))
+    assert [show(row) for row in core.on_watermark(END_OF_TIME)] == ["k/7 y=1 a=1 p=- e=0"]
+
+
 def test_an_undo_row_has_the_weight_of_the_row_it_undoes(make_core: Callable[[JoinSettings], JoinCore]) -> None:
     core = make_core(make_settings(late="correct", tasks=2, r=0.5))
     rows = core.apply([parse_event(each) for each in ("I 0 k 3", "W 10", "A 12 k 3 1", "A 13 k 3 2")])
