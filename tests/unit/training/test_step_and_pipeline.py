@@ -240,7 +240,7 @@ def test_a_head_corrects_delayed_feedback_with_rate_weight_and_mask_of_the_batch
 
 
 def test_delayed_feedback_needs_a_known_method_and_logits() -> None:
-    z = torch.zeros(2)
+    z: Any = torch.zeros(2)
     with pytest.raises(ConfigError, match="delayed_feedback of head 'ctr' is 'fnx'"):
         mt.Output(logits=z, delayed_feedback="fnx")  # type: ignore[arg-type]
     for options in ({"predictions": z}, {"logits": z, "loss": z}):

@@ -112,10 +112,10 @@ def test_masked_labels_add_neither_loss_nor_gradient(method: DelayedFeedback) ->
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_weight_of_an_example_multiplies_its_loss(method: DelayedFeedback) -> None:
-    arguments = double(0.5, -1.0), double(1, 0), 0.5
-    losses = [delayed_feedback_loss(*(each[i : i + 1] for each in arguments[:2]), 0.5, method=method) for i in range(2)]
-    loss = delayed_feedback_loss(*arguments, method=method, instance_weight=double(3, -1))
-    assert loss.item() == pytest.approx(3 * losses[0].item() - losses[1].item())
+    logits, label = double(0.5, -1.0), double(1, 0)
+    first, second = (delayed_feedback_loss(logits[i : i + 1], label[i : i + 1], 0.5, method=method) for i in (0, 1))
+    loss = delayed_feedback_loss(logits, label, 0.5, method=method, instance_weight=double(3, -1))
+    assert loss.item() == pytest.approx(3 * first.item() - second.item())
 
 
 @pytest.mark.parametrize("method", METHODS)
