@@ -28,6 +28,7 @@ PAGES = [
     "docs/guide/checkpoints.md",
     "docs/guide/export.md",
     "docs/guide/freshness.md",
+    "docs/guide/joiner.md",
     "docs/guide/configuration.md",
     "docs/guide/synchronous.md",
     "docs/guide/distributed.md",

@@ -45,6 +45,8 @@ class Output:
     """Weight of each example; None = the batch's."""
     loss: Tensor | None = None
     """Loss that replaces that of the logits: a scalar, or (B,), which is masked, weighted and summed."""
+    delayed_feedback: Literal["fnw", "fnc"] | None = None
+    """Loss of the logits for streams of a fast joiner, with r = sample_rate: fake negative weighted, or calibrated."""
     predictions: Tensor | None = None
     """Other predictions than sigmoid(logits)."""
     is_classification: bool = True
@@ -55,6 +57,14 @@ class Output:
     def __post_init__(self) -> None:
         if self.logits is None and self.predictions is None:
             raise ConfigError(f"head {self.head!r} has neither logits nor predictions; give one")
+        if self.delayed_feedback not in (None, "fnw", "fnc"):
+            raise ConfigError(
+                f"delayed_feedback of head {self.head!r} is {self.delayed_feedback!r}, expected 'fnw', 'fnc' or None"
+            )
+        if self.delayed_feedback is not None and (self.logits is None or self.loss is not None):
+            raise ConfigError(
+                f"head {self.head!r} has delayed_feedback without logits or beside a loss; give logits, and no loss"
+            )
 
 
 class EmbeddingSlice:

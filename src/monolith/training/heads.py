@@ -13,7 +13,7 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.data import Batch
 from monolith.features import Output
 from monolith.layers import layer_losses
-from monolith.layers.losses import sigmoid_loss_and_pred
+from monolith.layers.losses import delayed_feedback_loss, sigmoid_loss_and_pred
 from monolith.training.run import HeadResult, Mark, StepResult, no_position
 
 __all__ = ["NO_HEADS", "Heads", "StepTotals", "compute_losses", "weighted_loss"]
@@ -125,7 +125,18 @@ def _head_loss(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor
     loss = None
     if output.loss is not None:
         loss = _reduce_loss(output, output.loss, mask, weight)
-    elif output.logits is not None and output.label is not None:
+    elif output.logits is None or output.label is None:
+        pass
+    elif output.delayed_feedback is not None:
+        loss = delayed_feedback_loss(
+            output.logits,
+            output.label,
+            batch.sample_rate,
+            method=output.delayed_feedback,
+            instance_weight=weight,
+            mask=mask,
+        )
+    else:
         loss, _ = sigmoid_loss_and_pred(
             output.logits, output.label, batch.sample_rate, instance_weight=weight, mask=mask
         )

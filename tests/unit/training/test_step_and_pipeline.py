@@ -226,6 +226,28 @@ def test_a_column_of_the_labels_brings_its_mask() -> None:
         assert heads.loss.item() == pytest.approx(rows * np.log(2))
 
 
+@pytest.mark.parametrize(("method", "losses"), [("fnw", (0.415888, 2.079442)), ("fnc", (0.182322, 1.791759))])
+def test_a_head_corrects_delayed_feedback_with_rate_weight_and_mask_of_the_batch(
+    method: Any, losses: tuple[float, float]
+) -> None:
+    options = {"label": [1, 0], "label_mask": [[True], [True]], "weight": [3, 1], "sample_rate": [0.1, 0.1]}
+    heads = losses_of(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0], delayed_feedback=method), **options)
+    assert heads.loss.item() == pytest.approx(3 * losses[0] + losses[1], rel=1e-5)
+    assert heads.predictions["ctr"].tolist() == [0.5, 0.5]
+    options["label_mask"] = [[True], [False]]
+    heads = losses_of(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0], delayed_feedback=method), **options)
+    assert heads.loss.item() == pytest.approx(3 * losses[0], rel=1e-5)
+
+
+def test_delayed_feedback_needs_a_known_method_and_logits() -> None:
+    z: Any = torch.zeros(2)
+    with pytest.raises(ConfigError, match="delayed_feedback of head 'ctr' is 'fnx'"):
+        mt.Output(logits=z, delayed_feedback="fnx")  # type: ignore[arg-type]
+    for options in ({"predictions": z}, {"logits": z, "loss": z}):
+        with pytest.raises(ConfigError, match="delayed_feedback without logits or beside a loss"):
+            mt.Output(delayed_feedback="fnw", **options)
+
+
 def test_weights_and_sample_rates_of_the_batch_count() -> None:
     heads = losses_of(lambda z, batch: mt.Output(logits=z, label=batch.label[:, 0]), label=[1, 0], weight=[3, 1])
     assert heads.loss.item() == pytest.approx(4 * np.log(2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monolith.layers.losses.batch_softmax import batch_softmax_loss
+from monolith.layers.losses.delayed_feedback import DelayedFeedback, delayed_feedback_loss
 from monolith.layers.losses.heads import sigmoid_loss_and_pred, softmax_loss_and_pred
 from monolith.layers.losses.inbatch_auc import inbatch_auc_loss
 from monolith.layers.losses.lambda_weights import (
@@ -34,6 +35,9 @@ __all__ = [
     # heads
     "sigmoid_loss_and_pred",
     "softmax_loss_and_pred",
+    # delayed feedback
+    "DelayedFeedback",
+    "delayed_feedback_loss",
     # in-batch
     "batch_softmax_loss",
     "inbatch_auc_loss",
