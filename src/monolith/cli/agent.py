@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from monolith.cli import agent_controller
+from monolith.cli import agent_controller, agent_run
 
 __all__ = ["register"]
 
@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Run and control a fleet of model servers through ZooKeeper.", epilog=_EPILOG
     )
     group.callback()(_no_options)
+    agent_run.register(group)
     agent_controller.register(group)
     app.add_typer(group, name="agent")
 
