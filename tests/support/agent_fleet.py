@@ -90,6 +90,7 @@ class AgentProcess:
 
     def start(self) -> None:
         """Start the agent and wait until it printed its ports."""
+        self._close_output()
         command = [sys.executable, "-m", "monolith", "agent", "run", "--json", "--conf", str(self._conf)]
         command += ["--tfs-log", str(self.folder / "server.log"), "--metrics-port", "0"]
         environment = {key: value for key, value in os.environ.items() if not key.startswith(("MY_", "PORT"))}
@@ -140,8 +141,11 @@ class AgentProcess:
                 except subprocess.TimeoutExpired:
                     self._process.kill()
                     self._process.wait()
-            if self._process.stdout is not None:
-                self._process.stdout.close()
+            self._close_output()
+
+    def _close_output(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
 
 
 def child_pids(pid: int) -> list[int]:
@@ -169,7 +173,8 @@ class Load:
     threads: int = 2
     sent: int = 0
     failures: list[str] = field(default_factory=list)
-    versions: dict[bytes, int] = field(default_factory=dict)
+    answers: list[tuple[np.ndarray, int]] = field(default_factory=list)
+    """Different answers, each with its count."""
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -197,10 +202,26 @@ class Load:
                         self.sent += 1
                         self.failures.append(str(error))
                     continue
-                key = np.round(scores.astype(np.float64), 5).tobytes()
                 with self._lock:
                     self.sent += 1
-                    self.versions[key] = self.versions.get(key, 0) + 1
+                    self._count(scores)
+
+    def _count(self, scores: np.ndarray) -> None:
+        for place, (known, count) in enumerate(self.answers):
+            if is_same(known, scores):
+                self.answers[place] = (known, count + 1)
+                return
+        self.answers.append((scores.copy(), 1))
+
+    def count_of(self, scores: np.ndarray) -> int:
+        """Return the number of answers with these scores."""
+        with self._lock:
+            return sum(count for known, count in self.answers if is_same(known, scores))
+
+
+def is_same(left: np.ndarray, right: np.ndarray) -> bool:
+    """Return True if two answers are equal up to rounding."""
+    return bool(np.allclose(left, right, atol=1e-6, rtol=0))
 
 
 class Fleet:

@@ -9,6 +9,7 @@ Invariants: SIGTERM and SIGINT end an agent with status 0 after an orderly stop;
 from __future__ import annotations
 
 import logging
+import os
 import queue
 import shutil
 import tempfile
@@ -19,14 +20,16 @@ from typing import Protocol
 
 from monolith.agent.children import log_path
 from monolith.agent.config import AgentConfig, DeployType
+from monolith.agent.fixed_agent import FixedAgent
 from monolith.agent.hosts import OwnHost, find_own_host
 from monolith.agent.layout_agent import LayoutAgent, with_quick_retries
 from monolith.agent.metrics import AgentMetrics
+from monolith.agent.scheduled_agent import ScheduledAgent
 from monolith.agent.server_command import check_server, has_grpc_remote_operator
 from monolith.agent.server_process import ServerControl, ServerProcess, plan_server
 from monolith.agent.session import make_session
 from monolith.core.errors import ClusterError
-from monolith.core.lifeline import Lifeline
+from monolith.core.lifeline import Lifeline, end_with_starter
 from monolith.core.stop_signals import Endings, stop_signals
 from monolith.discovery.zookeeper_session import ZooKeeperSession
 from monolith.telemetry.page import MetricsPage
@@ -107,6 +110,7 @@ def run_agent(
         endings = _Signals(stack.enter_context(stop_signals()))
         folder = Path(tempfile.mkdtemp(prefix="monolith-agent-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        end_with_starter(os.environ)
         lifeline = stack.enter_context(Lifeline())
         session = make_session(config.zk_servers or "", config.environment.zookeeper_auth)
         session.start()
@@ -185,12 +189,28 @@ class _Servers:
             on_end=on_end,
             on_final=on_final,
             restarts=self._restarts,
+            models=models,
         )
 
 
 def _make_agent(
     config: AgentConfig, session: ZooKeeperSession, host: OwnHost, servers: _Servers, metrics: AgentMetrics
 ) -> Agent:
+    if config.agent_version == 1:
+        return FixedAgent(
+            config,
+            session,
+            host,
+            servers.make,
+            addresses_file=servers.addresses_file,
+            is_foreign=servers.foreign is not None,
+            metrics=metrics,
+        )
+    if config.agent_version == 2:
+        return ScheduledAgent(
+            config, session, host, servers.make, addresses_file=servers.addresses_file, metrics=metrics
+        )
+
     def make_unified(on_end: Callable[[], None], on_final: Callable[[str], None]) -> ServerControl:
         return servers.make(DeployType.UNIFIED, on_end, on_final)
 
