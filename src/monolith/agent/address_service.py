@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from typing_extensions import override
 
+from monolith._proto.messages import parse_bytes
 from monolith.agent.address_messages import (
     METHODS,
     SERVICE,
@@ -122,12 +123,14 @@ class AddressService:
         self._asked_s: float | None = None
         self._has_logged_id = False
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="agent-service")
-        handlers = {
-            "GetReplicas": self._get_replicas,
-            "GetResource": self._get_resource,
-            "HeartBeat": self._heartbeat,
+        handlers: dict[str, grpc.Handler] = {"GetResource": self._get_resource, "HeartBeat": self._heartbeat}
+        services = {
+            SERVICE: {
+                **grpc.method_handlers(METHODS, handlers),
+                # This one ends a call with a status that no error of ours has.
+                **grpc.bytes_handlers({"GetReplicas": self._get_replicas}),
+            }
         }
-        services = {SERVICE: grpc.method_handlers(METHODS, handlers)}
         self._server = grpc.make_server(self._workers, services, Security(), _MAX_MESSAGE_BYTES)
         self.port = grpc.bind(self._server, address, Security())
         """Port that the service listens on."""
@@ -157,7 +160,8 @@ class AddressService:
         logger.debug("heartbeat answered server_type=%s keys=%d", kind, len(response.addresses))
         return response
 
-    def _get_replicas(self, request: GetReplicasRequest, context: Any) -> GetReplicasResponse:
+    def _get_replicas(self, payload: bytes, context: Any) -> bytes:
+        request = parse_bytes(GetReplicasRequest, payload, "GetReplicasRequest")
         addresses = self._book.replicas(_TYPES[int(request.server_type)], request.task, request.model_name)
         if addresses is None:
             grpc.abort(
@@ -166,7 +170,7 @@ class AddressService:
         response = GetReplicasResponse()
         response.address_list.SetInParent()
         response.address_list.address.extend(addresses)
-        return response
+        return bytes(response.SerializeToString())
 
     def _get_resource(self, _: GetResourceRequest, __: Any) -> GetResourceResponse:
         spec = self._book.resource()

@@ -6,6 +6,7 @@ takes free ports. Children restart by the rules of ``children``; signals reach t
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import sys
 import threading
@@ -19,7 +20,7 @@ from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline
 from monolith.core.stop_signals import stop_signals
 
-__all__ = ["child_environment", "is_dense_group", "run_dense_group"]
+__all__ = ["child_environment", "is_dense_group", "run_dense_group", "with_own_replica"]
 
 _STOP_S = 60.0
 _PORTS = ("PORT", "PORT2", "PORT3", "PORT4")
@@ -41,6 +42,13 @@ def child_environment(config: AgentConfig, index: int) -> dict[str, str]:
     if index > 0:
         variables |= {name: "" for name in _PORTS}
     return variables
+
+
+def with_own_replica(config: AgentConfig, variables: Mapping[str, str]) -> AgentConfig:
+    """Return the configuration of a child, whose replica id its parent chose; others stay as they are."""
+    if VARIABLE not in variables or config.environment.replica_id is None:
+        return config
+    return dataclasses.replace(config, replica_id=config.environment.replica_id)
 
 
 def run_dense_group(config: AgentConfig, conf: Path, arguments: list[str]) -> None:

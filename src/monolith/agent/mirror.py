@@ -211,7 +211,7 @@ class Mirror:
             shards: dict[int, set[int]] = {}
             for spec in self.resources:
                 if spec.replica_id not in (None, -1) and spec.shard_id is not None and spec.shard_id >= 0:
-                    shards.setdefault(spec.replica_id, set()).add(spec.shard_id)  # type: ignore[arg-type]
+                    shards.setdefault(spec.replica_id, set()).add(spec.shard_id)
             if shards and all(len(each) == self.shard_count for each in shards.values()):
                 return len(shards)
             if deadline.is_past:

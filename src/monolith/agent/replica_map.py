@@ -11,10 +11,12 @@ Threading: watches call from the one thread of ``NodeWatches``; lookups may be c
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from monolith.agent.node_paths import NodePaths, ServicePath, parse_task
 from monolith.agent.records import AddressFamily, BadNodes, ModelState, RecordInvalid, ReplicaMeta
@@ -25,7 +27,8 @@ from monolith.discovery.zookeeper_watches import NodeWatches, WatchHandle
 __all__ = ["ReplicaMap", "Task"]
 
 
-class Task(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Task:
     """A task of one location; location None = agents are not aware of locations."""
 
     location: str | None
@@ -77,10 +80,8 @@ class ReplicaMap:
 
     def start(self) -> None:
         """Watch the nodes; the base path is made if it does not exist."""
-        try:
+        with contextlib.suppress(ClusterError):  # the watch sees the node when another agent makes it
             self._session.ensure(self._base)
-        except ClusterError:
-            pass  # the watch sees the node when another agent makes it
         callback = self._note_locations if self._dc_aware else partial(self._note_tasks, None)
         self._base_watch = self._watches.watch_children(self._base, callback)
 

@@ -23,6 +23,7 @@ from monolith.agent.config import AgentConfig, DeployType
 from monolith.agent.fixed_agent import FixedAgent
 from monolith.agent.hosts import OwnHost, find_own_host
 from monolith.agent.layout_agent import LayoutAgent, with_quick_retries
+from monolith.agent.messages import ModelServerConfig
 from monolith.agent.metrics import AgentMetrics
 from monolith.agent.scheduled_agent import ScheduledAgent
 from monolith.agent.server_command import check_server, has_grpc_remote_operator
@@ -165,7 +166,13 @@ class _Servers:
     def addresses_file(self) -> Path:
         return self.folder / "addresses.json"
 
-    def make(self, server_type: str, on_end: Callable[[], None], on_final: Callable[[str], None]) -> ServerProcess:
+    def make(
+        self,
+        server_type: str,
+        on_end: Callable[[], None],
+        on_final: Callable[[str], None],
+        models: ModelServerConfig | None = None,
+    ) -> ServerProcess:
         """Return a server that is not started."""
         config, log = self.config, None
         if not config.environment.logs_to_own_output:

@@ -29,7 +29,7 @@ from monolith.agent.metrics import AgentMetrics
 from monolith.agent.mirror import Mirror
 from monolith.agent.model_loader import ModelLoader
 from monolith.agent.model_sizes import SubModelSize, measure_model
-from monolith.agent.records import Event, EventType, ModelMeta, ModelState, ResourceSpec, ServerType
+from monolith.agent.records import Event, EventType, ModelMeta, ModelState, ReplicaMeta, ResourceSpec, ServerType
 from monolith.agent.resources import ResourceReader
 from monolith.agent.scheduler import placement_is_current, plan_publishes
 from monolith.agent.server_monitor import ServerMonitor, served_types
@@ -211,7 +211,12 @@ class ScheduledAgent:
         self._events: queue.Queue[Event] = queue.Queue()
         is_entry = config.deploy_type is DeployType.ENTRY
         self._shard_id = -1 if is_entry or config.shard_id is None else config.shard_id
+        self._metas: list[ReplicaMeta] = []
         self._replica_id = -1 if config.replica_id is None else config.replica_id
+        if self._replica_id < 0:
+            number = session.create(f"{config.paths.locks}/replica_id", ephemeral=True, sequence=True)
+            self._replica_id = int(number[-10:])
+            logger.info("replica id taken from ZooKeeper replica_id=%d", self._replica_id)
         self.mirror = Mirror(
             session,
             config.bzid or "",
@@ -334,7 +339,8 @@ class ScheduledAgent:
     # --- reports ---
 
     def _report_states(self) -> None:
-        self.mirror.update_service(self.loader.replica_metas(self._replica_id))
+        self._metas = self.loader.replica_metas(self._replica_id)
+        self.mirror.update_service(self._metas)
         self._addresses.wake()
 
     def _report_resource(self) -> None:
@@ -384,10 +390,8 @@ class ScheduledAgent:
         for server in self._servers.values():
             for key, value in server.counts.items():
                 counts[key] = counts.get(key, 0) + value
-        own = self.mirror.own_paths()
-        states = [self.mirror.get(path) for path in own]
         return {
-            "own": [ModelState.AVAILABLE.name for each in states if each is not None],
+            "own": [ModelState(meta.stat or 0).name for meta in self._metas],
             "known": {key: len(addresses) for key, addresses in self._book.part_addresses().items()},
             "map_age_s": self._addresses.age_s,
             "heartbeat_age_s": self._service.seconds_since_heartbeat,

@@ -65,7 +65,8 @@ def plan_publishes(
     wanted = -1 if model.num_shard is None else model.num_shard
     if wanted > len(ps):
         raise ConfigError(
-            f"num_shard of model {model.model_name!r} is {wanted}, expected at most its {len(ps)} PS sub-models; lower it"
+            f"num_shard of model {model.model_name!r} is {wanted}, expected at most its {len(ps)} PS sub-models; "
+            "lower it"
         )
     if wanted > len(shards):
         raise DoesNotFit(
@@ -88,6 +89,10 @@ def placement_is_current(publishes: Iterable[PublishMeta], shard_ids: Iterable[i
     """Return True if the publishes of a model are complete and name only shards that have hosts."""
     listed, known = list(publishes), set(shard_ids)
     return bool(listed) and all(each.total_publish_num == len(listed) and each.shard_id in known for each in listed)
+
+
+def _index(name: str) -> int:
+    return parse_sub_model_name(name)[1]
 
 
 def _kind(name: str) -> str:
@@ -120,7 +125,7 @@ def _place(ps: Mapping[str, SubModelSize], common: int, shards: list[_Shard]) ->
     used = {each.shard_id: common for each in shards}
     placed: dict[int, list[str]] = {each.shard_id: [] for each in shards}
     budgets = {each.shard_id: each.budget for each in shards}
-    order = sorted(ps, key=lambda name: (-ps[name].bytes, parse_sub_model_name(name)[1]))
+    order = sorted(ps, key=lambda name: (-ps[name].bytes, _index(name)))
     for name in order:
         size = ps[name].bytes
         shard_id = min(

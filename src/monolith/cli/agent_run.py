@@ -37,7 +37,7 @@ def run(
 ) -> None:
     """Run one agent and its model servers. SIGTERM and Ctrl-C withdraw its nodes and stop its servers."""
     from monolith.agent.config import load_config
-    from monolith.agent.dense_group import is_dense_group, run_dense_group
+    from monolith.agent.dense_group import is_dense_group, run_dense_group, with_own_replica
     from monolith.agent.running import run_agent
     from monolith.core.errors import ConfigError
 
@@ -48,6 +48,7 @@ def run(
     except ConfigError as error:
         typer.echo(f"error: {' '.join(str(error).split())}", err=True)
         raise typer.Exit(2) from error
+    config = with_own_replica(config, os.environ)
     if is_dense_group(config, os.environ):
         arguments = ["--tfs-log", str(tfs_log), *(["--end-with-server"] if end_with_server else [])]
         run_dense_group(config, conf, arguments)
