@@ -162,7 +162,8 @@ def test_a_new_leader_schedules_after_the_old_one_was_killed(
 
     def is_served(model: str) -> bool:
         state = portal.state(model).service
-        return {"ps:0:0", "ps:1:0", "entry:0:0"} <= state.keys() and set(state.values()) == {AVAILABLE}
+        entries = [key for key in state if key.startswith("entry:0:")]
+        return {"ps:0:0", "ps:1:0"} <= state.keys() and len(entries) == 3 and set(state.values()) == {AVAILABLE}
 
     try:
         wait_until(lambda: is_served("deepfm"), "the first model is served")

@@ -16,12 +16,11 @@ import dataclasses
 import logging
 import queue
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from monolith.agent.expected_loading import expected_loading
-from monolith.agent.hosts import same_host
 from monolith.agent.node_paths import NodePaths, ServicePath
 from monolith.agent.records import (
     BadNodes,
@@ -68,6 +67,8 @@ class Mirror:
         shard_id: Own shard; -1 for an entry agent or a client.
         shard_count: Number of shards.
         replica_id: Own replica.
+        on_service: Called in the thread of the watches after a replica changed; it must return soon.
+        clock: Measures waits.
     """
 
     def __init__(
@@ -79,9 +80,11 @@ class Mirror:
         shard_id: int = -1,
         shard_count: int = 1,
         replica_id: int = -1,
+        on_service: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._session = session
+        self._on_service = on_service
         self._bzid = bzid
         self.paths = NodePaths(bzid)
         """Builders of the node paths."""
@@ -92,8 +95,10 @@ class Mirror:
         self._clock = clock or SystemClock()
         self._bad_nodes = BadNodes()
         self._lock = threading.RLock()
-        self._own_address: str | None = None
+        self._own_paths: set[str] = set()
         self._cache: dict[str, bytes] = {}
+        self._parsed: dict[str, Record | None] = {}
+        self._children: dict[str, set[str]] = {}
         self._portal: dict[str, WatchHandle] = {}
         self._seen_portal: dict[str, bytes | None] = {}
         self._folders: dict[str, WatchHandle] = {}
@@ -180,8 +185,8 @@ class Mirror:
             self._portal.clear()
             self._seen_portal.clear()
             for path in [each for each in self._nodes if each.startswith(f"{self.paths.resource}/")]:
-                self._nodes.pop(path).close()
-                self._cache.pop(path, None)
+                self._drop(path)
+            self._children.pop(self.paths.resource, None)
 
     def close(self) -> None:
         """End all watches."""
@@ -278,22 +283,17 @@ class Mirror:
     # --- services ---
 
     def update_service(self, replicas: Iterable[ReplicaMeta]) -> None:
-        """Make the own replica nodes equal to ``replicas``: same host and same replica id are own."""
-        wanted = {meta.get_path(self._bzid): meta for meta in replicas}
-        own_address = next((meta.address for meta in wanted.values() if meta.address), None)
+        """Make the replica nodes of this host equal to ``replicas``; nodes that other hosts made stay."""
+        wanted = {meta.get_path(self._bzid): meta.to_bytes() for meta in replicas}
         owner = self._session.session_id
-        self._own_address = own = own_address or self._own_address
-        for path, meta in self._records(self.paths.services, ReplicaMeta):
-            is_own = (
-                own is not None and meta.replica == self.replica_id and meta.address and same_host(meta.address, own)
-            )
-            if is_own and path not in wanted:
-                delete_if_present(self._session, path)
         paths = list(wanted)
         for path, reading in zip(paths, self._session.get_all(paths) if paths else [], strict=True):
-            content = wanted[path].to_bytes()
-            if reading is None or reading[0] != content or reading[1].ephemeralOwner != owner:
-                put_ephemeral(self._session, path, content)
+            if reading is None or reading[0] != wanted[path] or reading[1].ephemeralOwner != owner:
+                put_ephemeral(self._session, path, wanted[path])
+            self._own_paths.add(path)
+        for path in sorted(self._own_paths - wanted.keys()):
+            delete_if_present(self._session, path)
+            self._own_paths.discard(path)
 
     def get_all_replicas(self, server_type: str) -> dict[str, list[ReplicaMeta]]:
         """Return AVAILABLE replicas of all models by ``<model>:<type>:<task>``."""
@@ -313,10 +313,8 @@ class Mirror:
         return next((meta for meta in listed if meta.replica == replica), None)
 
     def own_paths(self) -> list[str]:
-        """Return the nodes of the own replica id, sorted."""
-        return sorted(
-            path for path, meta in self._records(self.paths.services, ReplicaMeta) if meta.replica == self.replica_id
-        )
+        """Return the replica nodes of this host, sorted."""
+        return sorted(self._own_paths)
 
     def _replicas(self, server_type: str, model_name: str | None) -> dict[str, list[ReplicaMeta]]:
         result: dict[str, list[ReplicaMeta]] = {}
@@ -332,17 +330,25 @@ class Mirror:
 
     def _records(self, folder: str, kind: type[R]) -> list[tuple[str, R]]:
         prefix = f"{folder}/"
+        records: list[tuple[str, R]] = []
         with self._lock:
-            contents = sorted((path, content) for path, content in self._cache.items() if path.startswith(prefix))
-        records = []
-        for path, content in contents:
-            if not content:
-                continue  # a folder
-            try:
-                records.append((path, kind.from_bytes(content)))
-            except RecordInvalid as error:
-                self._bad_nodes.report(path, content, error)
+            for path in sorted(each for each in self._cache if each.startswith(prefix)):
+                record = self._parse(path, kind)
+                if isinstance(record, kind):
+                    records.append((path, record))
         return records
+
+    def _parse(self, path: str, kind: type[Record]) -> Record | None:
+        """Return the record of a cached node, parsed once; None for a folder or an invalid node."""
+        if path not in self._parsed:
+            content, record = self._cache[path], None
+            if content:
+                try:
+                    record = kind.from_bytes(content)
+                except RecordInvalid as error:
+                    self._bad_nodes.report(path, content, error)
+            self._parsed[path] = record
+        return self._parsed[path]
 
     def _ensure(self, path: str) -> None:
         self._session.ensure(path)
@@ -360,8 +366,8 @@ class Mirror:
         with self._lock:
             if folder not in self._folders:
                 return
-            prefix = f"{folder}/"
-            present = {each for each in self._nodes if each.startswith(prefix) and "/" not in each[len(prefix) :]}
+            present = self._children.get(folder, set())
+            self._children[folder] = wanted
             gone = present - wanted
             for path in gone:
                 self._drop(path)
@@ -373,24 +379,33 @@ class Mirror:
                     )
         for path in gone:
             self._note_publish_change(path, None)
+            self._note_service_change(path)
 
     def _drop(self, path: str) -> None:
-        prefix = f"{path}/"
+        for child in self._children.pop(path, ()):
+            self._drop(child)
         for table in (self._nodes, self._folders):
-            for each in [other for other in table if other == path or other.startswith(prefix)]:
-                table.pop(each).close()
-        for each in [other for other in self._cache if other == path or other.startswith(prefix)]:
-            del self._cache[each]
+            handle = table.pop(path, None)
+            if handle is not None:
+                handle.close()
+        self._cache.pop(path, None)
+        self._parsed.pop(path, None)
 
     def _note_node(self, path: str, content: bytes | None, _: NodeStat | None) -> None:
         with self._lock:
             if path not in self._nodes:
                 return
+            self._parsed.pop(path, None)
             if content is None:
                 self._cache.pop(path, None)
             else:
                 self._cache[path] = content
         self._note_publish_change(path, content)
+        self._note_service_change(path)
+
+    def _note_service_change(self, path: str) -> None:
+        if path.startswith(f"{self.paths.services}/"):
+            self._on_service()
 
     def _note_publish_change(self, path: str, content: bytes | None) -> None:
         """Put a PUBLISH event if the publishes of the node's model are complete, or gone."""

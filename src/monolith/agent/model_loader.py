@@ -21,9 +21,17 @@ from monolith.agent.server_monitor import ServerMonitor
 from monolith.agent.server_process import ServerControl
 from monolith.core.errors import ConfigError
 
-__all__ = ["ModelLoader"]
+__all__ = ["ModelLoader", "replica_number"]
 
 logger = logging.getLogger(__name__)
+
+
+def replica_number(kind: str, shard_id: int, replica_id: int) -> int:
+    """Return the number of a replica node of a host.
+
+    A PS task runs in one shard, so the replica id is unique. Every host serves the entry, so its shard counts too.
+    """
+    return replica_id if kind == ServerType.PS or shard_id < 0 else ((shard_id + 1) << 40) + replica_id
 
 
 class ModelLoader:
@@ -66,7 +74,7 @@ class ModelLoader:
             self._servers[kind].set_models(models)
         logger.info("expected loading changed models=%s", sorted(expected))
 
-    def replica_metas(self, replica_id: int) -> list[ReplicaMeta]:
+    def replica_metas(self, shard_id: int, replica_id: int) -> list[ReplicaMeta]:
         """Return the replicas of this host with the states that the servers report."""
         metas = []
         for model, publish in sorted(self.expected.items()):
@@ -79,7 +87,8 @@ class ModelLoader:
                     _, task = parse_sub_model_name(sub_model)
                 except ConfigError:
                     continue  # an item-embedding model is not a task
-                metas.append(self._meta(model, kind, task, replica_id, ModelState(int(status.state))))
+                number = replica_number(kind, shard_id, replica_id)
+                metas.append(self._meta(model, kind, task, number, ModelState(int(status.state))))
         return metas
 
     def _meta(self, model: str, kind: ServerType, task: int, replica_id: int, state: ModelState) -> ReplicaMeta:

@@ -27,7 +27,7 @@ from monolith.agent.fixed_agent import MakeTypedServer, stop_order
 from monolith.agent.hosts import OwnHost
 from monolith.agent.metrics import AgentMetrics
 from monolith.agent.mirror import Mirror
-from monolith.agent.model_loader import ModelLoader
+from monolith.agent.model_loader import ModelLoader, replica_number
 from monolith.agent.model_sizes import SubModelSize, measure_model
 from monolith.agent.records import Event, EventType, ModelMeta, ModelState, ReplicaMeta, ResourceSpec, ServerType
 from monolith.agent.resources import ResourceReader
@@ -135,7 +135,8 @@ class Leader:
                 kind, _, index = sub_model.partition("_")
                 task = int(index) if index.isdigit() else 0
                 replica = publish.replica_id if publish.replica_id is not None else -1
-                meta = self._mirror.get_replica(model, kind, task, replica)
+                number = replica_number(kind, publish.shard_id, replica)
+                meta = self._mirror.get_replica(model, kind, task, number)
                 if meta is None and sub_model in sizes[model]:
                     by_name = promised.setdefault(publish.shard_id, {})
                     by_name[f"{model}:{sub_model}"] = sizes[model][sub_model].bytes
@@ -224,6 +225,7 @@ class ScheduledAgent:
             shard_id=self._shard_id,
             shard_count=config.shard_count,
             replica_id=self._replica_id,
+            on_service=self._note_service,
         )
         """Nodes of the bzid."""
         self._book = ScheduledAddressBook(self.mirror, self._read_resource)
@@ -339,8 +341,10 @@ class ScheduledAgent:
     # --- reports ---
 
     def _report_states(self) -> None:
-        self._metas = self.loader.replica_metas(self._replica_id)
+        self._metas = self.loader.replica_metas(self._shard_id, self._replica_id)
         self.mirror.update_service(self._metas)
+
+    def _note_service(self) -> None:
         self._addresses.wake()
 
     def _report_resource(self) -> None:
