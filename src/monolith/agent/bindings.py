@@ -72,6 +72,7 @@ class Bindings:
         self._watches = NodeWatches(session, name="agent-bindings-watches")
         self._service_map = ServiceMap(self._watches, self._paths, on_change=on_service_map, bad_nodes=self._bad_nodes)
         self._layouts: list[_Layout] = []
+        self._followed: set[str] = set()
         self._lock = threading.Lock()
         self._writing = threading.Lock()
         self._info: tuple[str, bytes] | None = None
@@ -141,6 +142,14 @@ class Bindings:
             logger.warning("layout node not made, waiting for it path=%s error=%s", path, error)
         layout.start()
 
+    def follow_models(self, models: Iterable[str]) -> None:
+        """Keep these models in the service map besides those of the layouts."""
+        with self._lock:
+            if self._followed == set(models):
+                return
+            self._followed = set(models)
+        self._note_layout()
+
     def get_service_map(self) -> dict[str, dict[str, list[ContainerServiceInfo]]]:
         """Return model to sub-graph to the containers that serve it, for the models of the layouts."""
         return self._service_map.snapshot()
@@ -166,8 +175,8 @@ class Bindings:
 
     def _note_layout(self) -> None:
         with self._lock:
-            layouts = list(self._layouts)
-        self._service_map.track({model for layout in layouts for model in layout.models()})
+            layouts, followed = list(self._layouts), set(self._followed)
+        self._service_map.track(followed.union(*(layout.models() for layout in layouts)))
 
     def _write_now(self) -> None:
         try:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import typer
 
-from monolith.cli import agent_controller
+from monolith.cli import (
+    agent_client,
+    agent_controller,
+    agent_run,
+    agent_serving_client,
+    agent_status,
+    agent_tfs,
+)
 
 __all__ = ["register"]
 
@@ -17,7 +24,8 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True, help="Run and control a fleet of model servers through ZooKeeper.", epilog=_EPILOG
     )
     group.callback()(_no_options)
-    agent_controller.register(group)
+    for module in (agent_run, agent_status, agent_controller, agent_client, agent_serving_client, agent_tfs):
+        module.register(group)
     app.add_typer(group, name="agent")
 
 

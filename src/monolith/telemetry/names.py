@@ -12,6 +12,17 @@ __all__ = [
     "ALL",
     "BOUNDS_US",
     "Metric",
+    "AGENT_FAILED_RELOADS_TOTAL",
+    "AGENT_HEARTBEAT_AGE_SECONDS",
+    "AGENT_KNOWN_REPLICAS",
+    "AGENT_LEADER",
+    "AGENT_LOST_SESSIONS_TOTAL",
+    "AGENT_MAP_AGE_SECONDS",
+    "AGENT_OWN_REPLICAS",
+    "AGENT_RELOADS_TOTAL",
+    "AGENT_RESTARTS_TOTAL",
+    "AGENT_SERVED_VERSION",
+    "AGENT_UNFIT_MODELS",
     "BACKGROUND_THREAD_UP",
     "CANARY_HELD",
     "CANARY_LIMIT",
@@ -440,6 +451,64 @@ EVENT_TO_SERVABLE_SECONDS = Metric(
     kind="histogram",
     help="Time from an event until a server can answer with its update.",
     labels=("model",),
+)
+AGENT_FAILED_RELOADS_TOTAL = Metric(
+    name="monolith_agent_failed_reloads_total",
+    kind="counter",
+    help="Reloads of a server's models that failed and are repeated.",
+)
+AGENT_HEARTBEAT_AGE_SECONDS = Metric(
+    name="monolith_agent_heartbeat_age_seconds",
+    kind="gauge",
+    help="Time since the last heartbeat of an entry server to this agent.",
+)
+AGENT_KNOWN_REPLICAS = Metric(
+    name="monolith_agent_known_replicas",
+    kind="gauge",
+    help="AVAILABLE replicas of a task that this agent knows.",
+    labels=("task",),
+)
+AGENT_LEADER = Metric(
+    name="monolith_agent_leader",
+    kind="gauge",
+    help="1 if this agent schedules models for the fleet, else 0.",
+)
+AGENT_LOST_SESSIONS_TOTAL = Metric(
+    name="monolith_agent_lost_sessions_total",
+    kind="counter",
+    help="ZooKeeper sessions that this agent lost.",
+)
+AGENT_MAP_AGE_SECONDS = Metric(
+    name="monolith_agent_map_age_seconds",
+    kind="gauge",
+    help="Time since the replica map of this agent changed.",
+)
+AGENT_OWN_REPLICAS = Metric(
+    name="monolith_agent_own_replicas",
+    kind="gauge",
+    help="Own replicas of this agent by state.",
+    labels=("state",),
+)
+AGENT_RELOADS_TOTAL = Metric(
+    name="monolith_agent_reloads_total",
+    kind="counter",
+    help="Reloads of a server's models.",
+)
+AGENT_RESTARTS_TOTAL = Metric(
+    name="monolith_agent_restarts_total",
+    kind="counter",
+    help="Restarts of servers after they ended.",
+)
+AGENT_SERVED_VERSION = Metric(
+    name="monolith_agent_served_version",
+    kind="gauge",
+    help="Version of a sub-model that a server of this agent serves.",
+    labels=("sub_model",),
+)
+AGENT_UNFIT_MODELS = Metric(
+    name="monolith_agent_unfit_models",
+    kind="gauge",
+    help="Models or versions that do not fit into the free memory.",
 )
 
 ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))

@@ -1,0 +1,278 @@
+"""Vectors of the original for AgentService, its client, the heartbeat map and the layout agent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from monolith.agent.address_client import AddressClient, HeartbeatMap, served_name
+from monolith.agent.address_messages import HeartBeatResponse
+from monolith.agent.address_service import AddressService, LayoutAddressBook
+from monolith.agent.bindings import Bindings
+from monolith.agent.config import AgentConfig, load_config
+from monolith.agent.hosts import OwnHost
+from monolith.agent.layout_agent import LayoutAgent
+from monolith.agent.layouts import Layouts
+from monolith.agent.messages import ModelServerConfig, ModelVersionStatus, make_version_status
+from monolith.agent.mirror import Mirror
+from monolith.agent.model_configs import make_server_config
+from monolith.agent.records import (
+    ContainerServiceInfo,
+    ModelState,
+    ReplicaMeta,
+    ResourceSpec,
+    SavedModel,
+    SavedModelDeployConfig,
+)
+from monolith.agent.replica_map import ReplicaMap
+from monolith.agent.replicas import FixedAddressBook
+from monolith.agent.scheduled_agent import ScheduledAddressBook
+from monolith.agent.server_process import ServerControl
+from monolith.core.clock import Deadline, SystemClock
+from monolith.core.errors import ClusterError, ShardUnavailable
+from monolith.discovery.zookeeper_nodes import put
+from monolith.discovery.zookeeper_session import ZooKeeperSession
+from monolith.testing.suites.zookeeper_ensembles import MemoryEnsemble
+
+MODEL = "test_ffm_model"
+HOST = OwnHost("127.0.0.1", "::", False)
+
+
+def wait_until(is_true: Callable[[], object], patience_s: float = 60.0) -> None:
+    clock = SystemClock()
+    deadline = Deadline(clock, patience_s)
+    while not is_true():
+        assert not deadline.is_past, "the condition never became true"
+        clock.sleep_s(0.01)
+
+
+@pytest.fixture
+def ensemble() -> Iterator[MemoryEnsemble]:
+    with MemoryEnsemble() as memory:
+        yield memory
+
+
+@pytest.fixture
+def session(ensemble: MemoryEnsemble) -> ZooKeeperSession:
+    return ensemble.open()
+
+
+class LocalReplicas:
+    """The map of a version 1 model without own servers."""
+
+    def __init__(self, replicas: ReplicaMap, location: tuple[str | None, str | None]) -> None:
+        self.map = replicas
+        self.own_location = location
+
+
+@pytest.fixture
+def fixed(session: ZooKeeperSession) -> Iterator[AddressClient]:
+    """A version 1 service: 20 PS tasks and an entry with two replicas each, in lf:default."""
+    bzid = f"b{uuid.uuid4().hex}"
+    config = AgentConfig(bzid=bzid, base_name="m")
+    for task, location in [(f"ps:{i}", "lf:default") for i in range(20)] + [("entry:0", "lf:default")]:
+        for replica in range(2):
+            meta = ReplicaMeta(address=f"10.0.{replica}.1:{abs(hash(task)) % 9999}", stat=ModelState.AVAILABLE.value)
+            put(session, f"/{bzid}/service/m/{location}/{task}/{replica}", meta.to_bytes())
+    other = ReplicaMeta(address="10.9.9.9:1", stat=ModelState.AVAILABLE.value).to_bytes()
+    put(session, f"/{bzid}/service/m/hl:default/ps:0/7", other)
+    replicas = ReplicaMap(session, config.paths, "m", dc_aware=True)
+    replicas.start()
+    book = FixedAddressBook(LocalReplicas(replicas, ("lf", "default")))  # type: ignore[arg-type]
+    service = AddressService(book, "127.0.0.1:0")
+    service.start()
+    wait_until(lambda: sum(map(len, replicas.get_all_replicas("ps").values())) == 41)
+    wait_until(lambda: sum(map(len, replicas.get_all_replicas("entry").values())) == 2)
+    with AddressClient(f"127.0.0.1:{service.port}", timeout_s=30) as client:
+        client.session, client.bzid = session, bzid  # type: ignore[attr-defined]
+        yield client
+    service.stop()
+    replicas.close()
+
+
+def test_t30_t31_d45_a_fixed_agent_answers_the_tasks_of_its_location(fixed: AddressClient) -> None:
+    answer = fixed.heart_beat("ps").addresses
+    assert set(answer) == {f"ps:{index}" for index in range(20)}
+    assert len(fixed.get_replicas("ps", 1).address_list.address) == 2
+    assert "10.9.9.9:1" not in {address for listed in answer.values() for address in listed.address}
+    entry = fixed.heart_beat("entry").addresses
+    assert {key: len(listed.address) for key, listed in entry.items()} == {"entry:0": 2}
+    assert dict(fixed.heart_beat("dense").addresses) == {}
+    resource = fixed.get_resource()
+    assert (resource.address, resource.memory) == ("", 0)
+
+
+def test_d45_an_unknown_replica_leaves_its_list_and_the_key_stays(fixed: AddressClient) -> None:
+    session, bzid = fixed.session, fixed.bzid  # type: ignore[attr-defined]
+    for replica in range(2):
+        put(session, f"/{bzid}/service/m/lf:default/ps:3/{replica}", ReplicaMeta(address="10.0.0.1:1").to_bytes())
+        left = 1 - replica
+        wait_until(lambda left=left: len(fixed.heart_beat("ps").addresses["ps:3"].address) == left)
+    assert "ps:3" in fixed.heart_beat("ps").addresses
+
+
+def test_d46_a_scheduled_agent_answers_by_model_type_and_task(session: ZooKeeperSession) -> None:
+    mirror = Mirror(session, "b", replica_id=1)
+    mirror.start()
+    book = ScheduledAddressBook(mirror, lambda: ResourceSpec("10.0.0.7:1", 2, 799262774729, 5))
+    service = AddressService(book, "127.0.0.1:0")
+    service.start()
+    mirror.update_service(
+        ReplicaMeta(f"10.0.0.7:{port}", None, 30, model, "ps", 0, 1) for model, port in (("m", 1), ("n", 2))
+    )
+    with AddressClient(f"127.0.0.1:{service.port}", timeout_s=30) as client:
+        wait_until(lambda: set(client.heart_beat("ps").addresses) == {"m:ps:0", "n:ps:0"})
+        assert list(client.get_replicas("ps", 0, "n").address_list.address) == ["10.0.0.7:2"]
+        resource = client.get_resource()
+        assert (resource.address, resource.shard_id, resource.replica_id) == ("10.0.0.7:1", 2, -1)
+        assert (resource.memory, resource.cpu) == (5, -1.0)
+    service.stop()
+    mirror.close()
+
+
+class GivenMap:
+    """A service map that a test sets."""
+
+    def __init__(self, services: dict[str, dict[str, list[ContainerServiceInfo]]]) -> None:
+        self._services = services
+
+    def get_service_map(self) -> dict[str, dict[str, list[ContainerServiceInfo]]]:
+        return self._services
+
+
+def test_d46_d47_a_layout_agent_answers_by_model_and_sub_graph() -> None:
+    info = ContainerServiceInfo(grpc="h:1", archon="h:2")
+    services = GivenMap({"m": {"entry": [info], "ps_0": [info, ContainerServiceInfo(grpc="g:1", archon="g:2")]}})
+    book = LayoutAddressBook(services, resource=lambda: ResourceSpec("h:9", 0, 1, 10))
+    service = AddressService(book, "127.0.0.1:0")
+    service.start()
+    with AddressClient(f"127.0.0.1:{service.port}", timeout_s=30) as client:
+        answer = {key: list(value.address) for key, value in client.heart_beat("dense").addresses.items()}
+        assert answer == {"m:entry": ["h:1"], "m:ps_0": ["g:1", "h:1"]}
+        assert list(client.get_replicas("ps", 0, "m").address_list.address) == ["g:1", "h:1"]
+        assert list(client.get_replicas("entry", 0, "m").address_list.address) == ["h:1"]
+        assert list(client.get_replicas("ps", 4, "m").address_list.address) == []
+        with pytest.raises(ClusterError, match="not implement for agent v3"):
+            client.get_replicas("ps", 0)
+        assert client.get_resource().memory == 10
+        assert service.seconds_since_heartbeat is not None
+    service.stop()
+    with pytest.raises(ShardUnavailable), AddressClient(f"127.0.0.1:{service.port}", timeout_s=5) as client:
+        client.heart_beat("ps")
+    assert LayoutAddressBook(services, use_archon=True).addresses()["m:entry"] == ["h:2"]
+
+
+# --- heartbeat map ---
+
+
+def answer_of(addresses: dict[str, list[str]]) -> HeartBeatResponse:
+    response = HeartBeatResponse()
+    for key, listed in addresses.items():
+        response.addresses[key].address.extend(listed)
+    return response
+
+
+def test_t53_t54_d74_a_heartbeat_map_follows_the_agent_and_survives_a_failure() -> None:
+    state = {"n": 1, "fails": False}
+
+    def ask(server_type: str) -> HeartBeatResponse:
+        if state["fails"]:
+            raise ClusterError("away")
+        return answer_of({"model_name": [f"localhost:{state['n']}"]})
+
+    changes: list[dict[str, tuple[str, ...]]] = []
+    heartbeats = HeartbeatMap(ask, interval_s=0.0, on_change=lambda new: changes.append(dict(new)))
+    heartbeats.start()
+    assert heartbeats.addresses() == {"model_name": ("localhost:1",)}
+    state["n"] = 2
+    wait_until(lambda: heartbeats.addresses() == {"model_name": ("localhost:2",)}, 10)
+    state["fails"] = True
+    heartbeats.update()
+    assert heartbeats.addresses() == {"model_name": ("localhost:2",)}
+    assert heartbeats.age_s is not None
+    heartbeats.stop()
+    assert changes == [{"model_name": ("localhost:1",)}, {"model_name": ("localhost:2",)}]
+
+
+def test_t57_t58_a_key_names_its_model_on_the_servers() -> None:
+    assert served_name("ps:0") == "ps_0"
+    assert served_name("model_name:ps_0") == "model_name:ps_0"
+
+
+# --- layout agent ---
+
+
+class FakeControl(ServerControl):
+    """A server without a process; every model is AVAILABLE."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._config = make_server_config([])
+
+    def start(self) -> None:
+        pass
+
+    def set_models(self, config: ModelServerConfig) -> None:
+        with self._lock:
+            self._config = config
+
+    def list_saved_models(self) -> list[str]:
+        with self._lock:
+            return [each.name for each in self._config.model_config_list.config]
+
+    def list_saved_models_status(self) -> dict[str, ModelVersionStatus]:
+        return {name: make_version_status(1, ModelState.AVAILABLE) for name in self.list_saved_models()}
+
+    def stop(self, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
+        pass
+
+
+def test_t32_to_t37_a_layout_agent_serves_binds_and_releases(ensemble: MemoryEnsemble, tmp_path: Path) -> None:
+    conf = tmp_path / "agent.conf"
+    conf.write_text(
+        "bzid gip\ndeploy_type unified\nagent_version 3\nlayout_pattern /gip/layout\nzk_servers 127.0.0.1:2181\n"
+    )
+    config = load_config(conf, {"MY_HOST_IP": "127.0.0.1", "MY_POD_NAME": "pod"})
+    session, outside = ensemble.open(), ensemble.open()
+    layouts = Layouts(outside, "gip")
+    for name in ("entry", "ps_0", "ps_1", "ps_2"):
+        layouts.declare(SavedModel(MODEL, name), SavedModelDeployConfig(str(tmp_path / name), "latest"))
+    server = FakeControl()
+    addresses = tmp_path / "addresses.json"
+    agent = LayoutAgent(config, session, HOST, lambda on_end, on_final: server, addresses_file=addresses, notice_s=0.01)
+    agent.start()
+    try:
+        info = agent.service_info
+        assert agent.bindings.get_service_info(agent.container) == info
+        assert server.list_saved_models() == []
+        for name in ("entry", "ps_0"):
+            layouts.add_to_layout("/gip/layout", SavedModel(MODEL, name))
+        wait_until(lambda: server.list_saved_models() == [f"{MODEL}:entry", f"{MODEL}:ps_0"])
+        agent.sync_available()
+        wait_until(lambda: agent.bindings.get_service_map() == {MODEL: {"entry": [info], "ps_0": [info]}})
+        expected = {f"{MODEL}:entry": [info.grpc], f"{MODEL}:ps_0": [info.grpc]}
+        wait_until(lambda: json.loads(addresses.read_text()) == expected)
+        layouts.remove_from_layout("/gip/layout", SavedModel(MODEL, "ps_0"))
+        wait_until(lambda: server.list_saved_models() == [f"{MODEL}:entry"])
+        wait_until(lambda: agent.bindings.get_service_map() == {MODEL: {"entry": [info]}})
+    finally:
+        agent.stop()
+    assert outside.children("/gip/container_service") == []
+    assert outside.children(f"/gip/binding/{MODEL}") == []
+
+
+def test_a_followed_model_is_in_the_service_map_without_a_layout(ensemble: MemoryEnsemble) -> None:
+    session = ensemble.open()
+    bindings = Bindings(session, "b")
+    container_path = "/b/container_service/c:1"
+    put(session, container_path, ContainerServiceInfo(grpc="h:1").to_bytes())
+    put(session, "/b/binding/m/ps_0:c:1", b"")
+    bindings.follow_models({"m"})
+    bindings.follow_models({"m"})
+    wait_until(lambda: bindings.get_addresses(SavedModel("m", "ps_0")) == ["h:1"])
+    bindings.close()
