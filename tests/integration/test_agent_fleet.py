@@ -146,7 +146,7 @@ def play(
         victim.wait_started()
         wait_until(lambda: len(known(entry, f"{model}:ps_1")) == 2, "the agent returned")
 
-        # A lost session: the agent stands still for longer than the session timeout, then makes its nodes again.
+        # A lost session: the agent pauses for longer than the session timeout, then makes its nodes again.
         victim = replicas[0, "b"]
         victim.send(signal.SIGSTOP)
         wait_until(lambda: len(known(entry, f"{model}:ps_0")) == 1, "the session ended", 6 * SESSION_S)

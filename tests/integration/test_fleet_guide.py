@@ -1,4 +1,4 @@
-"""The commands of docs/guide/fleet.md run in order and do what the page describes."""
+"""The commands of docs/guide/fleet.md run in order, from an empty folder to a rolling update."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Run the server processes of an agent: start, restart after an end, stop in order.
 
-Main types: ``ChildPlan`` (what to run), ``Child`` (one process with its restarts).
+Main types: ``ChildPlan`` (program, environment, log), ``Child`` (one process with its restarts).
 
 Invariants: a child runs under the lifeline of its agent, so it never survives it. A child that ends restarts after 1,
 2, 4 ... 30 s; the sixth end within 10 minutes is final. A stop sends SIGTERM, waits the drain time plus 5 s, and then
@@ -100,7 +100,7 @@ class Child:
 
     @property
     def pid(self) -> int | None:
-        """Id of the running process; None while there is none."""
+        """Id of the running process; None while no process runs."""
         with self._lock:
             return None if self._process is None or self._process.poll() is not None else self._process.pid
 

@@ -28,7 +28,7 @@ def complete_models(publishes: Iterable[PublishMeta]) -> dict[str, list[PublishM
 
 
 def choose_publish(publishes: Iterable[PublishMeta], shard_id: int, replica_id: int) -> PublishMeta | None:
-    """Return what a host loads of one complete model; None = nothing."""
+    """Return the publish that a host loads of one complete model; None = it loads nothing."""
     listed = list(publishes)
     own = next((each for each in listed if (each.shard_id, each.replica_id) == (shard_id, replica_id)), None)
     if own is not None:
@@ -47,7 +47,7 @@ def choose_publish(publishes: Iterable[PublishMeta], shard_id: int, replica_id: 
 
 
 def expected_loading(publishes: Iterable[PublishMeta], shard_id: int, replica_id: int) -> dict[str, PublishMeta]:
-    """Return what a host loads, by model; incomplete models are left out."""
+    """Return the publish that a host loads of each model; incomplete models are left out."""
     result = {}
     for model, listed in complete_models(publishes).items():
         chosen = choose_publish(listed, shard_id, replica_id)

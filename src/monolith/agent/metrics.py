@@ -1,4 +1,4 @@
-"""Count what an agent does, for the common metrics page.
+"""Count the events of an agent for the common metrics page.
 
 Main type: ``AgentMetrics``. Counters live here; all other values are sampled from the agent when the page is fetched.
 """

@@ -276,7 +276,7 @@ class Mirror:
             self._session.commit(operations)
 
     def expected_loading(self) -> dict[str, PublishMeta]:
-        """Return what this host shall load, by model."""
+        """Return the publish that this host shall load of each model."""
         metas = [meta for _, meta in self._records(self.paths.publish, PublishMeta)]
         return expected_loading(metas, self.shard_id, self.replica_id)
 

@@ -1,4 +1,4 @@
-"""Make the servers of a version 2 host serve what the publishes ask for.
+"""Make the servers of a version 2 host serve the published sub-models.
 
 Main type: ``ModelLoader``. It turns the expected loading into model configs, reloads each server type, and reports the
 states of the expected sub-models.
@@ -60,7 +60,7 @@ class ModelLoader:
 
     @property
     def expected(self) -> dict[str, PublishMeta]:
-        """What this host loads, by model."""
+        """The publish that this host loads of each model."""
         with self._lock:
             return dict(self._expected)
 

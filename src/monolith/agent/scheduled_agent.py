@@ -53,7 +53,7 @@ class Leader:
     Args:
         mirror: Nodes of the bzid.
         election: The candidate.
-        dense_alone: Whether dense sub-models run on servers of their own.
+        dense_alone: Whether dense sub-models run on dedicated servers.
         measure: Returns the sizes of an export.
     """
 

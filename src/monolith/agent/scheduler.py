@@ -49,7 +49,7 @@ def plan_publishes(
         sizes: Bytes and version path of each sub-model.
         resources: Free memory of each host.
         promised: Bytes per shard that publishes of other models promised and that are not AVAILABLE yet.
-        dense_alone: Whether dense sub-models run on servers of their own.
+        dense_alone: Whether dense sub-models run on dedicated servers.
         kept_free: Share of the free memory that stays free.
 
     Raises:

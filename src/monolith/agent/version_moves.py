@@ -77,7 +77,7 @@ class VersionMoves:
         versions = self._list_versions(base_path)
         held = [version for version in self._held.get(saved_model, []) if version in versions]
         if not versions:
-            # A folder that cannot be listed for a moment does not unload what is served.
+            # A folder that cannot be listed for a moment unloads nothing.
             return self._held.get(saved_model, [])
         newest = versions[-1]
         if held == [newest] == [self._settled.get(saved_model)]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from monolith.agent.config import load_config
 from monolith.core.config import load
 from monolith.discovery import TfConfigDiscovery
 from monolith.training.cluster.config import from_cluster
@@ -64,7 +65,7 @@ def test_a_mistake_would_be_found() -> None:
         validate.validate({**SERVERS, "spec": {**SERVERS["spec"], "replica": 2}}, "1.34", strict=True)
 
 
-@pytest.mark.parametrize("folder", ["base", "evaluator"])
+@pytest.mark.parametrize("folder", ["base", "evaluator", "fleet"])
 def test_the_kustomization_names_every_file(folder: str) -> None:
     listed = yaml.safe_load((KUBERNETES / folder / "kustomization.yaml").read_text())["resources"]
     files = {path.name for path in (KUBERNETES / folder).glob("*.yaml")} - {"kustomization.yaml"}
@@ -111,3 +112,45 @@ def test_the_token_and_the_folder_are_mounted_where_the_settings_say() -> None:
         assert str(Path(str(config.ps_token_file)).parent) in mounts
         assert any(str(config.model_dir).startswith(f"{path}/") for path in mounts)
         assert container(owner)["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+# --- fleet ---
+
+
+def fleet_objects(name: str, kind: str) -> list[Any]:
+    objects = yaml.safe_load_all((KUBERNETES / "fleet" / name).read_text())
+    return [one for one in objects if one["kind"] == kind]
+
+
+def agent_variables(owner: Any, index: int) -> dict[str, str]:
+    """The environment of a pod's agent."""
+    found = {"metadata.name": f"{owner['metadata']['name']}-{index}", "status.podIP": "10.0.0.7"}
+    variables = {}
+    for each in container(owner)["env"]:
+        source = each.get("valueFrom", {})
+        path = source.get("fieldRef", {}).get("fieldPath", "")
+        value = each.get("value") or found.get(path) or (str(index) if "pod-index" in path else str(8 << 30))
+        variables[each["name"]] = value
+    return variables
+
+
+def test_the_agents_of_a_fleet_accept_their_configuration_and_cover_all_shards(tmp_path: Path) -> None:
+    (config_map,) = fleet_objects("agent.yaml", "ConfigMap")
+    for name, text in config_map["data"].items():
+        (tmp_path / name).write_text(text)
+    owners = [*fleet_objects("entries.yaml", "Deployment"), *fleet_objects("shards.yaml", "StatefulSet")]
+    assert len(owners) == 3
+    for owner in owners:
+        arguments = container(owner)["args"]
+        conf = tmp_path / Path(arguments[arguments.index("--conf") + 1]).name
+        shards: set[str] = set()
+        for index in range(owner["spec"]["replicas"]):
+            config = load_config(conf, agent_variables(owner, index))
+            assert (config.tfs_port_grpc, config.tfs_port_http, config.agent_port) == (8500, 8501, 7003)
+            shards |= set(config.make_layout_filters().select(["entry", "ps_0", "ps_1"]))
+        expected = {"entry"} if owner["kind"] == "Deployment" else {"ps_0", "ps_1"}
+        assert shards == expected
+        selector = owner["spec"]["selector"]["matchLabels"]
+        assert selector == owner["spec"]["template"]["metadata"]["labels"]
+    (service,) = fleet_objects("agent.yaml", "Service")
+    assert service["spec"]["selector"] == owners[0]["spec"]["selector"]["matchLabels"]
