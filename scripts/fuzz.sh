@@ -44,7 +44,7 @@ cmake --build "$build" --target "${targets[@]/%/_fuzz}"
 
 # --- run
 # A pool keeps memory on purpose, so leaks are not looked for; a short quarantine leaves the memory limit to the parser.
-export ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=16:malloc_context_size=4:allocator_may_return_null=0"
+export ASAN_OPTIONS="detect_leaks=0:quarantine_size_mb=16:malloc_context_size=1:allocator_may_return_null=0"
 export UBSAN_OPTIONS="print_stacktrace=1:halt_on_error=1"
 mkdir -p "$artifacts"
 results=$(mktemp -d)
@@ -72,7 +72,7 @@ run_target() {
     local executions coverage rate
     executions=$(sed -n 's/^stat::number_of_executed_units: *//p' "$log")
     coverage=$(sed -n 's/.*DONE *cov: \([0-9]*\).*/\1/p' "$log")
-    rate=$(awk -v n="$executions" -v s="$(cat "$results/$name.cpu")" 'BEGIN { printf "%d", s > 0 ? n / s : 0 }')
+    rate=$(awk -v n="$executions" -v s="$(cat "$results/$name.cpu")" 'BEGIN { printf "%d", (s > 0 ? n / s : 0) }')
     printf '%-26s %9s executions, %6s per processor second, coverage %5s, ok\n' "$name" "$executions" "$rate" "$coverage"
     touch "$results/$name.passed"
     return

@@ -246,11 +246,12 @@ class PartReader {
   std::vector<BlockPlace> blocks_;
 };
 
-// Reads all blocks in parallel and hands each to take(rows). Blocks far apart are read at the same time: they belong to
-// different parts of the table, so the readers do not wait for each other's locks.
-template <class Take>
+// Calls begin(rows) with the number of all rows, once the files are known to have them: the claim of a manifest takes
+// no memory. Then reads all blocks in parallel and hands each to take(rows). Blocks far apart are read at the same
+// time: they belong to different parts of the table, so the readers do not wait for each other's locks.
+template <class Begin, class Take>
 void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool,
-                 Take&& take) {
+                 Begin&& begin, Take&& take) {
   struct Piece {
     const PartReader* reader;
     PartReader::BlockPlace place;
@@ -263,6 +264,9 @@ void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<co
                          parts[i]);
     for (const PartReader::BlockPlace& place : readers[i].blocks()) pieces.push_back({&readers[i], place});
   }
+  std::size_t expected = 0;
+  for (const Piece& piece : pieces) expected += piece.place.rows;
+  begin(expected);
   const std::size_t streams = pool.threads();
   const std::size_t stride = (pieces.size() + streams - 1) / streams;
   pool.run(stride * streams, [&](std::size_t i) {
@@ -306,20 +310,20 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
 
 void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,
                      Pool& pool) {
-  read_blocks(schema, generation, parts, pool, [](const RawRows&) {});
+  read_blocks(schema, generation, parts, pool, [](std::size_t) {}, [](const RawRows&) {});
 }
 
 std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts,
                           ShardFilter keep) {
-  std::size_t expected = 0;
-  for (const SnapshotPart& part : parts) expected += part.rows;
-  if (table.size() == 0) table.reserve(expected / keep.count);
+  const auto begin = [&](std::size_t rows) {
+    if (table.size() == 0) table.reserve(rows / keep.count);
+  };
   const std::size_t row_bytes = table.schema().row_bytes();
   std::atomic<std::size_t> taken{0};
   // Rows are numbered as they come in; a deterministic table takes them in the order of the files.
   Pool alone(1);
   Pool& pool = table.config().is_deterministic ? alone : table.pool();
-  read_blocks(table.schema(), generation, parts, pool, [&](RawRows& rows) {
+  read_blocks(table.schema(), generation, parts, pool, begin, [&](RawRows& rows) {
     std::size_t count = rows.ids.size();
     if (keep.count > 1) {
       count = 0;

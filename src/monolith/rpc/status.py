@@ -43,6 +43,7 @@ _CODES: tuple[tuple[type[BaseException], Code], ...] = (
     (errors.CutRefused, Code.FAILED_PRECONDITION),
     (errors.Overloaded, Code.RESOURCE_EXHAUSTED),
     (errors.SchemaMismatch, Code.FAILED_PRECONDITION),
+    (errors.ExpiryRefused, Code.FAILED_PRECONDITION),
     (errors.DataError, Code.INVALID_ARGUMENT),
     (errors.ConfigError, Code.INVALID_ARGUMENT),
     (errors.DimensionMismatch, Code.INVALID_ARGUMENT),
