@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_servable import WEIGHT, declared, example, fid_of, make_export
 
 from monolith.core.errors import ConfigError, CutRefused
 from monolith.data import RecordWriter
@@ -24,6 +23,7 @@ from monolith.sync import Follower, LocalRowLog, Publisher
 from monolith.telemetry.text import render
 from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.fakes.linear_model import example_batch
+from small_export import WEIGHT, declared, example, fid_of, make_export
 
 ASKED = [example([user], [item], 0.25).SerializeToString() for user in (7, 8, 9) for item in (7, 8, 9)]
 LOOSE = CanaryLimits(score_shift=1.0, mean_shift=0.8, calibration_error=0.5)
