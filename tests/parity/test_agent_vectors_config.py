@@ -20,9 +20,12 @@ from monolith.agent.messages import make_model_spec, make_status, make_version_s
 from monolith.agent.model_configs import fixed_model_configs, make_model_config
 from monolith.agent.node_paths import ServicePath
 from monolith.agent.platform_config import platform_config_text
+from monolith.agent.prediction import make_instance_tensor, make_record_tensor
 from monolith.agent.records import ModelState
 from monolith.agent.server_command import foreign_command
 from monolith.core.errors import ConfigError
+from monolith.data.records import messages
+from monolith.data.records.formatter import parse_record
 
 PORTS = {"PORT": "9000", **{f"PORT{number}": str(9000 + number) for number in range(2, 11)}}
 MINIMAL = "bzid b\nbase_name m\nbase_path /models/m\nzk_servers 127.0.0.1:2181\n"
@@ -61,6 +64,20 @@ class TestMessages:
     def test_t4_a_version_status_has_version_and_state(self) -> None:
         status = make_version_status(1, ModelState.START, 5, "NOT_FOUND")
         assert (status.version, status.state, status.status.error_code) == (1, 10, 5)
+
+
+class TestTensors:
+    @pytest.mark.parametrize("name", ["inst.json", "inst.pbtext", "inst.dump"])
+    def test_t7_t8_t9_an_instance_in_each_style_becomes_a_tensor(self, sample: Callable[[str], str], name: str) -> None:
+        tensor = make_instance_tensor(sample(name), 5)
+        assert (tensor.dtype, tensor.tensor_shape.dim[0].size, len(tensor.string_val)) == (7, 5, 5)
+        instance = messages.Instance.FromString(tensor.string_val[4])
+        assert instance == parse_record(sample(name), "instance")
+        assert list(instance.label) == [0, 1]
+
+    def test_a_tensor_needs_a_record(self) -> None:
+        with pytest.raises(ConfigError, match="at least one"):
+            make_record_tensor([])
 
 
 class TestFile:

@@ -13,6 +13,7 @@ from monolith.agent.records import ModelState
 from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:
+    from monolith._proto.tensorflow.core.framework.tensor_pb2 import TensorProto
     from monolith._proto.tensorflow_serving.apis_pb2 import (
         GetModelMetadataRequest,
         GetModelMetadataResponse,
@@ -43,6 +44,7 @@ __all__ = [
     "ReloadConfigRequest",
     "ReloadConfigResponse",
     "StatusProto",
+    "TensorProto",
     "make_model_spec",
     "make_status",
     "make_version_status",
@@ -53,7 +55,8 @@ __all__ = [
 if not TYPE_CHECKING:
     for _name in __all__:
         if _name[0].isupper():
-            globals()[_name] = message_class(STANDARD.pool, f"tensorflow.serving.{_name}")
+            _package = "tensorflow" if _name == "TensorProto" else "tensorflow.serving"
+            globals()[_name] = message_class(STANDARD.pool, f"{_package}.{_name}")
 
 
 def make_model_spec(name: str, version: int | str | None = None, signature_name: str | None = None) -> ModelSpec:

@@ -1,6 +1,7 @@
 """Send Predict requests of recorded or random data to a model server.
 
-Main types: ``PredictionClient``, ``read_request`` (a file to the tensor of a request), ``string_tensor``.
+Main types: ``PredictionClient``, ``read_request`` (a file to the input of a request),
+``make_record_tensor`` (serialised records as a one-dimensional tensor of texts).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from monolith.agent.messages import (
     PredictResponse,
     ReloadConfigRequest,
     ReloadConfigResponse,
+    TensorProto,
     make_model_spec,
     parse_text,
 )
@@ -33,12 +35,23 @@ from monolith.data.records.reader import read_records
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
 
-__all__ = ["INPUT_TYPES", "PredictionClient", "PredictionInput", "random_instances", "read_request", "string_tensor"]
+__all__ = [
+    "DT_STRING",
+    "INPUT_TYPES",
+    "PredictionClient",
+    "PredictionInput",
+    "make_instance_tensor",
+    "make_record_tensor",
+    "random_instances",
+    "read_request",
+]
+
+DT_STRING = 7
+"""TensorFlow's number of the type."""
 
 INPUT_TYPES = ("json", "pbtext", "dump", "binary", "instance", "example_batch", "example_batch_to_instance")
 """Formats of an input file."""
 
-_STRING = 7
 _TIMEOUT_S = 30.0
 _MAX_MESSAGE_BYTES = 256 << 20
 _MODEL = "tensorflow.serving.ModelService"
@@ -101,11 +114,32 @@ def _read_batch(path: Path, framing: Framing | None) -> ExampleBatch:
     return parse_message(ExampleBatch, next(iter(read_records(path, framing=framing)), b""), str(path))
 
 
-def string_tensor(tensor: Any, records: Sequence[bytes]) -> None:
-    """Fill a TensorProto with texts of one dimension."""
-    tensor.dtype = _STRING
-    tensor.tensor_shape.dim.add().size = len(records)
+def make_record_tensor(records: Sequence[bytes]) -> TensorProto:
+    """Return serialised records as a tensor with one dimension.
+
+    Raises:
+        ConfigError: There is no record.
+    """
+    if not records:
+        raise ConfigError("records are [], expected at least one; give a record")
+    tensor = TensorProto(dtype=DT_STRING)  # type: ignore[arg-type]
+    tensor.tensor_shape.dim.add(size=len(records))
     tensor.string_val.extend(records)
+    return tensor
+
+
+def make_instance_tensor(text: str, count: int = 1, *, source: str = "text") -> TensorProto:
+    """Return one instance, repeated, as a tensor.
+
+    Args:
+        text: The instance as JSON, protobuf text or key dump.
+        count: Size of the tensor.
+        source: Name of the text, for errors.
+
+    Raises:
+        RecordCorrupt: The text is not an instance.
+    """
+    return make_record_tensor([parse_record(text, "instance", source=source).SerializeToString()] * count)
 
 
 class PredictionClient:
@@ -152,7 +186,7 @@ class PredictionClient:
         """Return the outputs for an input."""
         request = PredictRequest()
         request.model_spec.CopyFrom(make_model_spec(model, signature_name=signature))
-        string_tensor(request.inputs[given[0]], given[1])
+        request.inputs[given[0]].CopyFrom(make_record_tensor(given[1]))
         result: PredictResponse = self._call("Predict", request)
         return result
 

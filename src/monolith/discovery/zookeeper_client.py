@@ -313,7 +313,10 @@ class ZooKeeperClient:
         elif session_state is SessionState.SUSPENDED and self._away_since_s is None:
             self._away_since_s = self._clock.monotonic_s()
         for listener in self._listeners:
-            listener(session_state)
+            try:
+                listener(session_state)
+            except Exception:
+                logger.exception("session listener failed state=%s", session_state.value)
         if session_state is SessionState.CONNECTED:
             was_lost, self._was_lost = self._was_lost, False
             self._away_since_s = None

@@ -12,6 +12,7 @@ Threading: one lock per server. Each client calls its watches and listeners in i
 from __future__ import annotations
 
 import dataclasses
+import logging
 import queue
 import secrets
 import threading
@@ -44,6 +45,8 @@ from monolith.discovery.zookeeper_session import (
 )
 
 __all__ = ["MemoryZooKeeper", "MemoryZooKeeperClient"]
+
+logger = logging.getLogger(__name__)
 
 
 _WatchTable: TypeAlias = defaultdict[str, set[OneShotWatch]]
@@ -451,7 +454,10 @@ class MemoryZooKeeperClient:
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
-            call()
+            try:
+                call()
+            except Exception:
+                logger.exception("watch or listener failed")
 
 
 def _none_if_missing(read: Callable[[str, OneShotWatch | None], Any], path: str, watch: OneShotWatch | None) -> Any:

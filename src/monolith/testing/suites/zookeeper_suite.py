@@ -279,6 +279,20 @@ class ZooKeeperSuite:
         _eventually(lambda: other.exists(root) is None)
         session.remove_listener(states.put)
 
+    def test_a_failing_listener_does_not_silence_the_others(self, ensemble: Ensemble) -> None:
+        session = ensemble.open()
+        states: queue.Queue[SessionState] = queue.Queue()
+
+        def fail(state: SessionState) -> None:
+            raise ValueError(f"a listener that fails at {state}")
+
+        session.add_listener(fail)
+        session.add_listener(states.put)
+        ensemble.disconnect(session)
+        assert _next(states) is SessionState.SUSPENDED
+        ensemble.reconnect(session)
+        assert _next(states) is SessionState.CONNECTED
+
     # --- one-shot watches ---
 
     def test_a_one_shot_watch_fires_once(self, ensemble: Ensemble, root: str) -> None:
