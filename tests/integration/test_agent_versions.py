@@ -119,6 +119,13 @@ def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
     assert "AVAILABLE" in call("tfs", "status", "--target", str(entry), "--model-name", "entry")["answer"]
     assert "signature_def" in call("tfs", "meta", "--target", str(entry), "--model-name", "entry")["answer"]
 
+    # [D49] A name that stands twice is refused.
+    twice = tmp_path / "twice.conf"
+    twice.write_text('model_config_list { config { name: "a" base_path: "/a" } config { name: "a" base_path: "/a" } }')
+    arguments = ["agent", "tfs", "load", "--target", str(entry), "--input-file", str(twice)]
+    refused = CliRunner().invoke(program.app, [*arguments, "--model-name", "a"])
+    assert refused.exit_code != 0
+
     # SIGSTOP of a server: its replicas are UNKNOWN within 3 s or so; SIGCONT: they return.
     ps = next(pid for pid in agent.server_pids() if f"{trainer.folder}" in models_of(agent, pid))
     os.kill(ps, signal.SIGSTOP)
@@ -192,6 +199,15 @@ def test_a_new_leader_schedules_after_the_old_one_was_killed(
 def leader_of(session: ZooKeeperClient) -> str:
     nodes = sorted(session.children("/sched/election"), key=lambda name: name.rpartition("__")[2])
     return session.get(f"/sched/election/{nodes[0]}")[0].decode()
+
+
+def test_the_original_names_of_programs_work() -> None:
+    shown = CliRunner().invoke(program.app, ["agent", "--bin_name=tfs_client", "--help"])
+    assert "profile" in shown.stdout
+    shown = CliRunner().invoke(program.app, ["agent", "--bin_name", "agent_client", "--help"])
+    assert "--args" in shown.stdout
+    refused = CliRunner().invoke(program.app, ["agent", "--bin_name", "other"])
+    assert "Unknown bin: other" in str(refused.exception)
 
 
 @pytest.mark.parametrize(

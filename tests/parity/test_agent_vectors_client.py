@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from monolith.agent.messages import PredictRequest
 from monolith.agent.prediction import PredictionClient, make_record_tensor, random_instances, read_request
 from monolith.agent.profiling import percentile, profile_servers
 from monolith.core.errors import ConfigError, ShardUnavailable
@@ -20,14 +18,8 @@ from monolith.testing.fakes.fake_model_server import FakeModelServer
 Sample = Callable[[str], str]
 
 
-def tensor_of(records: list[bytes]) -> Any:
-    request = PredictRequest()
-    request.inputs["instances"].CopyFrom(make_record_tensor(records))
-    return request.inputs["instances"]
-
-
 def test_t50_random_instances_make_a_tensor_of_texts() -> None:
-    tensor = tensor_of(random_instances())
+    tensor = make_record_tensor(random_instances())
     assert (int(tensor.dtype), tensor.tensor_shape.dim[0].size, len(tensor.string_val)) == (7, 256, 256)
     instance = messages.Instance.FromString(tensor.string_val[0])
     assert len(instance.fid) == 30
@@ -40,7 +32,7 @@ def test_t7_t8_t9_a_shipped_instance_is_repeated(tmp_path: Path, sample: Sample,
     path = tmp_path / name
     path.write_text(sample(name))
     key, records = read_request(path, kind, batch_size=5)
-    tensor = tensor_of(records)
+    tensor = make_record_tensor(records)
     assert (key, int(tensor.dtype), tensor.tensor_shape.dim[0].size) == ("instances", 7, 5)
     binary = tmp_path / "one.bin"
     binary.write_bytes(records[0])

@@ -301,3 +301,19 @@ def test_d78_a_new_leader_schedules_after_the_old_one_ended(ensemble: Ensemble) 
         for each in candidates:
             each.election.leave()
             each.mirror.close()
+
+
+def test_invalid_publishes_are_ignored_and_stay(host: Host) -> None:
+    mirror, session = host.mirror, host.session
+    folder = mirror.paths.publish
+    for name, content in {
+        "2:2:a": b"{",
+        "2:2:b": PublishMeta(2, 2, "b", 1, 1, {"entry": "/x/entry/new"}).to_bytes(),
+        "2:2:c": PublishMeta(2, 2, "c/d", 1, 1, {"entry": "/x/entry/1"}).to_bytes(),
+        "2:2:e": b'{"total_publish_num": null, "model_name": "e"}',
+        "2:2:good": PublishMeta(2, 2, "good", 1, 1, {"entry": "/x/entry/1"}).to_bytes(),
+    }.items():
+        mirror.create(f"{folder}/{name}", content)
+    mirror.start()
+    wait_until(lambda: set(mirror.expected_loading()) == {"good"})
+    assert len(session.children(folder)) == 5

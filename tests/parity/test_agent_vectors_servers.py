@@ -256,7 +256,7 @@ def test_d58_own_replicas_join_the_map_when_their_servers_answer(ensemble: Memor
     finally:
         replicas.withdraw()
         replicas.close()
-    assert outside.children(f"{config.path_prefix}/ps:1") == ["0", "1"]
+    assert sorted(outside.children(f"{config.path_prefix}/ps:1")) == ["0", "1"]
 
 
 def test_d67_two_late_answers_in_a_row_make_a_replica_unknown(ensemble: MemoryEnsemble, tmp_path: Path) -> None:
@@ -393,3 +393,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_its_time(tmp_path: Path) -
         assert child.pid is None
         with pytest.raises(ConfigError, match="cannot start"):
             Child(ChildPlan(name="ps", command=["/nonexistent"]), lifeline).start()
+
+
+def test_an_invalid_address_never_reaches_the_addresses_file() -> None:
+    assert addresses_text({"ps_0": ["nonsense", "10.0.0.7:1", "", "h:0"]}) == '{"ps_0": ["10.0.0.7:1"]}'

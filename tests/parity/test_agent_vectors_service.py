@@ -212,21 +212,22 @@ class FakeControl(ServerControl):
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._config = make_server_config([])
+        self.config = make_server_config([])
+        self.state = ModelState.AVAILABLE
 
     def start(self) -> None:
         pass
 
     def set_models(self, config: ModelServerConfig) -> None:
         with self._lock:
-            self._config = config
+            self.config = config
 
     def list_saved_models(self) -> list[str]:
         with self._lock:
-            return [each.name for each in self._config.model_config_list.config]
+            return [each.name for each in self.config.model_config_list.config]
 
     def list_saved_models_status(self) -> dict[str, ModelVersionStatus]:
-        return {name: make_version_status(1, ModelState.AVAILABLE) for name in self.list_saved_models()}
+        return {name: make_version_status(1, self.state) for name in self.list_saved_models()}
 
     def stop(self, *, is_urgent: Callable[[], bool] = lambda: False) -> None:
         pass
@@ -276,3 +277,66 @@ def test_a_followed_model_is_in_the_service_map_without_a_layout(ensemble: Memor
     bindings.follow_models({"m"})
     wait_until(lambda: bindings.get_addresses(SavedModel("m", "ps_0")) == ["h:1"])
     bindings.close()
+
+
+def test_a_unified_agent_without_a_layout_serves_all_of_its_base_path(ensemble: MemoryEnsemble, tmp_path: Path) -> None:
+    base = tmp_path / "models"
+    for name in ("entry/1", "ps_0/1", "ps_1/2", "ps_1/10", "empty"):
+        (base / name).mkdir(parents=True)
+    conf = tmp_path / "agent.conf"
+    conf.write_text(
+        f"bzid gip\ndeploy_type unified\nagent_version 3\nbase_path {base}\nbase_name m\nzk_servers h:1\n"
+        "layout_filters ps_{i}; i == 1\nlayout_filters entry\n"
+    )
+    config = load_config(conf, {"MY_HOST_IP": "127.0.0.1", "MY_POD_NAME": "pod"})
+    server = FakeControl()
+    agent = LayoutAgent(
+        config,
+        ensemble.open(),
+        HOST,
+        lambda on_end, on_final: server,
+        addresses_file=tmp_path / "addresses.json",
+        notice_s=0.01,
+    )
+    agent.start()
+    try:
+        wait_until(lambda: server.list_saved_models() == ["m:entry", "m:ps_1"])
+        policies = {each.name: each.model_version_policy for each in server.config.model_config_list.config}
+        assert list(policies["m:ps_1"].specific.versions) == [10]
+        assert policies["m:entry"].latest.num_versions == 1
+        info = agent.service_info
+        wait_until(lambda: agent.bindings.get_service_map() == {"m": {"entry": [info], "ps_1": [info]}})
+    finally:
+        agent.stop()
+
+
+def test_the_end_of_a_server_removes_all_bindings_immediately(ensemble: MemoryEnsemble, tmp_path: Path) -> None:
+    conf = tmp_path / "agent.conf"
+    conf.write_text("bzid gip\ndeploy_type unified\nagent_version 3\nlayout_pattern l\nzk_servers 127.0.0.1:2181\n")
+    config = load_config(conf, {"MY_HOST_IP": "127.0.0.1", "MY_POD_NAME": "pod"})
+    session, outside = ensemble.open(), ensemble.open()
+    layouts = Layouts(outside, "gip")
+    layouts.declare(SavedModel(MODEL, "ps_0"), SavedModelDeployConfig(str(tmp_path), "latest"))
+    layouts.add_to_layout("/gip/layouts/l", SavedModel(MODEL, "ps_0"))
+    server = FakeControl()
+    calls: list[Callable[..., None]] = []
+
+    def make(on_end: Callable[[], None], on_final: Callable[[str], None]) -> FakeControl:
+        calls.extend((on_end, on_final))
+        return server
+
+    agent = LayoutAgent(config, session, HOST, make, addresses_file=tmp_path / "a.json", notice_s=0.01)
+    agent.start()
+    node = f"/gip/binding/{MODEL}/ps_0:{agent.container}"
+    try:
+        wait_until(lambda: outside.exists(node))
+        server.state = ModelState.UNKNOWN
+        calls[0]()
+        assert outside.exists(node) is None
+        server.state = ModelState.AVAILABLE
+        wait_until(lambda: outside.exists(node))
+        assert agent.failure is None
+        calls[1]("server unified ended 6 times")
+        assert agent.failure == "server unified ended 6 times"
+    finally:
+        agent.stop()

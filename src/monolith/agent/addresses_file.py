@@ -17,17 +17,28 @@ from pathlib import Path
 
 from monolith.agent.background import BackgroundLoop
 from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError
+from monolith.discovery.address import split_address
 
 __all__ = ["AddressesFile", "addresses_text", "write_atomically"]
 
 
 def addresses_text(addresses: Mapping[str, Iterable[str]]) -> str:
-    """Return the JSON of addresses by sub-model: keys and addresses sorted, no address twice.
+    """Return the JSON of addresses by sub-model: keys and addresses sorted, no address twice, no invalid address.
+
+    The server refuses a file with an invalid address as a whole, so a bad node must not reach it.
 
     >>> addresses_text({"ps_0": ["10.0.0.8:1", "10.0.0.7:1"]})
     '{"ps_0": ["10.0.0.7:1", "10.0.0.8:1"]}'
     """
-    return json.dumps({key: sorted(set(listed)) for key, listed in sorted(addresses.items())})
+    return json.dumps({key: sorted(filter(_is_address, set(listed))) for key, listed in sorted(addresses.items())})
+
+
+def _is_address(text: str) -> bool:
+    try:
+        return split_address(text)[1] > 0
+    except ConfigError:
+        return False
 
 
 def write_atomically(path: Path, text: str) -> None:

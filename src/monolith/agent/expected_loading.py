@@ -9,9 +9,29 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from monolith.agent.node_paths import checked_model_name
 from monolith.agent.records import PublishMeta, PublishType
+from monolith.core.errors import ConfigError
 
-__all__ = ["choose_publish", "complete_models", "expected_loading"]
+__all__ = ["choose_publish", "complete_models", "expected_loading", "publish_defect"]
+
+_MAX_DIGITS = 18
+
+
+def publish_defect(publish: PublishMeta) -> str | None:
+    """Return the reason why a publish cannot be loaded; None if it can."""
+    if publish.shard_id is None or publish.replica_id is None or publish.total_publish_num is None:
+        return "shard_id, replica_id or total_publish_num is null, expected numbers"
+    try:
+        checked_model_name("model_name", publish.model_name or "")
+        for name, path in (publish.sub_models or {}).items():
+            checked_model_name("sub_models", name)
+            version = path.rpartition("/")[2]
+            if not (version.isascii() and version.isdigit() and len(version) <= _MAX_DIGITS):
+                return f"sub_models has {name!r} at {path!r:.80}, expected <folder>/<version>"
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def complete_models(publishes: Iterable[PublishMeta]) -> dict[str, list[PublishMeta]]:

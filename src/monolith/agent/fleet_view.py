@@ -14,7 +14,7 @@ from typing import Any
 from monolith.agent.address_client import AddressClient
 from monolith.agent.node_paths import parse_binding, parse_container
 from monolith.agent.portal import Portal
-from monolith.agent.records import ContainerServiceInfo, ModelState, RecordInvalid, ResourceSpec
+from monolith.agent.records import ContainerServiceInfo, ModelState, RecordInvalid, ResourceSpec, state_name
 from monolith.agent.server_monitor import ServerClient
 from monolith.core.errors import MonolithError
 from monolith.discovery.zookeeper_session import ZooKeeperSession
@@ -134,7 +134,7 @@ class _Reader:
                         sub_model,
                         _shard(sub_model),
                         str(int(replica)),
-                        _state_name(meta.stat),
+                        state_name(meta.stat),
                         self._version(address, served),
                         address,
                         memory.get((address or "").rpartition(":")[0]),
@@ -172,10 +172,3 @@ def _ask_memory(address: str, timeout_s: float) -> int | None:
 def _shard(sub_model: str) -> int | None:
     match = _SHARD.fullmatch(sub_model)
     return None if match is None else int(match[1])
-
-
-def _state_name(state: int | None) -> str:
-    try:
-        return ModelState(state or 0).name
-    except ValueError:
-        return str(state)

@@ -96,6 +96,7 @@ class LayoutAgent:
         self._available: frozenset[SavedModel] = frozenset()
         self._states: dict[str, ModelVersionStatus] = {}
         self._quiet_rounds = 0
+        self._refused: dict[SavedModel, str] = {}
         self._clients: dict[str, ServerClient] = {}
         self.container = make_container(config, host)
         self.service_info = make_service_info(config, host)
@@ -228,7 +229,9 @@ class LayoutAgent:
             try:
                 configs.append(self._model_config(saved_model, entries[saved_model]))
             except ConfigError as error:
-                logger.warning("sub-graph not served saved_model=%s error=%s", saved_model, error)
+                if self._refused.get(saved_model) != str(error):
+                    self._refused[saved_model] = str(error)
+                    logger.warning("sub-graph not served saved_model=%s error=%s", saved_model, error)
         self._moves.forget(entries)
         self._server.set_models(make_server_config(configs))
         with self._lock:

@@ -55,7 +55,7 @@ def _samples(values: Mapping[str, Any]) -> Iterable[Samples]:
     ):
         value = values.get(key)
         if value is not None:
-            yield metric, [((), float(value))]
+            yield metric, [((), value)]
 
 
 def _table(values: Mapping[str, Any], key: str) -> list[tuple[str, float]]:

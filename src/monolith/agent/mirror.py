@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
-from monolith.agent.expected_loading import expected_loading
+from monolith.agent.expected_loading import expected_loading, publish_defect
 from monolith.agent.node_paths import NodePaths, ServicePath
 from monolith.agent.records import (
     BadNodes,
@@ -345,6 +345,9 @@ class Mirror:
             if content:
                 try:
                     record = kind.from_bytes(content)
+                    if isinstance(record, PublishMeta) and (defect := publish_defect(record)) is not None:
+                        record = None
+                        self._bad_nodes.report(path, content, defect)
                 except RecordInvalid as error:
                     self._bad_nodes.report(path, content, error)
             self._parsed[path] = record

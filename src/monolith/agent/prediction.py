@@ -1,6 +1,7 @@
 """Send Predict requests of recorded or random data to a model server.
 
-Main types: ``PredictionClient``, ``read_request`` (a file to the tensor of a request), ``make_record_tensor``.
+Main types: ``PredictionClient``, ``read_request`` (a file to the input of a request),
+``make_record_tensor`` (serialised records as a one-dimensional tensor of texts).
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from monolith.rpc import grpc
 from monolith.rpc.security import Security
 
 __all__ = [
+    "DT_STRING",
     "INPUT_TYPES",
     "PredictionClient",
     "PredictionInput",
@@ -44,10 +46,12 @@ __all__ = [
     "read_request",
 ]
 
+DT_STRING = 7
+"""TensorFlow's number of the type."""
+
 INPUT_TYPES = ("json", "pbtext", "dump", "binary", "instance", "example_batch", "example_batch_to_instance")
 """Formats of an input file."""
 
-_STRING = 7
 _TIMEOUT_S = 30.0
 _MAX_MESSAGE_BYTES = 256 << 20
 _MODEL = "tensorflow.serving.ModelService"
@@ -118,7 +122,7 @@ def make_record_tensor(records: Sequence[bytes]) -> TensorProto:
     """
     if not records:
         raise ConfigError("records are [], expected at least one; give a record")
-    tensor = TensorProto(dtype=_STRING)  # type: ignore[arg-type]
+    tensor = TensorProto(dtype=DT_STRING)  # type: ignore[arg-type]
     tensor.tensor_shape.dim.add(size=len(records))
     tensor.string_val.extend(records)
     return tensor

@@ -46,6 +46,7 @@ __all__ = [
     "SavedModelDeployConfig",
     "ServerType",
     "parse_sub_model_name",
+    "state_name",
     "sub_graph_order",
 ]
 
@@ -73,6 +74,18 @@ class ModelState(IntEnum):
     AVAILABLE = 30
     UNLOADING = 40
     END = 50
+
+
+def state_name(state: int | None) -> str:
+    """Return the name of a state; the number of a state that does not exist.
+
+    >>> state_name(30), state_name(None), state_name(77)
+    ('AVAILABLE', 'UNKNOWN', '77')
+    """
+    try:
+        return ModelState(state or 0).name
+    except ValueError:
+        return str(state)
 
 
 class PublishType(IntEnum):

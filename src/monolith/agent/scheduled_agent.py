@@ -29,7 +29,7 @@ from monolith.agent.metrics import AgentMetrics
 from monolith.agent.mirror import Mirror
 from monolith.agent.model_loader import ModelLoader, replica_number
 from monolith.agent.model_sizes import SubModelSize, measure_model
-from monolith.agent.records import Event, EventType, ModelMeta, ModelState, ReplicaMeta, ResourceSpec, ServerType
+from monolith.agent.records import Event, EventType, ModelMeta, ReplicaMeta, ResourceSpec, ServerType, state_name
 from monolith.agent.resources import ResourceReader
 from monolith.agent.scheduler import placement_is_current, plan_publishes
 from monolith.agent.server_monitor import ServerMonitor, served_types
@@ -395,7 +395,7 @@ class ScheduledAgent:
             for key, value in server.counts.items():
                 counts[key] = counts.get(key, 0) + value
         return {
-            "own": [ModelState(meta.stat or 0).name for meta in self._metas],
+            "own": [state_name(meta.stat) for meta in self._metas],
             "known": {key: len(addresses) for key, addresses in self._book.part_addresses().items()},
             "map_age_s": self._addresses.age_s,
             "heartbeat_age_s": self._service.seconds_since_heartbeat,

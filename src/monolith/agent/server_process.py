@@ -23,6 +23,7 @@ from monolith.agent.addresses_file import write_atomically
 from monolith.agent.background import BackgroundLoop
 from monolith.agent.children import Child, ChildPlan
 from monolith.agent.config import AgentConfig
+from monolith.agent.guard import guarded
 from monolith.agent.hosts import OwnHost
 from monolith.agent.messages import ModelServerConfig, ModelVersionStatus, make_version_status
 from monolith.agent.model_configs import make_server_config, model_config_text
@@ -105,7 +106,7 @@ def plan_server(
         working = Path(foreign).parent
         return ChildPlan(
             name=server_type,
-            command=command,
+            command=guarded(command),
             environment=environment,
             folder=working,
             log=log,

@@ -140,7 +140,7 @@ def _clean(session: Any, portal: Portal, args: str, model: str) -> Any:
 
 
 def _show(chosen: str, args: str, result: Any, as_json: bool, server_type: str, task: int) -> None:
-    from monolith.agent.records import ModelState
+    from monolith.agent.records import state_name
 
     if as_json:
         typer.echo(json.dumps({"command": chosen, "result": result}))
@@ -153,7 +153,7 @@ def _show(chosen: str, args: str, result: Any, as_json: bool, server_type: str, 
         typer.echo(f"{server_type.upper()} {task}  =>  {result}")
     elif chosen == "addr" or (chosen == "get" and args == "addr"):
         for path, values in result.items():
-            state = ModelState(values["state"]).name
+            state = state_name(values["state"])
             typer.echo(
                 f"{path}\tarchon_address: {values['archon_address']}\taddress: {values['address']}\tstate: {state}"
             )

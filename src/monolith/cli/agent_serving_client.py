@@ -38,7 +38,7 @@ def serving_client(
 ) -> None:
     """Ask the fleet to load or unload a model, or print its progress."""
     from monolith.agent.portal import Portal
-    from monolith.agent.records import ModelMeta, ModelState
+    from monolith.agent.records import ModelMeta, state_name
     from monolith.agent.session import make_session
     from monolith.core.errors import ConfigError
 
@@ -62,4 +62,4 @@ def serving_client(
         return
     typer.echo(f"portal: {str(state.portal).lower()}    publish: {str(state.publish).lower()}")
     for task, number in sorted(state.service.items()):
-        typer.echo(f"{task}  {ModelState(number).name}")
+        typer.echo(f"{task}  {state_name(number)}")

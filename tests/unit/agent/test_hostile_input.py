@@ -1,4 +1,4 @@
-"""Whatever stands in files and nodes, parsers return a value or raise their one error."""
+"""Hostile files and nodes: parsers refuse them with a clear error and never crash."""
 
 from __future__ import annotations
 

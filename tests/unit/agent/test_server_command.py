@@ -96,7 +96,7 @@ def test_flags_of_a_foreign_unified_server(tmp_path: Path) -> None:
     binary.write_bytes(b"nothing")
     command = foreign_unified_command(config, binary=str(binary), model_config_file="/m")
     assert "--archon_entry_to_ps_rpc_timeout=200" in command
-    assert _tf_serving_flags.translated(command[1:])[0][:3] == [
+    assert _tf_serving_flags.translate(command[1:])[0][:3] == [
         "--model-config-file=/m",
         "--port=9003",
         "--rest-port=9004",
