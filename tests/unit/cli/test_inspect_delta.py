@@ -85,7 +85,7 @@ def test_damage_is_shown_and_is_an_error(root: Path) -> None:
     with pytest.raises(DeltaLogBroken, match="has a gap"):
         run(root, "--verify")
     result = CliRunner().invoke(program.app, ["inspect", "delta", str(root), "--verify"])
-    assert "damage: the delta log" in result.stdout
+    assert "damage: delta log" in result.stdout
 
 
 @pytest.mark.parametrize(
