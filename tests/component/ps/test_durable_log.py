@@ -390,7 +390,7 @@ def test_two_servers_do_not_share_a_log(durable: Callable[..., PsServers], tmp_p
         local = MultiTable([TABLE])
         local.save(tmp_path / "s")
         stranger = ParameterServer(ServerConfig(recover_from=tmp_path / "s", delta_log=folder))
-        with pytest.raises(ConfigError, match="another process writes to the delta log"):
+        with pytest.raises(ConfigError, match="is in use by another process"):
             stranger.start()
         for server in servers.servers:
             server.stop(0)

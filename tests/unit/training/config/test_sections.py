@@ -87,7 +87,7 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         ({"sync_targets": ("a:1",)}, r"sync_targets is \('a:1',\) without publish_dir or model_dir"),
         ({"sync_targets": ("a:1", "A:1"), "model_dir": "m"}, "sync_targets has 'A:1' twice"),
         ({"sync_targets": ("https://a:1",), "model_dir": "m"}, "over https and sync_ca_file is None"),
-        ({"sync_targets": ("a:1",), "model_dir": "m", "sync_signature_name": "x"}, "sync_signature_name is 'x'; give"),
+        ({"sync_targets": ("a:1",), "model_dir": "m", "sync_signature_name": "x"}, "sync_signature_name is 'x'"),
         ({"sync_timeout_s": 0}, "sync_timeout_s is 0; give a number above 0"),
         ({"save_checkpoints_steps": 0}, "save_checkpoints_steps is 0; give a whole number of at least 1"),
         ({"save_checkpoints_steps": 1.5}, r"save_checkpoints_steps is 1\.5; give a whole number"),
