@@ -122,9 +122,16 @@ def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
     # [D49] A name that stands twice is refused.
     twice = tmp_path / "twice.conf"
     twice.write_text('model_config_list { config { name: "a" base_path: "/a" } config { name: "a" base_path: "/a" } }')
-    arguments = ["agent", "tfs", "load", "--target", str(entry), "--input-file", str(twice)]
-    refused = CliRunner().invoke(program.app, [*arguments, "--model-name", "a"])
-    assert refused.exit_code != 0
+    arguments = ["agent", "tfs", "load", "--target", str(entry), "--model-name", "a"]
+    token_file = option_of(agent.server_pids()[0], "--admin-token-file")
+    refused = CliRunner().invoke(program.app, [*arguments, "--input-file", str(twice), "--token-file", token_file])
+    assert "several entries for 'a'" in str(refused.exception)
+
+    # Only the agent, which has the admin token, changes the models of its servers.
+    once = tmp_path / "once.conf"
+    once.write_text('model_config_list { config { name: "a" base_path: "/a" } }')
+    refused = CliRunner().invoke(program.app, [*arguments, "--input-file", str(once)])
+    assert "admin token" in str(refused.exception)
 
     # SIGSTOP of a server: its replicas are UNKNOWN within 3 s or so; SIGCONT: they return.
     ps = next(pid for pid in agent.server_pids() if f"{trainer.folder}" in models_of(agent, pid))
@@ -144,8 +151,7 @@ def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
 
 def models_of(agent: AgentProcess, pid: int) -> str:
     """Return the model config of the PS server; empty for another one."""
-    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
-    file = command[command.index("--model-config-file") + 1]
+    file = option_of(pid, "--model-config-file")
     return Path(file).read_text() if file.endswith("ps.models") else ""
 
 
@@ -225,3 +231,9 @@ def test_d83_a_wrong_configuration_is_one_line_and_status_2(tmp_path: Path, text
     assert result.exit_code == 2
     assert reason in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def option_of(pid: int, flag: str) -> str:
+    """Return the value of an option of a running process."""
+    command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    return command[command.index(flag) + 1]

@@ -148,12 +148,13 @@ class PredictionClient:
     Args:
         address: ``host:port`` of its gRPC port.
         timeout_s: Deadline of one call.
+        security: Token and TLS of the calls.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = _TIMEOUT_S) -> None:
+    def __init__(self, address: str, *, timeout_s: float = _TIMEOUT_S, security: Security | None = None) -> None:
         self.address = address
         self._timeout_s = timeout_s
-        self._channel = grpc.open_channel(address, Security(), _MAX_MESSAGE_BYTES)
+        self._channel = grpc.open_channel(address, security or Security(), _MAX_MESSAGE_BYTES)
         self._verbs = {
             "GetModelStatus": (_MODEL, GetModelStatusRequest, GetModelStatusResponse),
             "HandleReloadConfigRequest": (_MODEL, ReloadConfigRequest, ReloadConfigResponse),

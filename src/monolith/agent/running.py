@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import queue
+import secrets
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline, end_with_starter
 from monolith.core.stop_signals import Endings, stop_signals
 from monolith.discovery.zookeeper_session import ZooKeeperSession
+from monolith.rpc.security import Security
 from monolith.telemetry.page import MetricsPage
 
 __all__ = ["Agent", "run_agent"]
@@ -161,6 +163,15 @@ class _Servers:
         self._tfs_log = tfs_log
         self._lifeline = lifeline
         self._restarts = restarts
+        # Only the agent may change the models of its servers. A foreign server knows no token.
+        self._admin_token_file = None if foreign is not None else folder / "admin.token"
+        self._security = Security()
+        if self._admin_token_file is not None:
+            token = secrets.token_urlsafe(32)
+            self._security = Security(token=token)
+            descriptor = os.open(self._admin_token_file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(descriptor, "w") as file:
+                file.write(token)
 
     @property
     def addresses_file(self) -> Path:
@@ -187,6 +198,7 @@ class _Servers:
             folder=self.folder,
             addresses_file=self.addresses_file,
             log=log,
+            admin_token_file=self._admin_token_file,
         )
         return ServerProcess(
             plan,
@@ -197,6 +209,7 @@ class _Servers:
             on_final=on_final,
             restarts=self._restarts,
             models=models,
+            security=self._security,
         )
 
 

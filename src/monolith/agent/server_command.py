@@ -151,6 +151,7 @@ def serve_command(
     listen_address: str = "0.0.0.0",
     addresses_file: str | None = None,
     batching_parameters_file: str | None = None,
+    admin_token_file: str | None = None,
 ) -> list[str]:
     """Return the command of ``monolith serve``.
 
@@ -161,6 +162,7 @@ def serve_command(
         listen_address: Interface to listen on.
         addresses_file: File with the addresses of other sub-models, for a server that may have an entry.
         batching_parameters_file: File with batching parameters, where the configuration names none.
+        admin_token_file: File with the token of the agent, with which it reloads models of any folder.
     """
     poll_s = config.file_system_poll_wait_seconds
     if _is_fixed_ps(config, server_type):
@@ -184,6 +186,8 @@ def serve_command(
         ("--ssl-config-file", config.ssl_config_file),
         ("--grpc-channel-arguments", config.grpc_channel_arguments),
         ("--grpc-threads", config.grpc_max_threads),
+        ("--admin-token-file", admin_token_file),
+        ("--model-root", admin_token_file and "/"),
     ]
     if server_type in (ServerType.ENTRY, DeployType.UNIFIED):
         optional.append(("--remote-file", addresses_file))

@@ -55,13 +55,14 @@ class ServerClient:
     Args:
         address: ``host:port`` of its gRPC port.
         timeout_s: Deadline of a status call.
+        security: Token and TLS of the calls.
     """
 
-    def __init__(self, address: str, *, timeout_s: float = STATUS_TIMEOUT_S) -> None:
+    def __init__(self, address: str, *, timeout_s: float = STATUS_TIMEOUT_S, security: Security | None = None) -> None:
         self.address = address
         self._timeout_s = timeout_s
         self._is_closed = False
-        self._channel = grpc.open_channel(address, Security(), _MAX_MESSAGE_BYTES)
+        self._channel = grpc.open_channel(address, security or Security(), _MAX_MESSAGE_BYTES)
         self._get_status = self._method("GetModelStatus", GetModelStatusRequest, GetModelStatusResponse)
         self._reload = self._method("HandleReloadConfigRequest", ReloadConfigRequest, ReloadConfigResponse)
 

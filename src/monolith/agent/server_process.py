@@ -38,6 +38,7 @@ from monolith.agent.server_monitor import ServerClient
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline
+from monolith.rpc.security import Security
 from monolith.rpc.status import Code
 
 __all__ = ["ServerControl", "ServerProcess", "plan_server"]
@@ -77,6 +78,7 @@ def plan_server(
     folder: Path,
     addresses_file: Path | None,
     log: Path | None,
+    admin_token_file: Path | None = None,
 ) -> ChildPlan:
     """Return how to run a server.
 
@@ -88,6 +90,7 @@ def plan_server(
         folder: Private folder of the agent; the model config file is ``<folder>/<server_type>.models``.
         addresses_file: File with the addresses of other sub-models.
         log: File for output and errors; None = the output of the agent.
+        admin_token_file: File with the token of the agent, for ``monolith serve``.
     """
     models = str(folder / f"{server_type}.models")
     environment: dict[str, str] = {}
@@ -123,6 +126,7 @@ def plan_server(
         listen_address=host.listen_address,
         addresses_file=None if addresses_file is None else str(addresses_file),
         batching_parameters_file=batching,
+        admin_token_file=None if admin_token_file is None else str(admin_token_file),
     )
     return ChildPlan(name=server_type, command=command, environment=environment, log=log, drain_s=_SERVE_DRAIN_S)
 
@@ -139,6 +143,7 @@ class ServerProcess(ServerControl):
         on_final: Called with the reason when the process does not restart any more.
         restarts: Whether the process restarts.
         models: Models at the start.
+        security: Token of the agent's calls.
         clock: Measures waits.
     """
 
@@ -153,11 +158,12 @@ class ServerProcess(ServerControl):
         on_final: Callable[[str], None] = lambda _: None,
         restarts: bool = True,
         models: ModelServerConfig | None = None,
+        security: Security | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._models_file = models_file
         self._clock = clock or SystemClock()
-        self._client = ServerClient(address)
+        self._client = ServerClient(address, security=security)
         self._lock = threading.Lock()
         self._config = models or make_server_config([])
         self._failed_reloads = 0

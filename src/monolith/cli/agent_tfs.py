@@ -57,6 +57,9 @@ def tfs(
     profile_data_dir: Annotated[
         Path | None, typer.Option("--profile-data-dir", "--profile_data_dir", help="profile: folder of input files.")
     ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", help="File with the bearer token; load needs the admin token.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Ask model servers: status and metadata of a model, a reload, a prediction, or their latency under load."""
@@ -66,6 +69,7 @@ def tfs(
     from monolith.agent.profiling import profile_servers
     from monolith.core.errors import ConfigError
     from monolith.data.records.framing import Framing
+    from monolith.rpc.security import Security, read_token
 
     chosen = command or cmd_type or "get"
     if chosen not in _COMMANDS:
@@ -93,7 +97,8 @@ def tfs(
         if result.count == 0:
             raise typer.Exit(1)
         return
-    with PredictionClient(targets[0]) as client:
+    security = Security(token=read_token(token_file, "--token-file"))
+    with PredictionClient(targets[0], security=security) as client:
         if chosen == "status":
             answer = write_text(client.status(model))
         elif chosen == "meta":
