@@ -163,7 +163,7 @@ class _Servers:
         self._tfs_log = tfs_log
         self._lifeline = lifeline
         self._restarts = restarts
-        # Only the agent may change the models of its servers. A foreign server knows no token.
+        # Only the agent may change the models of its servers. A foreign server takes no token.
         self._admin_token_file = None if foreign is not None else folder / "admin.token"
         self._security = Security()
         if self._admin_token_file is not None:
