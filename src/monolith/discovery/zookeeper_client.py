@@ -105,6 +105,7 @@ class ZooKeeperClient:
         )
         self._on_connected = on_connected
         self._was_lost = False
+        self._credentials = -1, b""
         self._listeners: list[Listener] = []
         module = _load("kazoo.client")
         self._errors = _load("kazoo.exceptions")
@@ -123,14 +124,13 @@ class ZooKeeperClient:
 
     @property
     def session_id(self) -> int:
-        """Id of the session, which its ephemeral nodes name as their owner."""
-        return int(self._kazoo.client_id[0])
+        """Id of the session, which its ephemeral nodes name as their owner; -1 before the first connection."""
+        return self.credentials[0]
 
     @property
     def credentials(self) -> tuple[int, bytes]:
         """Id and password of the session; a client that has them can take over the session."""
-        number, password = self._kazoo.client_id
-        return int(number), bytes(password)
+        return self._credentials  # not kazoo's, which are None without a connection although the session lives
 
     @property
     def is_away(self) -> bool:
@@ -147,6 +147,7 @@ class ZooKeeperClient:
             ) from error
         except (self._errors.KazooException, OSError) as error:
             raise ConnectionFailed(f"Connection failed: ZooKeeper at {self._servers}: {error!r}") from error
+        self._note_credentials()  # kazoo may return before it calls the listener
         self._outages.start()
 
     def stop(self) -> None:
@@ -312,6 +313,8 @@ class ZooKeeperClient:
             logger.warning("ZooKeeper session lost servers=%s", self._servers)
         elif session_state is SessionState.SUSPENDED and self._away_since_s is None:
             self._away_since_s = self._clock.monotonic_s()
+        elif session_state is SessionState.CONNECTED:
+            self._note_credentials()
         for listener in self._listeners:
             try:
                 listener(session_state)
@@ -321,6 +324,10 @@ class ZooKeeperClient:
             was_lost, self._was_lost = self._was_lost, False
             self._away_since_s = None
             self._on_connected(was_lost)
+
+    def _note_credentials(self) -> None:
+        if (client_id := self._kazoo.client_id) is not None:
+            self._credentials = int(client_id[0]), bytes(client_id[1])
 
     def _end_long_outage(self) -> None:
         """Give up a session that has surely expired.

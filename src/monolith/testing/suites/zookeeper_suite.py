@@ -247,6 +247,7 @@ class ZooKeeperSuite:
         number = session.session_id
         ensemble.disconnect(session)
         assert _next(states) is SessionState.SUSPENDED
+        assert session.session_id == number
         assert other.exists(root) is not None
         ensemble.reconnect(session)
         assert _next(states) is SessionState.CONNECTED
