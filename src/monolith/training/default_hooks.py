@@ -35,7 +35,7 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
             ProgressHook(metrics, target_steps=until, every_steps=config.log_step_count_steps, is_live=config.progress)
         )
     if config.metrics_port is not None:
-        hooks.append(PrometheusHook(metrics, config.metrics_port))
+        hooks.append(PrometheusHook(metrics, config.metrics_port, host=config.metrics_host))
     hooks += _prediction_dump_hooks(config)
     if config.sync_targets and config.publish_dir is not None:
         hooks.append(PushHook(config.publish_dir, config))  # before its publisher, so that it ends after the publisher

@@ -31,6 +31,8 @@ class MetricsConfig:
     """Count the metrics of every batch before it is learnt from; None = yes, False saves their time."""
     metrics_port: int | None = None
     """Port of the Prometheus page; None = no page, 0 = any free port."""
+    metrics_host: str = "127.0.0.1"
+    """Interface of the Prometheus page; the default is for this machine only."""
     deep_insight_name: str | None = None
     """Name of the run in metrics and dumped predictions."""
     deep_insight_target: str | None = None
@@ -55,7 +57,7 @@ class MetricsConfig:
         check_bool(self, "progressive_validation", "progress")
         check_whole(self, "metrics_port", at_most=65535)
         check_number(self, "deep_insight_sample_ratio", at_least=0, at_most=1)
-        check_text(self, "deep_insight_name", "deep_insight_target", "prediction_kafka_servers")
+        check_text(self, "metrics_host", "deep_insight_name", "deep_insight_target", "prediction_kafka_servers")
         check_text(self, "prediction_kafka_topic")
         check_names(self, "extra_fields_keys")
         check_path(self, "prediction_path")

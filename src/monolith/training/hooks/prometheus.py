@@ -64,7 +64,7 @@ class PrometheusHook(Hook):
         metrics: RunMetrics,
         port: int = 0,
         *,
-        host: str = "0.0.0.0",
+        host: str = "127.0.0.1",
         every_steps: int = 100,
         registry: Registry | None = None,
     ) -> None:

@@ -15,6 +15,8 @@ from monolith.data import Batch
 from monolith.telemetry.names import KAFKA_LAG_RECORDS
 from monolith.telemetry.registry import Registry
 from monolith.testing import FakeClock
+from monolith.training.config import RunConfig
+from monolith.training.default_hooks import default_hooks
 from monolith.training.hooks.prometheus import PrometheusHook
 from monolith.training.metrics import RunMetrics
 from step_results import FakeRun, step_result
@@ -115,3 +117,16 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"metrics_port {first.port} on {HOST} cannot be served"):
         PrometheusHook(RunMetrics(), first.port or 0, host=HOST).on_start(run)
     first.on_end(run, None)
+
+
+@pytest.mark.parametrize(("settings", "host"), [({}, "127.0.0.1"), ({"metrics_host": "0.0.0.0"}, "0.0.0.0")])
+def test_the_metrics_page_of_a_run_is_for_this_machine_unless_the_host_is_given(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, settings: dict[str, str], host: str
+) -> None:
+    config = RunConfig(model_dir=tmp_path, metrics_port=0, **settings)
+    (hook,) = (each for each in default_hooks(config, RunMetrics(), None) if isinstance(each, PrometheusHook))
+    run = FakeRun(tmp_path)
+    with caplog.at_level("INFO"):
+        hook.on_start(run)
+    hook.on_end(run, None)
+    assert f"url=http://{host}:" in caplog.text
