@@ -67,6 +67,7 @@ def score(address: str, model: str) -> np.ndarray:
         return next(iter(client.score(as_example_batch(), "example_batch").values())).reshape(-1)
 
 
+# D49, D67, D82
 @pytest.mark.slow
 def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
     zookeeper: ZooKeeperServer, session: ZooKeeperClient, fleet: Fleet, trainer: Trainer, tmp_path: Path
@@ -155,6 +156,7 @@ def models_of(agent: AgentProcess, pid: int) -> str:
     return Path(file).read_text() if file.endswith("ps.models") else ""
 
 
+# D78
 @pytest.mark.slow
 def test_a_new_leader_schedules_after_the_old_one_was_killed(
     zookeeper: ZooKeeperServer, session: ZooKeeperClient, fleet: Fleet, trainer: Trainer, tmp_path: Path
@@ -216,6 +218,7 @@ def test_the_original_names_of_programs_work() -> None:
     assert "Unknown bin: other" in str(refused.exception)
 
 
+# D83
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
