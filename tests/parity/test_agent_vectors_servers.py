@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,7 +38,7 @@ from monolith.agent.records import ModelState, PublishMeta, PublishType, Replica
 from monolith.agent.replica_map import ReplicaMap
 from monolith.agent.replicas import Replicas
 from monolith.agent.server_monitor import ServerClient, ServerMonitor, best_status
-from monolith.agent.server_process import ServerControl
+from monolith.agent.server_process import ServerControl, ServerProcess
 from monolith.agent.sync_targets import ReplicaTargets
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, RpcTimeout
@@ -394,6 +395,24 @@ def test_d67_a_killed_server_is_unknown_in_1_s_and_a_stopped_one_in_3_s(
             child.stop(is_urgent=lambda: True)
             for client in clients.values():
                 client.close()
+
+
+# D67
+def test_d67_a_server_process_that_does_not_answer_is_unknown_in_3_s(tmp_path: Path) -> None:
+    models = make_server_config([make_model_config(f"m:ps_{index}", "/models") for index in range(4)])
+    plan = ChildPlan(name="unified", command=[sys.executable, "-c", "import time; time.sleep(600)"])
+    with socket.create_server(("127.0.0.1", 0)) as silent, Lifeline() as lifeline:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        server = ServerProcess(plan, tmp_path / "models", address, lifeline, models=models)
+        server.start()
+        try:
+            start_s = SystemClock().monotonic_s()
+            statuses = server.list_saved_models_status()
+            assert SystemClock().monotonic_s() - start_s < 3.0
+            assert list(statuses) == server.list_saved_models()
+            assert {int(each.state) for each in statuses.values()} == {ModelState.UNKNOWN}
+        finally:
+            server.stop(is_urgent=lambda: True)
 
 
 # D60, D61
