@@ -23,6 +23,7 @@ def zookeeper() -> Iterator[ZooKeeperServer]:
         yield server
 
 
+# D81, D82
 @pytest.mark.slow
 def test_dense_agents_have_ids_of_their_host_and_leave_nothing_behind(
     zookeeper: ZooKeeperServer, tmp_path: Path

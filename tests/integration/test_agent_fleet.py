@@ -72,6 +72,7 @@ def known(entry: AgentProcess, key: str) -> list[str]:
         return sorted(client.heart_beat("ps").addresses[key].address)
 
 
+# D67, D82
 @pytest.mark.slow
 def test_a_fleet_answers_every_request_while_replicas_are_left(
     zookeeper: ZooKeeperServer, session: ZooKeeperClient, tmp_path: Path

@@ -67,6 +67,7 @@ def score(address: str, model: str) -> np.ndarray:
         return next(iter(client.score(as_example_batch(), "example_batch").values())).reshape(-1)
 
 
+# D49, D67, D82
 @pytest.mark.slow
 def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
     zookeeper: ZooKeeperServer, session: ZooKeeperClient, fleet: Fleet, trainer: Trainer, tmp_path: Path
@@ -149,12 +150,37 @@ def test_a_fixed_agent_serves_a_model_and_leaves_nothing_behind(
     wait_until(lambda: portal.state("m").service == {}, "the nodes end with the session", 4 * SESSION_S)
 
 
+# D82
+@pytest.mark.slow
+def test_a_server_that_is_killed_six_times_ends_its_agent_with_status_1(
+    zookeeper: ZooKeeperServer, session: ZooKeeperClient, fleet: Fleet, tmp_path: Path
+) -> None:
+    (tmp_path / "models" / "ps_0").mkdir(parents=True)
+    conf = (
+        f"bzid killed\nbase_name m\nbase_path {tmp_path / 'models'}\nzk_servers {zookeeper.address}\n"
+        "deploy_type ps\nreplica_id 1\n"
+    )
+    agent = fleet.add(AgentProcess(tmp_path, "ps-0", conf, {}))
+    agent.start()
+    agent.wait_started()
+    killed: set[int] = set()
+    for _ in range(6):
+        wait_until(lambda: set(agent.server_pids()) - killed, "the server runs")
+        (pid,) = set(agent.server_pids()) - killed
+        killed.add(pid)
+        os.kill(pid, signal.SIGKILL)
+    assert agent.wait(60) == 1
+    assert "ended 6 times" in agent.log()
+    assert session.children("/killed/service/m/ps:0") == []
+
+
 def models_of(agent: AgentProcess, pid: int) -> str:
     """Return the model config of the PS server; empty for another one."""
     file = option_of(pid, "--model-config-file")
     return Path(file).read_text() if file.endswith("ps.models") else ""
 
 
+# D78
 @pytest.mark.slow
 def test_a_new_leader_schedules_after_the_old_one_was_killed(
     zookeeper: ZooKeeperServer, session: ZooKeeperClient, fleet: Fleet, trainer: Trainer, tmp_path: Path
@@ -216,6 +242,7 @@ def test_the_original_names_of_programs_work() -> None:
     assert "Unknown bin: other" in str(refused.exception)
 
 
+# D83
 @pytest.mark.parametrize(
     ("text", "reason"),
     [

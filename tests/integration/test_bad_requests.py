@@ -305,6 +305,7 @@ CALLS: list[tuple[str, str, Any, str]] = [
         INVALID,
     ),
     ("a reload without a name", "HandleReloadConfigRequest", reload("model_config_list { config { } }"), INVALID),
+    # D49
     (
         "a reload with a model twice",
         "HandleReloadConfigRequest",

@@ -113,10 +113,12 @@ def fleet(ensemble: Ensemble) -> Iterator[Fleet]:
 
 
 class TestBackend:
+    # T19
     def test_t19_service_info_is_read_back(self, fleet: Fleet) -> None:
         assert fleet.bindings.get_service_info(CONTAINER) == INFO
         assert fleet.bindings.get_service_info(Container("default", "other")) is None
 
+    # T20, T21
     def test_t20_t21_the_layout_calls_back(self, fleet: Fleet) -> None:
         assert fleet.calls.get(timeout=PATIENCE_S) == []
         fleet.declare_and_add("entry", "ps_0", "ps_1", "ps_2")
@@ -124,6 +126,7 @@ class TestBackend:
         fleet.layouts.remove_from_layout(fleet.layout_path, SavedModel(MODEL, "entry"))
         wait_until(lambda: fleet.has_list("ps_0", "ps_1", "ps_2"))
 
+    # T22
     def test_t22_available_models_are_bound(self, fleet: Fleet) -> None:
         fleet.bindings.sync_available_saved_models(CONTAINER, saved("entry", "ps_0", "ps_1"))
         for name in ("entry", "ps_0", "ps_1"):
@@ -137,6 +140,7 @@ class TestBackend:
         assert fleet.outside.children(fleet.paths.model_bindings(MODEL)) == []
         assert fleet.bindings.get_service_info(CONTAINER) is None
 
+    # T23
     def test_t23_the_service_map_has_the_bound_sub_graphs(self, fleet: Fleet) -> None:
         fleet.declare_and_add("entry", "ps_0")
         fleet.bindings.sync_available_saved_models(CONTAINER, saved("entry", "ps_0"))
@@ -144,6 +148,7 @@ class TestBackend:
         assert fleet.bindings.get_addresses(SavedModel(MODEL, "ps_0")) == ["localhost:8888"]
         assert fleet.bindings.get_addresses(SavedModel(MODEL, "ps_0"), use_archon=True) == ["localhost:8890"]
 
+    # T24, D36
     def test_t24_d36_sync_targets(self, fleet: Fleet) -> None:
         targets = ServiceMapTargets(fleet.outside, fleet.bzid)
         try:
@@ -160,6 +165,7 @@ class TestBackend:
         finally:
             targets.close()
 
+    # D37
     def test_d37_a_new_session_makes_the_nodes_again_within_a_second(self, fleet: Fleet, ensemble: Ensemble) -> None:
         fleet.bindings.sync_available_saved_models(CONTAINER, saved("entry", "ps_0"))
         old = fleet.session.session_id
@@ -176,6 +182,7 @@ class TestBackend:
         assert created == sorted(created)
         assert fleet.bindings.available == frozenset(saved("entry", "ps_0"))
 
+    # D38
     def test_d38_a_container_joins_when_its_info_appears(self, fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
         fleet.declare_and_add("ps_0")
         late = Container("default", "fd00::7")
@@ -189,6 +196,7 @@ class TestBackend:
         fleet.outside.delete(fleet.paths.container_service(late))
         wait_until(lambda: fleet.bindings.get_service_map() == {})
 
+    # D39, D40
     def test_d39_d40_deploy_configs_are_followed(self, fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
         fleet.declare_and_add("ps_0")
         fleet.layouts.add_to_layout(fleet.layout_path, SavedModel(MODEL, "ps_1"))
@@ -200,10 +208,12 @@ class TestBackend:
         wait_until(lambda: fleet.last is not None and fleet.last[-1] == (SavedModel(MODEL, "ps_1"), changed))
         assert caplog.text.count("missing deploy config") == 1
 
+    # D41
     def test_d41_sub_graphs_are_ordered_by_number(self, fleet: Fleet) -> None:
         fleet.declare_and_add("ps_10", "ps_2", "entry")
         wait_until(lambda: fleet.has_list("entry", "ps_2", "ps_10"))
 
+    # D42
     def test_d42_a_model_that_returns_is_followed_again(self, fleet: Fleet) -> None:
         fleet.declare_and_add("ps_0")
         fleet.bindings.sync_available_saved_models(CONTAINER, saved("ps_0"))
@@ -215,6 +225,7 @@ class TestBackend:
         fleet.bindings.sync_available_saved_models(CONTAINER, [])
         wait_until(lambda: fleet.bindings.get_service_map() == {})
 
+    # D43
     def test_d43_bzid_info(self, fleet: Fleet) -> None:
         fleet.declare_and_add("entry", "ps_0", "ps_1", "ps_2")
         fleet.bindings.sync_available_saved_models(CONTAINER, saved("entry", "ps_0", "ps_1"))
@@ -228,6 +239,7 @@ class TestBackend:
         assert json.loads(container["service_info"])["grpc"] == "localhost:8888"
         assert info["layout_info"] == {"test_layout": ["mixed"]}
 
+    # D33
     def test_bad_nodes_are_logged_once_and_stay(self, fleet: Fleet, caplog: pytest.LogCaptureFixture) -> None:
         fleet.declare_and_add("ps_0")
         bad = [f"{fleet.layout_path}/nocolon", fleet.paths.saved_model(SavedModel(MODEL, "ps_1"))]
@@ -317,6 +329,7 @@ ALL = ["entry", "ps_0", "ps_1", "ps_2", "ps_3", "ps_4"]
 
 
 class TestController:
+    # T25, D44
     def test_t25_d44_an_export_is_declared(self, control: Control, export: Path) -> None:
         control.controller.declare(str(export), model_name=MODEL, overwrite=True)
         assert {each.sub_graph for each in control.layouts.list_saved_models(MODEL)} == set(ALL)
@@ -325,6 +338,7 @@ class TestController:
         assert configs["entry"] == {"model_base_path": f"{export}/entry", "version_policy": "latest"}
         assert {configs[name]["version_policy"] for name in ALL[1:]} == {"latest_once"}
 
+    # T26, T27, T28, T29
     def test_t26_to_t29_sub_graphs_are_published_and_unpublished(self, control: Control, export: Path) -> None:
         control.controller.declare(str(export))
         control.controller.publish(control.layout, f"{MODEL}:entry")
@@ -336,6 +350,7 @@ class TestController:
         control.controller.unpublish(control.layout, f"{MODEL}:entry")
         assert control.members() == []
 
+    # D44
     def test_d44_the_newest_entry_names_the_model(self, control: Control, export: Path) -> None:
         assert {each.model_name for each in control.controller.declare(str(export))} == {MODEL}
         with pytest.raises(ConfigError, match=f"{MODEL} exists and not in overwrite mode"):
@@ -428,6 +443,7 @@ class _Lookup:
         return {f"10.0.0.{task}:1": {"idc": "lf", "cluster": "default", "replica_id": 7}}
 
 
+# D69
 def test_d69_sync_targets_of_a_version_1_fleet() -> None:
     targets = ReplicaTargets(_Lookup())
     targets.subscribe_model("m")

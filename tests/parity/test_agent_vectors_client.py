@@ -10,6 +10,7 @@ import pytest
 from monolith.agent.prediction import PredictionClient, make_record_tensor, random_instances, read_request
 from monolith.agent.profiling import percentile, profile_servers
 from monolith.core.errors import ConfigError, ShardUnavailable
+from monolith.core.fid import v1_to_v2
 from monolith.data.records import messages
 from monolith.data.records.formatter import parse_record
 from monolith.data.records.framing import Framing
@@ -18,6 +19,7 @@ from monolith.testing.fakes.fake_model_server import FakeModelServer
 Sample = Callable[[str], str]
 
 
+# T50
 def test_t50_random_instances_make_a_tensor_of_texts() -> None:
     tensor = make_record_tensor(random_instances())
     assert (int(tensor.dtype), tensor.tensor_shape.dim[0].size, len(tensor.string_val)) == (7, 256, 256)
@@ -27,6 +29,7 @@ def test_t50_random_instances_make_a_tensor_of_texts() -> None:
     assert len(set(tensor.string_val)) > 200
 
 
+# T7, T8, T9
 @pytest.mark.parametrize(("name", "kind"), [("inst.json", "json"), ("inst.pbtext", "pbtext"), ("inst.dump", "dump")])
 def test_t7_t8_t9_a_shipped_instance_is_repeated(tmp_path: Path, sample: Sample, name: str, kind: str) -> None:
     path = tmp_path / name
@@ -39,6 +42,7 @@ def test_t7_t8_t9_a_shipped_instance_is_repeated(tmp_path: Path, sample: Sample,
     assert read_request(binary, "binary", batch_size=5) == (key, records)
 
 
+# T51, T52, D72
 def test_t51_t52_d72_an_example_batch_becomes_instances(tmp_path: Path, sample: Sample) -> None:
     path = tmp_path / "example_batch.pbtxt"
     path.write_text(sample("example_batch.pbtxt"))
@@ -50,6 +54,9 @@ def test_t51_t52_d72_an_example_batch_becomes_instances(tmp_path: Path, sample: 
     assert 146369436325841889 in values
     batch = parse_record(sample("example_batch.pbtxt"), "example_batch")
     assert len(batch.named_feature_list) == 139
+    v1 = {value for column in batch.named_feature_list for cell in column.feature for value in cell.fid_v1_list.value}
+    assert 9376215397644962785 in v1
+    assert (9376215397644962785 >> 54, v1_to_v2(9376215397644962785)) == (520, 146369436325841889)
     framed = tmp_path / "batch.bin"
     framing = Framing(lagrangex_header=True)
     framed.write_bytes(framing.frame(batch.SerializeToString()))
@@ -63,12 +70,14 @@ def test_t51_t52_d72_an_example_batch_becomes_instances(tmp_path: Path, sample: 
         read_request(path, "xml")
 
 
+# D73
 @pytest.mark.parametrize(("count", "index"), [(1, 0), (2, 1), (3, 2), (51, 50), (100, 98), (101, 99)])
 def test_d73_the_place_of_p99(count: int, index: int) -> None:
     assert percentile([float(each) for each in reversed(range(count))], 0.99) == index
     assert percentile([], 0.99) == 0.0
 
 
+# T38
 def test_t38_a_client_asks_and_profiles_a_server() -> None:
     inputs = [("instances", random_instances(2))]
     with FakeModelServer.with_model("m", 2) as server:

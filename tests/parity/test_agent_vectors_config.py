@@ -47,26 +47,31 @@ def agent_conf(sample: Callable[[str], str], tmp_path: Path) -> AgentConfig:
 
 
 class TestMessages:
+    # T1
     def test_t1_a_model_spec_has_name_version_and_signature(self) -> None:
         spec = make_model_spec("model", 1, "predict")
         assert (spec.name, spec.version.value, spec.signature_name) == ("model", 1, "predict")
 
+    # T2
     def test_t2_a_model_config_has_path_policy_and_labels(self) -> None:
         config = make_model_config("model", "/tmp/model/saved_model", version_data=2, labels={"v0": 0, "v1": 1})
         assert (config.name, config.base_path) == ("model", "/tmp/model/saved_model")
         assert config.model_version_policy.latest.num_versions == 2
         assert dict(config.version_labels) == {"v0": 0, "v1": 1}
 
+    # T3
     def test_t3_a_status_has_code_and_message(self) -> None:
         status = make_status(1, "CANCELLED")
         assert (status.error_code, status.error_message) == (1, "CANCELLED")
 
+    # T4
     def test_t4_a_version_status_has_version_and_state(self) -> None:
         status = make_version_status(1, ModelState.START, 5, "NOT_FOUND")
         assert (status.version, status.state, status.status.error_code) == (1, 10, 5)
 
 
 class TestTensors:
+    # T7, T8, T9
     @pytest.mark.parametrize("name", ["inst.json", "inst.pbtext", "inst.dump"])
     def test_t7_t8_t9_an_instance_in_each_style_becomes_a_tensor(self, sample: Callable[[str], str], name: str) -> None:
         tensor = make_instance_tensor(sample(name), 5)
@@ -81,10 +86,12 @@ class TestTensors:
 
 
 class TestFile:
+    # T5, T6
     def test_t5_t6_the_fixture_is_stand_alone_with_two_filters(self, agent_conf: AgentConfig) -> None:
         assert agent_conf.stand_alone_serving is True
         assert list(agent_conf.layout_filters) == ["ps_0", "ps_1"]
 
+    # D9
     def test_d9_the_fixture_without_environment(self, agent_conf: AgentConfig) -> None:
         expected = AgentConfig(
             bzid="predict_ctr",
@@ -106,6 +113,7 @@ class TestFile:
         assert agent_conf.saved_model_tags is None
         assert agent_conf.grpc_channel_arguments is None
 
+    # D10
     @pytest.mark.parametrize(
         ("line", "pair"),
         [
@@ -120,11 +128,13 @@ class TestFile:
     def test_d10_lines(self, line: str, pair: tuple[str, str]) -> None:
         assert parse_line(line) == pair
 
+    # D10
     @pytest.mark.parametrize("line", ["x", "x ="])
     def test_d10_lines_without_a_value_are_errors(self, line: str) -> None:
         with pytest.raises(ConfigError, match="expected a key and a value"):
             parse_line(line)
 
+    # D11, D12, D13
     def test_d11_d12_d13_trailing_comments_and_many_filters(self, tmp_path: Path) -> None:
         text = (
             "enable_batching false # off\ndeploy_type Unified # always\n"
@@ -135,28 +145,34 @@ class TestFile:
         assert config.deploy_type is DeployType.UNIFIED
         assert config.layout_filters == ("a", "b", "c")
 
+    # D14
     def test_d14_a_value_twice_names_both_lines(self, tmp_path: Path) -> None:
         written(tmp_path, "# shared\nnum_ps 8\n", "base.conf")
         path = written(tmp_path, "num_ps 4\ninclude base.conf\n")
         with pytest.raises(ConfigError, match=r"num_ps is given 2 times.*agent\.conf:1.*base\.conf:2"):
             read_config(path, {})
 
+    # D15
     @pytest.mark.parametrize("text", ["TRUE", "y", "T", "Yes", "1"])
     def test_d15_true(self, tmp_path: Path, text: str) -> None:
         assert read_config(written(tmp_path, f"dc_aware {text}\n"), {}).dc_aware is True
 
+    # D15
     @pytest.mark.parametrize("text", ["FALSE", "n", "F", "No", "0"])
     def test_d15_false(self, tmp_path: Path, text: str) -> None:
         assert read_config(written(tmp_path, f"enable_profiler {text}\n"), {}).enable_profiler is False
 
+    # D15
     def test_d15_other_texts_are_errors(self, tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match=r"agent\.conf:1: dc_aware is 'maybe'"):
             read_config(written(tmp_path, "dc_aware maybe\n"), {})
 
+    # D16
     def test_d16_numbers(self) -> None:
         assert compute_number("60*1000*1000") == 60000000
         assert compute_number("2**10") == 1024
 
+    # D16
     @pytest.mark.parametrize(("text", "column"), [("1/0", 1), ("os.getpid()", 1), ('1 + __import__("os")', 5)])
     def test_d16_errors_show_the_position(self, text: str, column: int) -> None:
         with pytest.raises(ConfigError, match=f"at column {column}") as caught:
@@ -166,6 +182,7 @@ class TestFile:
 
 
 class TestEnvironment:
+    # D17
     @pytest.mark.parametrize(
         ("name", "number"),
         [
@@ -180,6 +197,7 @@ class TestEnvironment:
         assert pod_replica_id(name) == number
         assert configured({"MY_POD_NAME": name} if name else {}).replica_id == number
 
+    # D18
     def test_d18_ports_of_the_environment(self) -> None:
         mixed = configured(PORTS, deploy_type=DeployType.MIXED, dense_alone=True)
         assert (mixed.tfs_entry_port, mixed.tfs_entry_http_port, mixed.tfs_entry_archon_port) == (9003, 9004, 9000)
@@ -191,12 +209,14 @@ class TestEnvironment:
         unified = configured(PORTS, deploy_type=DeployType.UNIFIED)
         assert (unified.tfs_port_grpc, unified.tfs_port_http, unified.tfs_port_archon) == (9003, 9004, 9000)
 
+    # D19
     def test_d19_a_later_dense_process_takes_free_ports(self) -> None:
         dense = configured({**PORTS, "DENSE_SERVICE_IDX": "1"}, deploy_type=DeployType.DENSE, dense_alone=True)
         ports = {dense.tfs_dense_port, dense.tfs_dense_http_port, dense.tfs_dense_archon_port, dense.agent_port}
         assert len(ports) == 4
         assert not ports & set(range(9000, 9011))
 
+    # D20
     @pytest.mark.parametrize(
         ("shards", "shard", "indices"),
         [("4", "1", [1, 5, 9]), ("4", "3", [3, 7]), (None, None, list(range(10)))],
@@ -205,11 +225,13 @@ class TestEnvironment:
         variables = {"MONOLITH_HOST_SHARD_N": shards, "SHARD_ID": shard} if shards and shard else {}
         assert configured(variables, deploy_type=DeployType.PS, num_ps=10).own_ps_indices() == indices
 
+    # D20
     def test_d20_several_shards_need_a_shard_id(self) -> None:
         config = configured({"MONOLITH_HOST_SHARD_N": "4"}, deploy_type=DeployType.PS, num_ps=10)
         with pytest.raises(ConfigError, match="SHARD_ID is None with 4 shards"):
             config.own_ps_indices()
 
+    # D21
     def test_d21_server_type_of_a_call(self) -> None:
         assert DeployType.MIXED.server_type("ps") == "ps"
         assert DeployType.PS.server_type(None) == "ps"
@@ -218,6 +240,7 @@ class TestEnvironment:
             with pytest.raises(ConfigError, match="DeployType and ServerType is not compatable!"):
                 deploy_type.server_type(wanted)
 
+    # D22
     def test_d22_paths(self) -> None:
         assert AgentConfig(bzid="gip", layout_pattern="mixed").layout_path == "/gip/layouts/mixed"
         assert AgentConfig(bzid="gip", layout_pattern="/gip/layout").layout_path == "/gip/layout"
@@ -226,6 +249,7 @@ class TestEnvironment:
         )
         assert config.path_prefix == "/b/service/m/lf:default"
 
+    # D28
     def test_d28_threads_of_the_platform_config(self) -> None:
         text = platform_config_text(configured({"MY_CPU_LIMIT": "8"}))
         assert "intra_op_parallelism_threads: 8\n" in text
@@ -234,6 +258,7 @@ class TestEnvironment:
         assert "intra_op_parallelism_threads: 4\n" in text
         assert "inter_op_parallelism_threads: 16\n" in text
 
+    # D29
     @pytest.mark.parametrize(
         ("variables", "is_only"),
         [({"MY_HOST_IPV6": "fd::1"}, True), ({"MY_HOST_IP": "10.0.0.7"}, False), ({"MY_HOST_IP": ""}, True)],
@@ -241,6 +266,7 @@ class TestEnvironment:
     def test_d29_ipv6_only(self, variables: dict[str, str], is_only: bool) -> None:
         assert is_ipv6_only(read_environment(variables)) is is_only
 
+    # D29
     def test_d29_ipv4_servers_are_refused_on_such_a_host(self) -> None:
         with pytest.raises(ConfigError, match=r"'127\.0\.0\.1:2181' is IPv4"):
             check_servers_reachable("127.0.0.1:2181", host_is_ipv6_only=True)
@@ -252,6 +278,7 @@ class TestEnvironment:
 
 
 class TestCommands:
+    # T10
     def test_t10_version_2_reads_its_model_config_once(self, agent_conf: AgentConfig) -> None:
         config = dataclasses.replace(agent_conf, agent_version=2)
         command = foreign_command(config, "ps", binary="tensorflow_model_server", model_config_file="/tmp/models")
@@ -275,6 +302,7 @@ class TestCommands:
             base_path="/models/m",
         )
 
+    # D23
     @pytest.mark.parametrize(
         ("server_type", "flags"),
         [
@@ -307,6 +335,7 @@ class TestCommands:
         command = foreign_command(d23, server_type, binary="tfs", model_config_file="/tmp/models")
         assert command == ["tfs", "--model_config_file=/tmp/models", *flags.split()]
 
+    # D24
     def test_d24_model_configs(self, d23: AgentConfig) -> None:
         ps = fixed_model_configs(d23, "ps").model_config_list.config
         assert [(each.name, each.base_path) for each in ps] == [("ps_1", "/models/m/ps_1"), ("ps_3", "/models/m/ps_3")]
@@ -315,6 +344,7 @@ class TestCommands:
         assert [(each.name, each.base_path) for each in dense] == [("dense_0", "/models/m/dense_0")]
         assert {each.model_platform for each in [*ps, *dense]} == {"tensorflow"}
 
+    # D25
     def test_d25_policies(self) -> None:
         latest = make_model_config("m", "/m", version_policy="LATEST", version_data=2).model_version_policy
         assert latest.latest.num_versions == 2
@@ -327,6 +357,7 @@ class TestCommands:
 
 
 class TestFilters:
+    # D26
     @pytest.mark.parametrize(
         ("pattern", "expression"),
         [
@@ -339,6 +370,7 @@ class TestFilters:
     def test_d26_patterns(self, pattern: str, expression: str) -> None:
         assert normalise_pattern(pattern) == expression
 
+    # D27
     def test_d27_filters(self) -> None:
         names = ["entry", "ps_0", "ps_1", "ps_2", "ps_11", "dense_0"]
         assert LayoutFilters(["entry; True", "ps_{i}; i % 2 == 1"]).select(names) == ["entry", "ps_1", "ps_11"]
@@ -356,6 +388,7 @@ LONG_NAME = "20001223_zm_test_realtime_training_1328_v4_r982567_0"
 
 
 class TestServicePath:
+    # T11, T12, T13, T14, T15, D30
     @pytest.mark.parametrize(
         ("path", "parts", "location", "task"),
         [
@@ -403,6 +436,7 @@ class TestServicePath:
         assert parsed.ship_in(None, None)
         assert parsed.ship_in(parsed.idc, parsed.cluster)
 
+    # D30
     @pytest.mark.parametrize(
         "path",
         [
@@ -421,12 +455,14 @@ class TestServicePath:
         assert set(dataclasses.astuple(parsed)) == {None}
         assert (parsed.location, parsed.task) == (None, None)
 
+    # D30
     def test_d30_another_cluster_is_not_shipped_in(self) -> None:
         path = ServicePath.parse("/bzid/service/base_name/idc:cluster/server_type:0")
         assert path.ship_in("idc", "cluster")
         assert not path.ship_in("idc", "other")
 
 
+# D83
 def test_d83_wrong_versions_and_deploy_types_are_refused(tmp_path: Path) -> None:
     for text, reason in (
         ("deploy_type unified\n", "agent_version 3"),

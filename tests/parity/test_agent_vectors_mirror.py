@@ -82,6 +82,7 @@ def fifteen_publishes(model: str = "model") -> list[PublishMeta]:
     return metas
 
 
+# T62, T63, T64
 def test_t62_t63_t64_nodes_are_made_set_and_deleted(host: Host) -> None:
     mirror, session = host.mirror, host.session
     mirror.ensure_path("/model/crud")
@@ -95,6 +96,7 @@ def test_t62_t63_t64_nodes_are_made_set_and_deleted(host: Host) -> None:
     assert (mirror.shard_count, mirror.replica_id, mirror.shard_id) == (10, 2, 2)
 
 
+# T65, D77
 def test_t65_d77_a_wanted_model_is_an_event_and_a_changed_one_too(host: Host) -> None:
     mirror = host.mirror
     mirror.watch_portal()
@@ -112,6 +114,7 @@ def test_t65_d77_a_wanted_model_is_an_event_and_a_changed_one_too(host: Host) ->
     assert ModelMeta.from_bytes(host.take(EventType.PORTAL).data).action == "DELETED"
 
 
+# T66, T67, T68, T69
 def test_t66_to_t69_a_host_loads_serves_and_reports(host: Host) -> None:
     mirror = host.mirror
     mirror.start()
@@ -140,6 +143,7 @@ def test_t66_to_t69_a_host_loads_serves_and_reports(host: Host) -> None:
     wait_until(lambda: mirror.own_paths() == [f"/{bzid}/service/model/ps:0/2"])
 
 
+# D77
 def test_d77_models_with_similar_names_never_mix_and_a_changed_publish_is_one_event(host: Host) -> None:
     mirror = host.mirror
     mirror.start()
@@ -173,6 +177,7 @@ def test_num_tce_replica_waits_for_all_shards_of_each_replica(host: Host) -> Non
     assert mirror.num_tce_replica(60) == 1
 
 
+# D76
 def test_d76_a_new_replica_takes_its_shard_and_other_hosts_take_the_entry() -> None:
     publishes = fifteen_publishes()
     assert set(expected_loading(publishes, 2, 3)["model"].sub_models or {}) == {"ps_0", "ps_5", "entry"}
@@ -208,6 +213,7 @@ def placed(publishes: list[PublishMeta]) -> dict[int, list[str]]:
     }
 
 
+# D1, D2, D4, D6
 @pytest.mark.parametrize(
     ("free", "entry", "ps", "num_shard", "expected"),
     [
@@ -225,10 +231,13 @@ def test_d1_to_d6_sub_models_go_where_memory_is_free(
     assert placed(publishes) == expected
     assert all("entry" in (each.sub_models or {}) for each in publishes)
     assert {each.total_publish_num for each in publishes} == {len(publishes)}
+    for shard in set(range(len(free))) - set(expected):
+        assert set(expected_loading(publishes, shard, 0)["m"].sub_models or {}) == {"entry"}
     assert placement_is_current(publishes, range(len(free)))
     assert not placement_is_current(publishes[1:], range(len(free)))
 
 
+# D3
 def test_d3_the_smallest_host_of_a_shard_counts() -> None:
     resources = [ResourceSpec("h:1", 0, 0, 8 * GIB), ResourceSpec("h:1", 0, 1, 5 * GIB)]
     model = ModelMeta(model_name="m", num_shard=1)
@@ -240,6 +249,7 @@ def test_d3_the_smallest_host_of_a_shard_counts() -> None:
         plan_publishes(model, sizes(0.1, [4.0]), resources, promised={0: GIB})
 
 
+# D5, D8
 def test_d5_d8_a_model_that_does_not_fit_is_refused() -> None:
     with pytest.raises(DoesNotFit, match="budgets"):
         plan_publishes(ModelMeta(model_name="m"), sizes(0.1, [1] * 4), hosts(2, 2))
@@ -247,11 +257,13 @@ def test_d5_d8_a_model_that_does_not_fit_is_refused() -> None:
         plan_publishes(ModelMeta(model_name="m", num_shard=3), sizes(0.1, [1, 1]), hosts(9, 9, 9))
 
 
+# D7
 def test_d7_fifteen_publishes_on_five_of_ten_shards() -> None:
     model = ModelMeta(model_name="m", num_shard=5)
     publishes = plan_publishes(model, sizes(0.1, [1] * 10), hosts(*[10] * 10, replicas=3))
     assert placed(publishes) == {shard: [f"ps_{shard}", f"ps_{shard + 5}"] for shard in range(5)}
     assert len(publishes) == 15
+    assert {each.total_publish_num for each in publishes} == {15}
     spec = ModelMeta(model_name="m", num_shard=5, spec_replicas=[1])
     special = plan_publishes(spec, sizes(0.1, [1] * 10), hosts(*[10] * 10, replicas=3))
     assert {each.replica_id for each in special} == {1}
@@ -275,6 +287,7 @@ class Candidate:
         self.election.join()
 
 
+# D78
 def test_d78_a_new_leader_schedules_after_the_old_one_ended(ensemble: Ensemble) -> None:
     bzid = f"b{uuid.uuid4().hex}"
     candidates = [Candidate(ensemble, bzid, shard) for shard in range(3)]
@@ -303,6 +316,31 @@ def test_d78_a_new_leader_schedules_after_the_old_one_ended(ensemble: Ensemble) 
             each.mirror.close()
 
 
+# D78
+def test_d78_a_leader_whose_connection_is_suspended_writes_no_publish(ensemble: Ensemble) -> None:
+    bzid = f"b{uuid.uuid4().hex}"
+    leader = Candidate(ensemble, bzid, 0)
+    outside = Mirror(ensemble.open(), bzid, shard_id=1, replica_id=0)
+    outside.start()
+    try:
+        wait_until(lambda: leader.election.is_leader and len(leader.mirror.resources) == 1)
+        ensemble.disconnect(leader.session)
+        wait_until(lambda: not leader.election.is_leader)
+        model = ModelMeta(model_name="m", model_dir="/x", num_shard=1)
+        leader.leader.schedule(model, keeps_running=True)
+        assert not outside.publishes("m")
+        ensemble.reconnect(leader.session)
+        wait_until(lambda: leader.election.is_leader)
+        assert not outside.publishes("m")
+        leader.leader.schedule(model, keeps_running=True)
+        wait_until(lambda: len(outside.publishes("m")) == 1)
+    finally:
+        leader.election.leave()
+        leader.mirror.close()
+        outside.close()
+
+
+# D33
 def test_invalid_publishes_are_ignored_and_stay(host: Host) -> None:
     mirror, session = host.mirror, host.session
     folder = mirror.paths.publish

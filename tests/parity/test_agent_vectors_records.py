@@ -19,6 +19,7 @@ from monolith.agent.records import (
 )
 
 
+# T16, T17, T18
 @pytest.mark.parametrize(
     "record",
     [
@@ -31,6 +32,7 @@ def test_t16_t17_t18_records_survive_their_bytes(record: Record) -> None:
     assert type(record).from_bytes(record.to_bytes()) == record
 
 
+# D32
 @pytest.mark.parametrize(
     ("record", "content"),
     [
@@ -74,12 +76,14 @@ def test_d32_exact_bytes(record: Record, content: bytes) -> None:
     assert type(record).from_bytes(content) == record
 
 
+# D33
 def test_d33_unknown_missing_and_null_keys() -> None:
     record = ReplicaMeta.from_bytes(b'{"address": null, "stat": 30, "color": "red"}')
     assert record == ReplicaMeta(address=None, stat=30)
     assert (record.task, record.replica) == (-1, -1)
 
 
+# D33
 @pytest.mark.parametrize(
     "content",
     [b"[]", b"{", b'{"stat": "x"}', b'{"stat": true}', b'{"stat": 1.5}', b"\xff", b'"' + b"x" * 2_000_000 + b'"'],
@@ -94,6 +98,7 @@ def test_d33_invalid_content_is_refused_and_logged_once(content: bytes, caplog: 
     assert [record.getMessage().count("/b/service/m/ps:0/1") for record in caplog.records] == [1]
 
 
+# D34
 def test_d34_paths() -> None:
     replica = ReplicaMeta(model_name="m", server_type="ps", task=3, replica=2)
     assert replica.get_path("b") == "/b/service/m/ps:3/2"
@@ -103,6 +108,7 @@ def test_d34_paths() -> None:
     assert ModelMeta(model_name="m").get_path("/b/portal") == "/b/portal/m"
 
 
+# D35
 @pytest.mark.parametrize(
     ("ipv4", "ipv6", "for_ipv4", "for_ipv6"),
     [

@@ -60,6 +60,7 @@ def copies(tmp_path: Path) -> Copies:
 
 
 class TestModelCopies:
+    # T46, T47
     def test_t46_t47_only_newer_versions_are_copied(self, copies: Copies) -> None:
         offer(copies.source, 1234567)
         copies.manager.start()
@@ -68,6 +69,8 @@ class TestModelCopies:
                 path = copies.receive / "test_model" / sub_model / "1234567" / "variables" / "data"
                 assert path.read_text() == f"{sub_model} 1234567"
             offer(copies.source, 1234566)
+            SystemClock().sleep_s(20 * PATIENT.round_pause_s)
+            assert copies.versions() == ["1234567"]
             offer(copies.source, 1234568)
             wait_until(lambda: copies.manager.newest_version == "1234568")
             assert copies.versions() == ["1234567", "1234568"]
@@ -77,6 +80,7 @@ class TestModelCopies:
         finally:
             copies.manager.stop()
 
+    # D51
     def test_d51_versions_compare_as_numbers(self, copies: Copies) -> None:
         offer(copies.source, 9)
         offer(copies.source, 10)
@@ -84,6 +88,7 @@ class TestModelCopies:
         copies.manager.stop()
         assert copies.versions() == ["10"]
 
+    # D52, D57
     def test_d52_d57_a_marker_of_another_model_does_not_count(self, tmp_path: Path) -> None:
         copies = Copies(tmp_path)
         offer(copies.source, 1, "model2")
@@ -91,6 +96,7 @@ class TestModelCopies:
         with pytest.raises(ConfigError, match=r"no complete version of 'model' for 0\.5 s"):
             manager.start()
 
+    # D53
     def test_d53_a_marker_without_its_version_folder_is_not_enough(self, copies: Copies) -> None:
         (copies.source / "test_model@7" / "test_model" / SUB_MODELS[0]).mkdir(parents=True)
         (copies.source / "test_model@7.write.done").touch()
@@ -112,6 +118,7 @@ class TestModelCopies:
         finally:
             copies.manager.stop()
 
+    # D54
     def test_d54_a_left_over_temporary_is_copied_again(self, copies: Copies) -> None:
         offer(copies.source, 1)
         copies.manager.start()
@@ -126,6 +133,7 @@ class TestModelCopies:
         finally:
             copies.manager.stop()
 
+    # D55
     def test_d55_the_five_newest_versions_stay(self, copies: Copies) -> None:
         offer(copies.source, 1)
         copies.manager.start()
@@ -138,6 +146,7 @@ class TestModelCopies:
         finally:
             copies.manager.stop()
 
+    # D56
     def test_d56_a_young_lock_of_another_reader_stays(self, copies: Copies) -> None:
         offer(copies.source, 1)
         offer(copies.source, 2)
@@ -197,12 +206,14 @@ def machine(folder: Path, files: dict[str, str]) -> ResourceReader:
 
 
 class TestResources:
+    # T48, T49
     def test_t48_t49_this_machine(self) -> None:
         reader = ResourceReader()
         assert 0 < reader.available_memory() < reader.total_memory()
         assert 0 <= reader.machine_cpu_percent(pause_s=0.1) <= 100
         assert reader.cpu_count() >= 1
 
+    # D70
     def test_d70_memory_of_cgroup_v1(self, tmp_path: Path) -> None:
         group = "cgroup/memory/docker/abc"
         reader = machine(
@@ -221,6 +232,7 @@ class TestResources:
         assert (reader.total_memory(), reader.available_memory()) == (8 * GIB, 6 * GIB)
         assert reader.cpu_count() == 2
 
+    # D70
     def test_d70_without_a_limit_the_memory_of_the_machine_counts(self, tmp_path: Path) -> None:
         files = {
             "proc/self/cgroup": "0::/pod/abc\n",
@@ -237,6 +249,7 @@ class TestResources:
         )
         assert (limited.total_memory(), limited.cpu_count()) == (GIB, 3)
 
+    # D70
     def test_d70_quotas(self, tmp_path: Path) -> None:
         group = "cgroup/cpu/a"
         reader = machine(
@@ -249,6 +262,7 @@ class TestResources:
         )
         assert reader.cpu_count() == os.cpu_count()
 
+    # D70
     def test_a_limit_of_a_group_above_counts_too(self, tmp_path: Path) -> None:
         files = {
             "proc/self/cgroup": "0::/pod/abc\n",
@@ -281,6 +295,7 @@ def fill(path: Path, size: int) -> None:
 
 
 class TestModelSizes:
+    # D71
     def test_d71_sizes_of_folders_and_assets(self, tmp_path: Path) -> None:
         base = tmp_path / "exported_models"
         fill(base / "entry" / "12" / "a", 4)
@@ -294,6 +309,7 @@ class TestModelSizes:
         assert measure_model(str(base)) == expected
         assert measure_model(str(base), "model.ckpt-7", 12) == expected
 
+    # D71
     def test_d71_the_largest_common_version(self, tmp_path: Path) -> None:
         for name, version in (("entry", 11), ("entry", 12), ("ps_0", 11)):
             fill(tmp_path / "e" / name / str(version) / "a", version)
@@ -302,6 +318,7 @@ class TestModelSizes:
         with pytest.raises(ConfigError, match="version is 12, which sub-model 'ps_0'"):
             measure_model(str(tmp_path / "e"), version=12)
 
+    # D71
     def test_the_export_state_chooses_the_version_of_a_checkpoint(self, tmp_path: Path) -> None:
         base = tmp_path / "e"
         for name in ("entry", "ps_0"):

@@ -14,13 +14,15 @@ from monolith.agent.address_client import AddressClient, HeartbeatMap, served_na
 from monolith.agent.address_messages import HeartBeatResponse
 from monolith.agent.address_service import AddressService, LayoutAddressBook
 from monolith.agent.bindings import Bindings
-from monolith.agent.config import AgentConfig, load_config
+from monolith.agent.config import AgentConfig, DeployType, load_config, resolve
+from monolith.agent.environment import read_environment
 from monolith.agent.hosts import OwnHost
 from monolith.agent.layout_agent import LayoutAgent
 from monolith.agent.layouts import Layouts
 from monolith.agent.messages import ModelServerConfig, ModelVersionStatus, make_version_status
 from monolith.agent.mirror import Mirror
 from monolith.agent.model_configs import make_server_config
+from monolith.agent.prediction import PredictionClient, random_instances
 from monolith.agent.records import (
     ContainerServiceInfo,
     ModelState,
@@ -37,6 +39,7 @@ from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ShardUnavailable
 from monolith.discovery.zookeeper_nodes import put
 from monolith.discovery.zookeeper_session import ZooKeeperSession
+from monolith.testing.fakes.fake_model_server import FakeModelServer
 from monolith.testing.suites.zookeeper_ensembles import MemoryEnsemble
 
 MODEL = "test_ffm_model"
@@ -95,6 +98,7 @@ def fixed(session: ZooKeeperSession) -> Iterator[AddressClient]:
     replicas.close()
 
 
+# T30, T31, D45
 def test_t30_t31_d45_a_fixed_agent_answers_the_tasks_of_its_location(fixed: AddressClient) -> None:
     answer = fixed.heart_beat("ps").addresses
     assert set(answer) == {f"ps:{index}" for index in range(20)}
@@ -107,6 +111,7 @@ def test_t30_t31_d45_a_fixed_agent_answers_the_tasks_of_its_location(fixed: Addr
     assert (resource.address, resource.memory) == ("", 0)
 
 
+# D45
 def test_d45_an_unknown_replica_leaves_its_list_and_the_key_stays(fixed: AddressClient) -> None:
     session, bzid = fixed.session, fixed.bzid  # type: ignore[attr-defined]
     for replica in range(2):
@@ -116,6 +121,7 @@ def test_d45_an_unknown_replica_leaves_its_list_and_the_key_stays(fixed: Address
     assert "ps:3" in fixed.heart_beat("ps").addresses
 
 
+# D46
 def test_d46_a_scheduled_agent_answers_by_model_type_and_task(session: ZooKeeperSession) -> None:
     mirror = Mirror(session, "b", replica_id=1)
     mirror.start()
@@ -145,6 +151,7 @@ class GivenMap:
         return self._services
 
 
+# D46, D47
 def test_d46_d47_a_layout_agent_answers_by_model_and_sub_graph() -> None:
     info = ContainerServiceInfo(grpc="h:1", archon="h:2")
     services = GivenMap({"m": {"entry": [info], "ps_0": [info, ContainerServiceInfo(grpc="g:1", archon="g:2")]}})
@@ -159,7 +166,8 @@ def test_d46_d47_a_layout_agent_answers_by_model_and_sub_graph() -> None:
         assert list(client.get_replicas("ps", 4, "m").address_list.address) == []
         with pytest.raises(ClusterError, match="not implement for agent v3"):
             client.get_replicas("ps", 0)
-        assert client.get_resource().memory == 10
+        resource = client.get_resource()
+        assert (resource.address, resource.memory, resource.cpu) == ("h:9", 10, -1.0)
         assert service.seconds_since_heartbeat is not None
     service.stop()
     with pytest.raises(ShardUnavailable), AddressClient(f"127.0.0.1:{service.port}", timeout_s=5) as client:
@@ -177,6 +185,7 @@ def answer_of(addresses: dict[str, list[str]]) -> HeartBeatResponse:
     return response
 
 
+# T53, T54, D74
 def test_t53_t54_d74_a_heartbeat_map_follows_the_agent_and_survives_a_failure() -> None:
     state = {"n": 1, "fails": False}
 
@@ -199,9 +208,51 @@ def test_t53_t54_d74_a_heartbeat_map_follows_the_agent_and_survives_a_failure() 
     assert changes == [{"model_name": ("localhost:1",)}, {"model_name": ("localhost:2",)}]
 
 
+# T57, T58
 def test_t57_t58_a_key_names_its_model_on_the_servers() -> None:
     assert served_name("ps:0") == "ps_0"
     assert served_name("model_name:ps_0") == "model_name:ps_0"
+
+
+# T55
+def test_t55_port2_is_the_address_of_the_agent() -> None:
+    config = resolve(AgentConfig(deploy_type=DeployType.ENTRY), read_environment({"PORT2": "1234"}))
+    assert config.agent_port == 1234
+    with AddressClient(f"localhost:{config.agent_port}") as client:
+        assert HeartbeatMap(client.heart_beat).addresses() == {}
+
+
+# T56
+def test_t56_a_predict_goes_to_the_address_of_its_key() -> None:
+    inputs = ("instances", random_instances(2))
+    with FakeModelServer.with_model("m:ps_0", 1) as first, FakeModelServer.with_model("m:ps_1", 1) as second:
+        services = GivenMap(
+            {
+                "m": {
+                    "ps_0": [ContainerServiceInfo(grpc=first.address)],
+                    "ps_1": [ContainerServiceInfo(grpc=second.address)],
+                }
+            }
+        )
+        service = AddressService(LayoutAddressBook(services), "127.0.0.1:0")
+        service.start()
+        with AddressClient(f"127.0.0.1:{service.port}", timeout_s=30) as client:
+            heartbeats = HeartbeatMap(client.heart_beat)
+            heartbeats.update()
+        service.stop()
+
+        def predict(key: str) -> None:
+            (address,) = heartbeats.addresses()[key]
+            with PredictionClient(address, timeout_s=30) as client:
+                assert client.status(served_name(key)).model_version_status[0].version == 1
+                client.predict(served_name(key), inputs)
+
+        predict("m:ps_0")
+        predict("m:ps_1")
+        first.close()
+        with pytest.raises(ShardUnavailable):
+            predict("m:ps_0")
+        predict("m:ps_1")
 
 
 # --- layout agent ---
@@ -233,6 +284,7 @@ class FakeControl(ServerControl):
         pass
 
 
+# T32, T33, T34, T35, T36, T37, D47
 def test_t32_to_t37_a_layout_agent_serves_binds_and_releases(ensemble: MemoryEnsemble, tmp_path: Path) -> None:
     conf = tmp_path / "agent.conf"
     conf.write_text(

@@ -122,6 +122,7 @@ def test_the_shipped_json(sample: Sample) -> None:
     assert (list(instance.fid), list(instance.label), list(instance.line_id.actions)) == ([12345], [0, 1], [1])
 
 
+# D31
 def test_the_shipped_dump(sample: Sample) -> None:
     instance = parse_record(sample("inst.dump"), "instance")
     assert [(feature.name, list(feature.fid)) for feature in instance.feature] == [

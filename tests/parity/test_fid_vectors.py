@@ -58,6 +58,7 @@ def test_an_integer_hashed_by_its_bytes() -> None:
     assert fid.from_int64(4, 185) == 1153447759131936
 
 
+# D72
 @pytest.mark.parametrize(("text", "city_hash", "slot", "v1", "v2"), VALUES)
 def test_a_value_is_hashed_by_its_text(text: str, city_hash: int, slot: int, v1: int, v2: int) -> None:
     assert fid.city_hash64(text.encode()) == city_hash

@@ -3,14 +3,14 @@
 Main types: ``Replicas``; ``FixedAddressBook``, the answers of its AddressService.
 
 Invariants: a server that ends sets its replicas to UNKNOWN immediately. A server that lets two status calls in a row
-run into their deadline does so too. One sub-model's failure does not delay another one's state.
+run into their deadline does so too: the second call follows the first immediately, and the other sub-models of that
+server wait for the next round. One sub-model's failure does not delay another one's state.
 
 Threading: one thread asks servers each second; the map and the nodes have their own threads.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from typing_extensions import override
@@ -33,7 +33,6 @@ AskStatus = Callable[[OwnReplica], Sequence[ModelVersionStatus]]
 
 _STATUS_S = 1.0
 _REREAD_S = 60.0
-_LATE_LIMIT = 2
 
 
 class Replicas:
@@ -60,7 +59,6 @@ class Replicas:
     ) -> None:
         self._config = config
         self._ask = ask
-        self._late: Counter[str] = Counter()
         self.own = OwnReplicas(session, config, host)
         """Nodes of this agent."""
         self.map = ReplicaMap(
@@ -92,24 +90,32 @@ class Replicas:
         """Ask the servers once and write the states that changed."""
         before = self.own.states()
         states: dict[str, ModelState] = {}
+        late: set[ServerType] = set()
         for replica in self.own.sub_models:
-            name = replica.sub_model
+            name, server_type = replica.sub_model, replica.server_type
+            if server_type in late:
+                continue
             try:
-                states[name] = next_state(self._ask(replica), before[name])
-                self._late[name] = 0
+                states[name] = next_state(self._ask_again_if_late(replica), before[name])
             except RpcTimeout:
-                self._late[name] += 1
-                if self._late[name] >= _LATE_LIMIT:
-                    states[name] = ModelState.UNKNOWN
+                late.add(server_type)
+                self.note_server_end(server_type)
             except ClusterError:
                 states[name] = next_state(None, before[name])
-        self.own.set_states(states)
+        kinds = {each.sub_model: each.server_type for each in self.own.sub_models}
+        self.own.set_states({name: state for name, state in states.items() if kinds[name] not in late})
 
     def note_server_end(self, server_type: str) -> None:
-        """Set the replicas of a server that ended to UNKNOWN, immediately."""
+        """Set the replicas of a server that ended, or that does not answer, to UNKNOWN immediately."""
         self.own.set_states(
             {each.sub_model: ModelState.UNKNOWN for each in self.own.sub_models if each.server_type == server_type}
         )
+
+    def _ask_again_if_late(self, replica: OwnReplica) -> Sequence[ModelVersionStatus]:
+        try:
+            return self._ask(replica)
+        except RpcTimeout:
+            return self._ask(replica)
 
     def is_ps_set_started(self) -> bool:
         """Return True if every PS task has an AVAILABLE replica in the own location."""

@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 
 _FOREIGN_DRAIN_S = 30.0
 _SERVE_DRAIN_S = 30.0
-_LATE_CODES = (Code.DEADLINE_EXCEEDED,)
 
 
 class ServerControl(Protocol):
@@ -131,6 +130,10 @@ def plan_server(
     return ChildPlan(name=server_type, command=command, environment=environment, log=log, drain_s=_SERVE_DRAIN_S)
 
 
+def _is_late(status: ModelVersionStatus) -> bool:
+    return int(status.status.error_code) == Code.DEADLINE_EXCEEDED
+
+
 class ServerProcess(ServerControl):
     """One model server.
 
@@ -168,17 +171,11 @@ class ServerProcess(ServerControl):
         self._config = models or make_server_config([])
         self._failed_reloads = 0
         self._reload_count = 0
-        self._late: dict[str, int] = {}
-        self._last: dict[str, ModelVersionStatus] = {}
         self._reloader = BackgroundLoop(f"agent-reload-{plan.name}", self._reload)
 
-        def note_end(_: int) -> None:
-            with self._lock:
-                self._last.clear()
-                self._late.clear()
-            on_end()
-
-        self._child = Child(plan, lifeline, on_end=note_end, on_final=on_final, restarts=restarts, clock=self._clock)
+        self._child = Child(
+            plan, lifeline, on_end=lambda _: on_end(), on_final=on_final, restarts=restarts, clock=self._clock
+        )
 
     @override
     def start(self) -> None:
@@ -202,22 +199,21 @@ class ServerProcess(ServerControl):
 
     @override
     def list_saved_models_status(self) -> dict[str, ModelVersionStatus]:
-        return {name: self.probe_status(name) for name in self.list_saved_models()}
+        statuses: dict[str, ModelVersionStatus] = {}
+        late: ModelVersionStatus | None = None
+        for name in self.list_saved_models():
+            status = self.probe_status(name) if late is None else late
+            if _is_late(status):
+                late = status  # the server does not answer for its other models either
+            statuses[name] = status
+        return statuses
 
     def probe_status(self, name: str, version: int | None = None) -> ModelVersionStatus:
-        """Return the best status of a model; one late answer keeps the last status."""
+        """Return the best status of a model; after a late answer, ask once more."""
         if self._child.pid is None:
             return make_version_status(-1, ModelState.UNKNOWN, Code.UNAVAILABLE, "the server does not run")
         status = self._client.probe_status(name, version)
-        with self._lock:
-            if int(status.status.error_code) in _LATE_CODES:
-                self._late[name] = self._late.get(name, 0) + 1
-                if self._late[name] < 2 and name in self._last:
-                    return self._last[name]
-            else:
-                self._late.pop(name, None)
-            self._last[name] = status
-        return status
+        return self._client.probe_status(name, version) if _is_late(status) else status
 
     def is_answering(self) -> bool:
         """Return True if the server answers calls."""

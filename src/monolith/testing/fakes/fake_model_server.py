@@ -161,16 +161,21 @@ class FakeModelServer:
     def _run(self) -> None:
         with self._lock:
             while not self._is_closed:
-                for name, model in list(self._models.items()):
-                    model.step()
-                    if model.is_leaving and not model.states:
-                        del self._models[name]
                 is_moving = any(
                     state is not ModelState.AVAILABLE
                     for model in self._models.values()
                     for state in model.states.values()
                 )
-                self._lock.wait(self._step_s if is_moving else None)
+                if not is_moving:
+                    self._lock.wait()
+                elif not self._lock.wait_for(lambda: self._is_closed, self._step_s):
+                    self._step()
+
+    def _step(self) -> None:
+        for name, model in list(self._models.items()):
+            model.step()
+            if model.is_leaving and not model.states:
+                del self._models[name]
 
     def _get_status(self, request: GetModelStatusRequest, _: Any) -> GetModelStatusResponse:
         spec = request.model_spec

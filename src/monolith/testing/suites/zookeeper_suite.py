@@ -72,6 +72,7 @@ class ZooKeeperSuite:
 
     # --- nodes ---
 
+    # T41, T42, D50
     def test_a_created_node_has_its_path_content_and_parents(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         assert session.create(f"{root}/zk/data", b"one") == f"{root}/zk/data"
@@ -80,6 +81,7 @@ class ZooKeeperSuite:
         assert session.children(root) == ["zk"]
         assert session.get(root)[1].numChildren == 1
 
+    # D50
     def test_a_missing_parent_is_an_error_without_makepath(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         with pytest.raises(NodeMissing):
@@ -89,6 +91,7 @@ class ZooKeeperSuite:
         with pytest.raises(NodeExists):
             session.create(f"{root}/a")
 
+    # T42
     def test_a_missing_node_cannot_be_read_set_deleted_or_listed(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         for call in (
@@ -103,6 +106,7 @@ class ZooKeeperSuite:
         assert session.get_all([root]) == [None]
         assert session.children_all([root]) == [None]
 
+    # T42
     def test_a_set_changes_content_version_and_transaction(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         session.create(root, b"one")
@@ -113,6 +117,7 @@ class ZooKeeperSuite:
         assert stat.mzxid > before.mzxid
         _eventually(lambda: other.get(root)[0] == b"two")
 
+    # D50
     def test_a_wrong_version_is_refused(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(root, b"one")
@@ -125,6 +130,7 @@ class ZooKeeperSuite:
         session.delete(root, 1)
         assert session.exists(root) is None
 
+    # T43, D50
     def test_a_node_with_children_is_deleted_only_with_its_tree(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(f"{root}/a/b/c")
@@ -137,6 +143,7 @@ class ZooKeeperSuite:
         assert not delete_tree(session, root)
         assert not delete_if_present(session, root)
 
+    # D50
     def test_sequence_names_have_ten_digits_and_grow_per_parent(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         assert session.create(f"{root}/entry/0", sequence=True) == f"{root}/entry/00000000000"
@@ -145,6 +152,7 @@ class ZooKeeperSuite:
         assert session.create(f"{root}/entry/x", sequence=True) == f"{root}/entry/x0000000002"
         assert session.create(f"{root}/other/x", sequence=True) == f"{root}/other/x0000000000"
 
+    # D50
     def test_an_ephemeral_node_cannot_have_children(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(root, ephemeral=True)
@@ -232,6 +240,7 @@ class ZooKeeperSuite:
 
     # --- sessions ---
 
+    # D50
     def test_ephemeral_nodes_go_with_a_stopped_session(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         session.create(f"{root}/a", ephemeral=True)
@@ -239,6 +248,7 @@ class ZooKeeperSuite:
         session.stop()
         _eventually(lambda: other.children(root) == ["b"])
 
+    # D50
     def test_ephemeral_nodes_survive_a_lost_connection(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         states: queue.Queue[SessionState] = queue.Queue()
@@ -266,6 +276,7 @@ class ZooKeeperSuite:
         ensemble.reconnect(session)
         _eventually(lambda: not session.is_away)
 
+    # D50
     def test_an_expired_session_is_reported_and_followed_by_a_new_one(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         states: queue.Queue[SessionState] = queue.Queue()
@@ -296,6 +307,7 @@ class ZooKeeperSuite:
 
     # --- one-shot watches ---
 
+    # T45, D50
     def test_a_one_shot_watch_fires_once(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(root)
@@ -319,6 +331,7 @@ class ZooKeeperSuite:
         session.delete(root)
         assert _next(events) == NodeEvent(NodeEventKind.DELETED, root)
 
+    # D50
     def test_several_watches_on_one_path_all_fire(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         session.create(root)
@@ -331,6 +344,7 @@ class ZooKeeperSuite:
 
     # --- lasting watches ---
 
+    # T44, D50
     def test_a_data_watch_reports_the_first_reading_and_each_change(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         readings: queue.Queue[bytes | None] = queue.Queue()
@@ -350,6 +364,7 @@ class ZooKeeperSuite:
             other.set(root, b"4")
             assert _next(readings) == b"4"
 
+    # T45, D50
     def test_a_children_watch_reports_names_and_a_missing_node(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         readings: queue.Queue[list[str] | None] = queue.Queue()
@@ -369,6 +384,7 @@ class ZooKeeperSuite:
             while _next(readings) != ["c"]:
                 pass
 
+    # D50
     def test_several_lasting_watches_on_one_path_all_fire(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         session.create(root, b"1")
@@ -381,6 +397,7 @@ class ZooKeeperSuite:
             session.set(root, b"2")
             assert {_next(readings) for _ in range(2)} == {"ab'2'", "bb'2'"}
 
+    # D50
     def test_lasting_watches_survive_a_new_session(self, ensemble: Ensemble, root: str) -> None:
         session, other = ensemble.open(), ensemble.open()
         other.create(root, b"1")
@@ -483,6 +500,7 @@ class ZooKeeperSuite:
         for election in elections[1:]:
             election.leave()
 
+    # D78
     def test_leadership_ends_at_suspension_and_returns_with_the_session(self, ensemble: Ensemble, root: str) -> None:
         session = ensemble.open()
         changes: queue.Queue[bool] = queue.Queue()
