@@ -84,6 +84,7 @@ class TableMachine(RuleBasedStateMachine):
     def make(self, spec: TableSpec) -> None:
         self.spec = spec
         self.native: Any = Table(spec)
+        self.native.force_expiry = True  # the guard against wrong event times has its own tests
         self.model: Any = ReferenceTable(spec)
         self.folder = Path(tempfile.mkdtemp(prefix="monolith-table-"))
 
@@ -187,6 +188,7 @@ class TableMachine(RuleBasedStateMachine):
     def save_and_load(self, shards: int) -> None:
         self.native.save(self.folder / "t", shards=shards)
         self.native = Table.load(self.folder / "t")
+        self.native.force_expiry = True
         assert self.native.spec == self.spec
         model = ReferenceTable(self.spec)
         model.restore_state(self.model.snapshot_state())
