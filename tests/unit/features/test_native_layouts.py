@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,7 +182,10 @@ def test_a_plan_keeps_its_ids_when_their_arrays_are_gone() -> None:
         ids[0] = 1
 
 
-def test_plans_use_the_memory_of_those_that_died() -> None:
+@pytest.mark.skipif(
+    "address" in os.environ.get("MONOLITH_SANITIZED", ""), reason="buffers are not pooled under the address sanitizer"
+)
+def test_plans_reuse_the_memory_of_freed_plans() -> None:
     layouts = simple()
     layouts.plan(100_000, [np.arange(100_000)], [np.arange(100_001)], [False])
     held = _native.pooled_bytes()
