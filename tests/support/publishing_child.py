@@ -67,7 +67,8 @@ def train(folder: Path, port: int | None) -> None:
     def noted_weights(model: torch.nn.Module) -> Any:
         stepper = made._stepper
         heads = stepper.predict(stepper.embedder.pull(batch))
-        number = len(list(scores.glob("*.npy")))
+        # Numbers are not a count of files: a kill can leave the temporary one behind, and no number may be used twice.
+        number = max((int(path.stem) for path in scores.glob("[0-9]*.npy")), default=-1) + 1
         np.save(scores / "temporary", next(iter(heads.results().values())).predictions)
         (scores / "temporary.npy").rename(scores / f"{number}.npy")
         return copied_weights(model)
