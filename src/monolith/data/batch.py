@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from monolith import _native
 from monolith.core.errors import ConfigError
+from monolith.core.fid import ValueType
 
 __all__ = ["Array", "Batch", "ParsedIds", "Ragged", "Texts"]
 
@@ -166,6 +167,9 @@ class Batch:
     extras: Mapping[str, Array]
     """(size, width) per extra field of LineId: int64 or float32, or Texts."""
 
+    value_types: Mapping[str, ValueType] = field(default_factory=dict, repr=False)
+    """Types of the values behind ``ids``, of features with values so far; empty if the ids are from elsewhere."""
+
     _writable: Callable[[], Batch] | None = field(default=None, repr=False)
     """Gives the same arrays without their protection: a tensor cannot be read-only."""
 
@@ -297,6 +301,7 @@ def batch_of(
     sparse: Mapping[str, int],
     dense: Mapping[str, int],
     extras: Mapping[str, int],
+    value_types: Mapping[str, ValueType],
     writable: bool = False,
 ) -> Batch:
     """Make a batch of native arrays; the mappings give the index of each name."""
@@ -312,5 +317,6 @@ def batch_of(
         uid=data.uid(writable),
         actions=Ragged(*data.actions(writable)),
         extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place, writable))),
-        _writable=None if writable else lambda: batch_of(data, sparse, dense, extras, writable=True),
+        value_types=value_types,
+        _writable=None if writable else lambda: batch_of(data, sparse, dense, extras, value_types, writable=True),
     )

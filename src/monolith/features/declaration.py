@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from monolith import _native
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, SchemaMismatch
+from monolith.core.fid import ValueType, check_value_type
 from monolith.data import DenseFeature, FeatureList, Schema, SparseFeature
 from monolith.data.slot_names import slot_of_name
 from monolith.embedding import (
@@ -63,6 +64,10 @@ class EmbeddingFeature:
     max_bytes: int | None = None
     column: str | None = None
     """Name in the records; None = the same."""
+    value_type: ValueType | None = None
+    """Type of the values; None = that of the first value, which training records here."""
+    hash_wide: bool = False
+    """Hash an integer that does not fit beside the slot, instead of refusing it."""
 
 
 @dataclass(slots=True)
@@ -94,9 +99,12 @@ class Declaration:
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
+        value_type: ValueType | None = None,
+        hash_wide: bool = False,
     ) -> EmbeddingFeature:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
+        check_value_type(value_type, f"feature {name!r}")
         name, slot = self._resolve(name, slot)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
@@ -121,6 +129,8 @@ class Declaration:
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
+            value_type=value_type,
+            hash_wide=hash_wide,
         )
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
@@ -142,9 +152,15 @@ class Declaration:
                 f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "
                 f"{owner.slot}; expected the same slot; give it, or leave slot out"
             )
+        if feature.value_type not in (None, owner.value_type) and owner.value_type is not None:
+            raise ConfigError(
+                f"value_type of feature {feature.name!r} is {feature.value_type!r}, expected {owner.value_type!r} as "
+                f"of {owner.name!r}, whose rows it shares"
+            )
         return replace(
             feature,
             slot=owner.slot,
+            value_type=feature.value_type or owner.value_type,
             table=owner.table,
             expire_days=owner.expire_days,
             occurrence_threshold=owner.occurrence_threshold,
@@ -275,16 +291,12 @@ class Declaration:
 
     def _table_spec(self, name: str, seed: int, deterministic: bool, admission: AdmissionFilter | None) -> TableSpec:
         owner = self.features[name]
-        thresholds: dict[int, int] = {}
-        if owner.occurrence_threshold:
-            # Ids made without a slot lie in slot 0; this table has no other ids of slot 0.
-            thresholds = {slot: owner.occurrence_threshold for slot in {0, owner.slot or 0}}
         return TableSpec(
             name,
             merge_slices(self.slices[name].values())[0],
             expire_days=owner.expire_days,
-            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if thresholds else NoFilter(),
-            slot_thresholds=thresholds,
+            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if owner.occurrence_threshold else NoFilter(),
+            occurrence_threshold=owner.occurrence_threshold,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
             seed=seed,
@@ -302,8 +314,49 @@ class Declaration:
 
     def schema(self, **options: Any) -> Schema:
         """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
-        sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
+        sparse = [
+            SparseFeature(each.name, each.slot, each.column, each.value_type, each.hash_wide)
+            for each in self.features.values()
+        ]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
+
+    # --- types of values ----------------------------------------------------------------------------------------------
+
+    @property
+    def value_types(self) -> dict[str, ValueType]:
+        """Types of values of the features, declared or recorded; features without a type are left out."""
+        return {each.name: each.value_type for each in self.features.values() if each.value_type is not None}
+
+    def record_value_types(self, types: Mapping[str, ValueType], source: str = "the data") -> None:
+        """Record the types of values that the model learns from.
+
+        Args:
+            types: Feature to type; features that the model does not have are ignored.
+            source: Origin of the types, in errors.
+
+        Raises:
+            SchemaMismatch: A feature has another type already, or features of one table differ in their types.
+        """
+        for name, found in types.items():
+            feature = self.features.get(name)
+            if feature is None or feature.value_type == found:
+                continue
+            if feature.value_type is not None:
+                raise SchemaMismatch(
+                    f"value_type of feature {name!r} is {found!r} in {source}, expected {feature.value_type!r} as in "
+                    "the model; convert the values, or train a new model"
+                )
+            self._check_shared(feature, found)
+            self.features[name] = replace(feature, value_type=found)
+
+    def _check_shared(self, feature: EmbeddingFeature, found: ValueType) -> None:
+        for other in self.features.values():
+            if other.table == feature.table and other.value_type not in (None, found):
+                raise SchemaMismatch(
+                    f"value_type of feature {feature.name!r} is {found!r}, expected {other.value_type!r} as of "
+                    f"{other.name!r}: they share the rows of {feature.table!r}, and equal values need equal ids. "
+                    f"Declare value_type={other.value_type!r} for both"
+                )
 
     def tensors(self) -> list[LayoutTensor]:
         """Return the tensors of all layouts: layouts sorted by name, then in order."""
@@ -368,7 +421,7 @@ class Declaration:
                     f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
                 )
             made = cls(
-                features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
+                features={each["name"]: EmbeddingFeature(**_with_value_type(each)) for each in body["features"]},
                 slices={
                     table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
@@ -381,6 +434,11 @@ class Declaration:
             raise ConfigError(f"not the JSON of a declaration: {error}") from error
         made.freeze()
         return made
+
+
+def _with_value_type(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a feature; those of earlier releases have no type, and keep the rule of their ids."""
+    return {"value_type": "slot48", **body}
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

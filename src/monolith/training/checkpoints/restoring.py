@@ -32,6 +32,8 @@ class Restored:
     """For ``Dataset.restore``; None when it was not saved."""
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
+    saved_extra: Mapping[str, Any]
+    """The extra state of the checkpoint, also when ``extra`` starts over."""
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
@@ -73,7 +75,10 @@ def _restored(
     extra: Mapping[str, Any],
 ) -> Restored:
     path, data = loaded.path, loaded.state["data"]
-    return Restored(step=step, path=path, data=data, metrics=metrics, extra=extra, report=report)
+    saved_extra = loaded.state["extra"]
+    return Restored(
+        step=step, path=path, data=data, metrics=metrics, extra=extra, saved_extra=saved_extra, report=report
+    )
 
 
 def _read_files(saved: SavedCheckpoint) -> files.Loaded:
