@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +66,7 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
     from monolith.training.cluster.roles.server import server_config
 
     limit_mb = config.cluster.ps.ps_memory_limit_mb
-    return replace(
+    return replace_settings(
         server_config(from_cluster(config.cluster, config.run.runtime), security, config.run.model_dir),
         metrics_port=config.cluster.ps.ps_metrics_port,
         force_expiry=config.run.checkpoint.force_expiry,
