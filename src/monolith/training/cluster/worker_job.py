@@ -18,9 +18,9 @@ from monolith.data.sources.patterns import expand
 from monolith.ps import Security
 from monolith.sync.remote_rows import ServerDeltaLogs
 from monolith.training.cluster.compaction import CompactionHook
+from monolith.training.cluster.coupling import Lockstep
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.job_pause import JobPause
-from monolith.training.cluster.lockstep_hook import LockstepChiefHook, LockstepWorkerHook
 from monolith.training.cluster.model_folder import log_folder
 from monolith.training.cluster.publishing import flush_alone, flush_jointly
 from monolith.training.cluster.server_connection import RolledBack, ServerConnection
@@ -279,25 +279,20 @@ class _Member:
 
     def _make_hook(self) -> MemberHook:
         config, open_state = self._config, self._servers.job_state_of
-        limits: dict[str, Any] = {
+        shared: dict[str, Any] = {
             "max_steps": config.model.max_steps,
             "exchange_steps": self._exchange_steps,
+            "coupling": None if self._sync is None else Lockstep(self._sync),
         }
-        if config.is_chief:
-            options: dict[str, Any] = {
-                "is_live": lambda: self._servers.is_live,
-                "on_restored": self._on_restored,
-                "timeouts": self._timeouts,
-                **limits,
-            }
-            if self._sync is None:
-                return ChiefHook(open_state, **options)
-            return LockstepChiefHook(open_state, sync=self._sync, **options)
-        on_new_session = None if config.cluster.ps.partial_recovery else self._on_rolled_back
-        if self._sync is None:
-            return WorkerHook(open_state, config.run.runtime.index, on_new_session=on_new_session, **limits)
-        return LockstepWorkerHook(
-            open_state, config.run.runtime.index, sync=self._sync, on_new_session=on_new_session, **limits
+        if not config.is_chief:
+            on_new_session = None if config.cluster.ps.partial_recovery else self._on_rolled_back
+            return WorkerHook(open_state, config.run.runtime.index, on_new_session=on_new_session, **shared)
+        return ChiefHook(
+            open_state,
+            is_live=lambda: self._servers.is_live,
+            on_restored=self._on_restored,
+            timeouts=self._timeouts,
+            **shared,
         )
 
     def _make_steering(self) -> tuple[PauseControl | None, list[Hook]]:
