@@ -156,7 +156,7 @@ class MemberHook(Hook):
     def steps_beside(self) -> int:
         """Steps of the job that this run has not taken: earlier ones, and those of other workers as last read.
 
-        Lockstep workers all take the same steps, so there are none.
+        Lockstep workers all take the same steps, so the count is 0.
         """
         return 0 if self._coupling.is_lockstep else self._earlier_steps + self._steps_of_others
 
