@@ -22,8 +22,8 @@ __all__ = [
     "LoadedModel",
     "Loader",
     "Outputs",
-    "Signature",
-    "TensorInfo",
+    "SignatureView",
+    "TensorView",
 ]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
@@ -63,7 +63,7 @@ class DegradedOutputs(dict[str, NDArray[Any]]):
         self.missing = tuple(missing)
 
 
-class TensorInfo(Protocol):
+class TensorView(Protocol):
     """One input or output."""
 
     @property
@@ -75,7 +75,7 @@ class TensorInfo(Protocol):
         """Sizes; -1 for a free size."""
 
 
-class Signature(Protocol):
+class SignatureView(Protocol):
     """One way to call a model."""
 
     @property
@@ -83,11 +83,11 @@ class Signature(Protocol):
         """``score`` takes records or features; any other takes arrays."""
 
     @property
-    def inputs(self) -> Mapping[str, TensorInfo]:
+    def inputs(self) -> Mapping[str, TensorView]:
         """Inputs by name."""
 
     @property
-    def outputs(self) -> Mapping[str, TensorInfo]:
+    def outputs(self) -> Mapping[str, TensorView]:
         """Outputs by name."""
 
 
@@ -95,7 +95,7 @@ class LoadedModel(Protocol):
     """A loaded model. Thread safe."""
 
     @property
-    def signatures(self) -> Mapping[str, Signature]:
+    def signatures(self) -> Mapping[str, SignatureView]:
         """Signatures by name."""
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 
 from monolith.serving import messages
 from monolith.serving.hosted_version import HostedVersion, VersionStatus
-from monolith.serving.loaded_model import LoadedModel, Signature, TensorInfo
+from monolith.serving.loaded_model import LoadedModel, SignatureView, TensorView
 from monolith.serving.tensors import data_type, dtype_name
 
 __all__ = ["metadata_json", "model_spec", "models_json", "signature_map", "status_json", "status_message"]
@@ -63,13 +63,13 @@ def models_json(models: Mapping[str, Sequence[VersionStatus]]) -> dict[str, Any]
     return {"models": [{"name": name, **status_json(statuses)} for name, statuses in models.items()]}
 
 
-def _inputs(model: LoadedModel, signature: Signature) -> dict[str, TensorInfo]:
+def _inputs(model: LoadedModel, signature: SignatureView) -> dict[str, TensorView]:
     """Return the inputs of a signature; a scoring signature takes records, or features by name."""
     features = {each.name: each for each in model.features} if signature.kind == "score" else {}
     return {**features, **signature.inputs}
 
 
-def _info_json(name: str, info: TensorInfo) -> dict[str, Any]:
+def _info_json(name: str, info: TensorView) -> dict[str, Any]:
     dims = [{"size": str(size), "name": ""} for size in info.shape]
     return {
         "dtype": dtype_name(data_type(info.dtype)),

@@ -68,7 +68,7 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
 
 def _restored(
     step: int,
-    loaded: files.Loaded,
+    loaded: files.LoadedCheckpoint,
     report: RestoreReport | None,
     *,
     metrics: Mapping[str, Any],
@@ -81,7 +81,7 @@ def _restored(
     )
 
 
-def _read_files(saved: SavedCheckpoint) -> files.Loaded:
+def _read_files(saved: SavedCheckpoint) -> files.LoadedCheckpoint:
     try:
         return files.read_files(saved)
     except ManifestInvalid as error:
