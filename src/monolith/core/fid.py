@@ -261,7 +261,7 @@ def _plain_value(value: Any) -> int | bytes:
     """Return the integer or the bytes of a value."""
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(value) <= _MOST_DOUBLE:
+    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _MOST_DOUBLE:
         return int(value)
     if isinstance(value, np.bool_ | bool) or not isinstance(value, int | np.integer | bytes):
         raise ConfigError(

@@ -127,7 +127,7 @@ class BaseEmbeddingTask(BaseTask):
             dataset = data.files(
                 self.input_files(),
                 record=train.record,
-                schema=self.schema(),
+                schema=_with_slots_in_ids(self.schema()),
                 shard=shard,
                 interleave=self.p.files_interleave_cycle_length,
             )
@@ -232,3 +232,8 @@ class BaseEmbeddingTask(BaseTask):
         if path is None:
             raise ConfigError("vocab_file_path is None; set it to a file with lines slot<TAB>count")
         return path
+
+
+def _with_slots_in_ids(schema: Schema) -> Schema:
+    """Return the schema with ids of slot and value, as vocabularies need them; a negative value is unknown."""
+    return schema.with_value_types({each.name: each.value_type or "slot48" for each in schema.sparse_features})
