@@ -29,7 +29,7 @@ def describe_features(declaration: Declaration) -> tuple[FeatureInfo, ...]:
         FeatureInfo(
             name=each.name,
             kind="sparse",
-            value_type=each.value_type or "fid",
+            value_type=each.value_type or "unknown",
             dtype=_DTYPES.get(each.value_type or "", "int64"),
             shape=(-1, -1),
         )
