@@ -113,6 +113,10 @@ class Job:
             data, config.model.steps, config.model.max_steps, resume_data=config.input.resume_data
         )
 
+    def read_training_data(self) -> Dataset:
+        """Return the batches of ``data`` as a training reads them."""
+        return self._batches(self.config.input.data, is_training=True)
+
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
         batches = self._batches(self.config.input.data, is_training=False)
