@@ -34,7 +34,7 @@ FAULTS = {
 }
 """Name of a fault to its rule; ``skip`` and ``times`` are added."""
 
-_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "random")
+_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "removals", "random")
 
 
 @dataclass
@@ -48,10 +48,13 @@ class Verdict:
 
 
 def choose_points(records: list[Record], count: int, chance: random.Random) -> set[int]:
-    """Return numbers of records to lose the power after: all acknowledgements, and random others."""
-    acknowledged = {number for number, record in enumerate(records) if record.text.startswith("done ")}
-    others = sorted(set(range(len(records))) - acknowledged)
-    return acknowledged | set(chance.sample(others, min(count, len(others))))
+    """Return numbers of records to lose the power after: acknowledgements, ends of removals, and random others."""
+    kinds = [record.kind for record in records]
+    chosen = {number for number, record in enumerate(records) if record.text.startswith("done ")}
+    removals = [number for number in range(len(kinds) - 1) if kinds[number] == "U" != kinds[number + 1]]
+    chosen |= set(removals[-2 * count :])
+    others = sorted(set(range(len(records))) - chosen)
+    return chosen | set(chance.sample(others, min(count, len(others))))
 
 
 def judge_power_losses(
