@@ -76,7 +76,9 @@ def problems_of(mutants: list[Mutant]) -> list[str]:
             problems.append(f"{mutant.file}: {mutant.old!r} occurs {count} times, expected once; adapt the entry")
         if mutant.old == mutant.new:
             problems.append(f"{mutant.file}: {mutant.old!r} stays the same; give another text")
-        missing = [each for each in mutant.tests if not each.startswith("cpp:") and not (ROOT / each).exists()]
+        missing = [
+            each for each in mutant.tests if not each.startswith("cpp:") and not (ROOT / each.split("::")[0]).exists()
+        ]
         if missing or not mutant.tests:
             problems.append(f"{mutant.file}: tests are {missing or 'none'}, expected existing files; map the entry")
     return problems

@@ -16,7 +16,7 @@ from fault_layer import FaultHost, FaultRun
 from file_record import Record, SimulatedDisk, Survival
 from file_scenarios import SCENARIOS, Scenario
 
-__all__ = ["FAULTS", "Verdict", "choose_points", "judge_power_losses", "judge_run"]
+__all__ = ["FAULTS", "TARGETS", "Verdict", "choose_points", "judge_power_losses", "judge_run"]
 
 FAULTS = {
     "write EIO": "on=write,do=EIO",
@@ -33,6 +33,16 @@ FAULTS = {
     "truncate EIO": "on=truncate,do=EIO",
 }
 """Name of a fault to its rule; ``skip`` and ``times`` are added."""
+
+TARGETS = {
+    "sealed_file": ["state.json"],
+    "snapshot": ["manifest.json", ".rows"],
+    "checkpoint": ["manifest.json", "dense.bin", "step-"],
+    "delta_log": ["seg-", "snapshot-"],
+    "publish": ["cut.json", "base.json", ".safetensors", "dense-", "seg-"],
+    "export": ["manifest.json", ".table", "entry", "ExportSaver"],
+}
+"""Scenario to parts of the names of its files, one per kind."""
 
 _SURVIVALS: tuple[Survival, ...] = ("synced", "names", "removals", "random")
 
