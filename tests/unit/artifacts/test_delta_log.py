@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import contextlib
 import itertools
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
