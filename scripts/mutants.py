@@ -31,7 +31,7 @@ LIST = ROOT / "tests" / "mutants.toml"
 SCRATCH = ROOT / "build" / "mutants"
 TIMEOUT_S = 300
 FEWEST = 100
-"""Entries that must fit the code. Others are stale after a change of their line, and skipped."""
+"""Entries that must fit the code. An entry whose line has changed is stale, and skipped."""
 _BUILD_TIMEOUT_S = 1800
 # The editable install answers `import monolith` before the path is searched.
 _SITE = """import sys

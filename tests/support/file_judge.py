@@ -34,17 +34,26 @@ FAULTS = {
 }
 """Name of a fault to its rule; ``skip`` and ``times`` are added."""
 
-TARGETS = {
-    "sealed_file": ["state.json"],
-    "snapshot": ["manifest.json", ".rows"],
-    "checkpoint": ["manifest.json", "dense.bin", "step-"],
-    "delta_log": ["seg-", "snapshot-"],
-    "publish": ["cut.json", "base.json", ".safetensors", "dense-", "seg-"],
-    "export": ["manifest.json", ".table", "entry", "ExportSaver"],
-}
-"""Scenario to parts of the names of its files, one per kind."""
+TARGETS = [
+    ("snapshot", "manifest.json", "rename"),
+    ("snapshot", ".rows", "fsync"),
+    ("checkpoint", "manifest.json", "fsync"),
+    ("checkpoint", "dense.bin", "fsync"),
+    ("checkpoint", "step-", "rename"),
+    ("delta_log", "seg-", "rename"),
+    ("delta_log", "snapshot-", "fsync"),
+    ("publish", "cut.json", "rename"),
+    ("publish", "base.json", "rename"),
+    ("publish", ".safetensors", "fsync"),
+    ("publish", "dense-", "rename"),
+    ("publish", "publisher.lock", "fsync"),
+    ("export", ".table", "fsync"),
+    ("export", "entry", "rename"),
+    ("export", "ExportSaver", "rename"),
+]
+"""Scenarios with a part of the name of each kind of file, and an operation that fails."""
 
-_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "removals", "random")
+_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "removals", "newest", "random")
 
 
 @dataclass
@@ -58,11 +67,12 @@ class Verdict:
 
 
 def choose_points(records: list[Record], count: int, chance: random.Random) -> set[int]:
-    """Return numbers of records to lose the power after: acknowledgements, ends of removals, and random others."""
+    """Return numbers of records to lose the power after: acknowledgements, renames, ends of removals, random others."""
     kinds = [record.kind for record in records]
     chosen = {number for number, record in enumerate(records) if record.text.startswith("done ")}
     removals = [number for number in range(len(kinds) - 1) if kinds[number] == "U" != kinds[number + 1]]
-    chosen |= set(removals[-2 * count :])
+    renames = [number for number, kind in enumerate(kinds) if kind == "R"]
+    chosen |= {*removals[-count:], *chance.sample(renames, min(count, len(renames)))}
     others = sorted(set(range(len(records))) - chosen)
     return chosen | set(chance.sample(others, min(count, len(others))))
 

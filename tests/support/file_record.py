@@ -24,12 +24,13 @@ __all__ = ["Record", "SimulatedDisk", "Survival", "read_records"]
 _HEADER = struct.Struct("<cQQII")
 _EXCHANGE = 2
 
-Survival: TypeAlias = Literal["synced", "names", "removals", "random", "everything"]
+Survival: TypeAlias = Literal["synced", "names", "removals", "newest", "random", "everything"]
 """Which operations after the last sync survive.
 
 - ``synced``: none of them.
 - ``names``: all changes of names, and no bytes. A rename that overtakes its data shows here.
 - ``removals``: names that were removed, and nothing else. A removal that overtakes a rename shows here.
+- ``newest``: the last change of names, and nothing else. A rename that overtakes earlier names shows here.
 - ``random``: each change of names with a chance of one half; of the bytes none, all, a torn part, or only the size.
 - ``everything``: all, as after a kill of the process. The result equals the real folder.
 """
@@ -236,6 +237,7 @@ class SimulatedDisk:
             if (
                 survival in ("names", "everything")
                 or (survival == "removals" and is_removal)
+                or (survival == "newest" and change is self._changes[-1])
                 or (survival == "random" and chance.random() < 0.5)
             ):
                 _put(change.entries, [names_of(place) for place, _, _ in change.entries])
