@@ -5,18 +5,18 @@ The folder of a trained model contains its job, so evaluating and predicting nee
 
 from __future__ import annotations
 
-import inspect
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
-from monolith.core.registry import SingleTaskModelParams, load_class
+from monolith.core.registry import load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
@@ -31,7 +31,7 @@ from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import WorkListShare, open_batches, open_rows
-from monolith.training.task import Mode, Task
+from monolith.training.task import Mode, Task, make_task, open_own_data
 
 __all__ = ["Job"]
 
@@ -109,7 +109,13 @@ class Job:
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
-        return self.estimator.train(data, config.steps, config.max_steps, resume_data=config.resume_data)
+        hooks = self._task_hooks()
+        return self.estimator.train(data, config.steps, config.max_steps, hooks=hooks, resume_data=config.resume_data)
+
+    def _task_hooks(self) -> Sequence[Hook]:
+        """Return the hooks that the task adds to the training."""
+        make_hooks: Callable[[], Sequence[Hook]] = getattr(self._own_task, "training_hooks", list)
+        return make_hooks()
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
@@ -143,7 +149,8 @@ class Job:
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
         files = self._files if is_training else None
-        if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
+        mode: Mode = "train" if is_training else "eval"
+        if patterns is None and not self.config.kafka_topics and (own := self.own_batches(mode)) is not None:
             if files is not None:
                 raise ConfigError(
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
@@ -154,14 +161,24 @@ class Job:
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
 
-    def _own_data(self, is_training: bool) -> Dataset | None:
-        """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
-        mode: Mode = "train" if is_training else "eval"
+    def own_batches(self, mode: Mode) -> Dataset | None:
+        """Return this worker's share of the data that the task or model brings; None when neither brings data.
+
+        The data is that of ``create_input_fn(mode)`` of the task, or of ``input_fn(mode)`` of the model. Evaluation
+        reads all of it.
+
+        Raises:
+            ConfigError: There are several workers, and the function does not take ``shard``.
+        """
         if self._own_task is not None:
-            made: Dataset = self._own_task.create_input_fn(mode)()
-            return made
-        input_fn: Any = getattr(type(self.estimator.model), "input_fn", None)
-        return None if input_fn is None else input_fn(self.estimator.model, mode)
+            input_fn: Any = self._own_task.create_input_fn(mode)
+        elif hasattr(type(self.estimator.model), "input_fn"):
+            input_fn = functools.partial(cast(Any, self.estimator.model).input_fn, mode)
+        else:
+            return None
+        shard = (self.config.index, self.config.num_workers) if mode == "train" else (0, 1)
+        opened: Dataset = open_own_data(input_fn, shard, owner=f"task {self._task!r}")
+        return opened
 
     # --- the model ----------------------------------------------------------------------------------------------------
 
@@ -183,7 +200,7 @@ class Job:
         if cls is None:
             self._inferred = self._infer_schema()
             return models.from_schema(self._task, self._inferred, self._options, labels=self._labels)
-        made: object = _instantiate(cls, self._task, self._options)
+        made: object = make_task(cls, self._task, self._options)
         if isinstance(made, Task):
             self._own_task = made
             model_fn: object = made.create_model_fn()
@@ -249,16 +266,3 @@ def _resolve_task(task: str) -> str:
     """Return the task with an absolute path, valid in every folder."""
     path, colon, name = task.rpartition(":")
     return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else task
-
-
-def _instantiate(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:
-    if issubclass(cls, SingleTaskModelParams):
-        return cls().task().set(**options).instantiate()
-    signature = inspect.signature(cls)
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        raise ConfigError(
-            f"task_options is {dict(options)}, expected {signature} for task {task!r}: {error}"
-        ) from error
-    return cls(**options)

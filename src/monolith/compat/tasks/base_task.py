@@ -9,6 +9,7 @@ from typing_extensions import override
 
 from monolith.core.params import InstantiableParams, Params
 from monolith.layers.base_layer import BaseLayer
+from monolith.training.hooks import Hook
 from monolith.training.task import Mode
 
 __all__ = ["BaseTask", "Mode"]
@@ -48,5 +49,9 @@ class BaseTask(BaseLayer):
         raise NotImplementedError("Abstract method.")
 
     def create_model_fn(self) -> Callable[..., Any]:
-        """Return a function that returns, or is, the model."""
+        """Return a function that returns the model."""
         raise NotImplementedError("Abstract method.")
+
+    def training_hooks(self) -> list[Hook]:
+        """Return the hooks that the task adds to its training."""
+        return []
