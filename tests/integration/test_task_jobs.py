@@ -80,10 +80,12 @@ def test_a_model_of_three_methods_is_trained_evaluated_exported_and_served(shell
 
     (tmp_path / "day").rename(tmp_path / "moved")  # an export needs no data
     shell.run("export", "run", "exported")
-    servable = Servable.load(tmp_path / "exported")
+    (version,) = (tmp_path / "exported").glob("[0-9]*")
+    servable = Servable.load(version)
     requests = [{"user": [row % 7], "item": [row % 5], "price": row % 3} for row in range(32)]
     served = servable.predict_features(requests)
     labels = np.array([row % 7 > 3 for row in range(32)])
     assert served["click"][labels].min() > served["click"][~labels].max()
-    np.testing.assert_allclose(served["click"], 1 / (1 + np.exp(-served["logit"])), rtol=1e-4)
+    logits = servable.predict_features(requests, "logit")["logit"]  # an extra output is a signature
+    np.testing.assert_allclose(served["click"], 1 / (1 + np.exp(-logits)), rtol=1e-4)
     assert json.loads((tmp_path / "run" / "job.json").read_text())["task"].endswith("ranker.py:Ranker")

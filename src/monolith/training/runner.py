@@ -23,7 +23,7 @@ from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config import RunConfig
-from monolith.training.config.job import JobConfig
+from monolith.training.config.job import DataConfig, JobConfig
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
@@ -31,9 +31,9 @@ from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import WorkListShare, open_batches, open_rows
-from monolith.training.task import Mode, Task, make_task, open_own_data
+from monolith.training.task import Mode, Task, make_task, open_own_data, settings_of_task
 
-__all__ = ["Job"]
+__all__ = ["Job", "task_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ class Job:
     ) -> None:
         self.config = config
         self._files = files
-        self._remembered = _read_job(config) if config.task is None else {}
+        self._remembered = _read_job(config.model_dir) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
         self.estimator = Estimator(
@@ -156,7 +156,7 @@ class Job:
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
                     "data"
                 )
-            return own
+            return own.with_schema(self.schema) if isinstance(own, Dataset) and own.schema is None else own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
@@ -203,6 +203,8 @@ class Job:
         made: object = make_task(cls, self._task, self._options)
         if isinstance(made, Task):
             self._own_task = made
+            if self.config.batch_size != DataConfig().batch_size and hasattr(made, "use_batch_size"):
+                made.use_batch_size(self.config.batch_size)
             model_fn: object = made.create_model_fn()
             made = model_fn() if callable(model_fn) and not isinstance(model_fn, Model) else model_fn
         if not isinstance(made, Model):
@@ -211,7 +213,7 @@ class Job:
 
     def _infer_schema(self) -> Schema:
         """Return the schema of the first training, or infer one from the data."""
-        seen = _read_job(self.config, default={}).get("schema")
+        seen = _read_job(self.config.model_dir, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
         if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
@@ -235,9 +237,27 @@ class Job:
         replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
 
 
-def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    path = Path(config.model_dir) / _JOB_FILE
-    if not config.model_dir or not path.is_file():
+def task_settings(task: str | None, options: Mapping[str, Any], model_dir: str | Path) -> dict[str, tuple[Any, str]]:
+    """Return the settings that a task asks for by its parameters: setting to (value, place).
+
+    Args:
+        task: The name of the task; None = the task of the model folder.
+        options: Its parameters by dotted name.
+        model_dir: The model folder.
+
+    Raises:
+        ConfigError: The task does not exist, or no code reads a parameter that was set.
+    """
+    if task is None:
+        remembered = _read_job(model_dir, default={})
+        task, options = remembered.get("task"), {**remembered.get("task_options", {}), **options}
+    cls = None if task is None else _find_class(task)
+    return {} if cls is None else settings_of_task(cls, options)
+
+
+def _read_job(model_dir: str | Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
+    path = Path(model_dir) / _JOB_FILE
+    if not model_dir or not path.is_file():
         if default is not None:
             return default
         raise ConfigError(f"task is None and {path} does not exist; give --task, or a --model-dir that was trained")

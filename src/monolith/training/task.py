@@ -15,7 +15,7 @@ from monolith.core.params import InstantiableParams
 from monolith.core.registry import SingleTaskModelParams
 from monolith.layers.base_layer import BaseLayer
 
-__all__ = ["Mode", "Task", "make_task", "open_own_data", "params_of_task"]
+__all__ = ["Mode", "Task", "make_task", "open_own_data", "settings_of_task"]
 
 Mode: TypeAlias = Literal["train", "eval", "predict"]
 """The purpose of a task's data."""
@@ -63,7 +63,7 @@ def _takes_shard(input_fn: Callable[..., Any]) -> bool:
     return "shard" in parameters and parameters["shard"].kind is not inspect.Parameter.POSITIONAL_ONLY
 
 
-def params_of_task(cls: type[Any], options: Mapping[str, Any]) -> InstantiableParams | None:
+def _params_of_task(cls: type[Any], options: Mapping[str, Any]) -> InstantiableParams | None:
     """Return the parameters of a class of tasks, with options set; None for a class without parameters.
 
     Raises:
@@ -78,6 +78,19 @@ def params_of_task(cls: type[Any], options: Mapping[str, Any]) -> InstantiablePa
     params: InstantiableParams = described.p if isinstance(described, BaseLayer) else described
     params.set(**options)
     return params
+
+
+def settings_of_task(cls: type[Any], options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    """Return the settings of a run that the parameters of a task ask for: setting to (value, place).
+
+    The class of the task may have ``run_settings(params)``; other classes ask for none.
+
+    Raises:
+        ConfigError: An option is not a parameter, or no code reads a parameter that was set.
+    """
+    params = _params_of_task(cls, options)
+    make_settings = getattr(getattr(params, "cls", None), "run_settings", None)
+    return {} if params is None or make_settings is None else make_settings(params)
 
 
 def make_task(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:

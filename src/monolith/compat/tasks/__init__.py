@@ -5,7 +5,7 @@ from __future__ import annotations
 from monolith.compat.tasks.base_embedding_task import BaseEmbeddingTask
 from monolith.compat.tasks.base_task import BaseTask, Mode
 from monolith.compat.tasks.estimator_spec import EstimatorSpec
-from monolith.compat.tasks.host_call import BaseHostCall, MetricWindow, accumulate, sampled_rows
+from monolith.compat.tasks.host_call import HostCallHook, MetricWindow, accumulate
 from monolith.compat.tasks.input_files import files_between, finished_files
 from monolith.compat.tasks.monolith_base_model import MonolithBaseModel
 from monolith.compat.tasks.native_task import NativeTask
@@ -29,10 +29,9 @@ __all__ = [
     # embeddings
     "noise_for_unknown",
     # measures
-    "BaseHostCall",
+    "HostCallHook",
     "MetricWindow",
     "accumulate",
-    "sampled_rows",
     # machines
     "visible_gpu",
 ]

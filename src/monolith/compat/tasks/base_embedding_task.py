@@ -15,6 +15,7 @@ from typing_extensions import override
 
 from monolith import data
 from monolith.compat.tasks.base_task import BaseTask, Mode
+from monolith.compat.tasks.host_call import HostCallHook
 from monolith.compat.tasks.input_files import files_between
 from monolith.compat.tasks.unknown_ids import noise_for_unknown
 from monolith.compat.tasks.vocabulary import read_vocabulary, vocabulary_sizes
@@ -24,6 +25,7 @@ from monolith.core.params import InstantiableParams, Params
 from monolith.data import Dataset, Schema
 from monolith.data.sources import patterns
 from monolith.features import IdTransform, Model, QuotientRemainder
+from monolith.training.hooks import Hook
 
 __all__ = ["BaseEmbeddingTask", "FeatureGroup", "InputFn"]
 
@@ -54,13 +56,14 @@ class BaseEmbeddingTask(BaseTask):
         p.define("qr_hashing_threshold", 100_000_000, "Sizes above this are split.")
         p.define("qr_collision_rate", 4, "Ids that share a remainder.")
         p.define("vocab_file_path", None, "File with lines slot<TAB>count.")
-        p.define("enable_deepinsight", False, "Whether samples of predictions are gathered.")
-        p.define("enable_host_call_scalar_metrics", False, "Whether scalars are gathered every step.")
+        p.define("enable_deepinsight", False, "Whether metrics of sampled users are written; see HostCallHook.")
+        p.define("enable_host_call_scalar_metrics", False, "Whether the loss is written with them.")
         p.define("enable_host_call_norm_metrics", False, "Whether norms are gathered every step.")
+        p.define("host_call_every_n_steps", 100, "Steps of a window of enable_caching_with_tpu_var_mode.")
         p.define("files_interleave_cycle_length", 4, "Files that are read in turn.")
         p.define("deterministic", False, "Whether batches come in a fixed order; here they always do.")
         p.define("gradient_multiplier", 1.0, "Factor on the gradients of embeddings.")
-        p.define("enable_caching_with_tpu_var_mode", False, "Whether samples are gathered over a window of steps.")
+        p.define("enable_caching_with_tpu_var_mode", False, "Whether samples are gathered over windows of steps.")
         p.define("top_k_sampling_num_per_core", 6, "Most samples of a step.")
         p.define("use_random_init_embedding_for_oov", False, "Whether unknown ids get noise in place of zeros.")
         p.eval.define("file_pattern", None, "Files to evaluate on; None for those of the training.")
@@ -143,6 +146,20 @@ class BaseEmbeddingTask(BaseTask):
                 "check train.start_date and train.end_date"
             )
         return files
+
+    @override
+    def training_hooks(self) -> list[Hook]:
+        """Return the hook that writes metrics of sampled users, when a parameter asks for it."""
+        p = self.p
+        if not p.enable_deepinsight and not p.enable_host_call_scalar_metrics:
+            return super().training_hooks()
+        hook = HostCallHook(
+            every_n_steps=p.host_call_every_n_steps if p.enable_caching_with_tpu_var_mode else 1,
+            rows_per_step=p.top_k_sampling_num_per_core,
+            scalars=p.enable_host_call_scalar_metrics,
+            samples=p.enable_deepinsight,
+        )
+        return [*super().training_hooks(), hook]
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
 

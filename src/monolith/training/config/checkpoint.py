@@ -38,7 +38,7 @@ class CheckpointConfig:
     dense_only_save_checkpoints_steps: int | None = None
     """Steps between extra saves of the dense part alone; excludes dense_only_save_checkpoints_secs."""
     restore_dir: str | Path | None = None
-    """Model folder of another run to start from, when the own one has no checkpoint yet."""
+    """Model folder, checkpoint or snapshot to start from, when the own folder has no checkpoint yet."""
     restore_ckpt: str | None = None
     """Name of the checkpoint to start from instead of the latest; taken once."""
     clear_nn: bool = False

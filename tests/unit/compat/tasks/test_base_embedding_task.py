@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from monolith.compat.tasks import BaseEmbeddingTask
 from monolith.core import fid
@@ -18,6 +19,7 @@ from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter
 from monolith.embedding import MultiTable
 from monolith.features import HostEmbedder, Model, Output
+from monolith.training import Estimator, RunConfig
 from monolith.training.config.job import JobConfig
 from monolith.training.runner import Job
 
@@ -184,6 +186,40 @@ def test_a_job_of_several_workers_reads_each_record_once(params: InstantiablePar
     assert sorted(seen[0] + seen[1]) == users(params.instantiate().create_input_fn()())
     assert len(seen[0]) == len(seen[1]) == 6
     assert job.evaluate()["samples"] == 12
+
+
+def read_scalars(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    events = EventAccumulator(str(folder)).Reload()
+    steps: dict[int, dict[str, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        for event in events.Scalars(tag):
+            steps.setdefault(event.step, {})[tag] = event.value
+    return sorted(steps.items())
+
+
+def test_a_job_writes_metrics_of_sampled_users_over_windows(params: InstantiableParams, tmp_path: Path) -> None:
+    params.set(
+        cls=SplitTask,
+        enable_deepinsight=True,
+        enable_host_call_scalar_metrics=True,
+        enable_caching_with_tpu_var_mode=True,
+        host_call_every_n_steps=2,
+    )
+    task = params.instantiate()
+    (hook,) = task.training_hooks()
+    batches = [
+        Batch.from_arrays(ids={"user": [[1], [2]], "item": [[3], [4]]}, label=[0, 1], uid=[1001, uid])
+        for uid in (1002, 1999, 1003, 1004)
+    ]
+    Estimator(task.create_model_fn(), RunConfig(model_dir=str(tmp_path / "run"))).train(batches, hooks=[hook])
+    scalars = read_scalars(tmp_path / "run" / "host_call")
+    assert [step for step, _ in scalars] == [2, 4]
+    assert [values["ctr/window_rows"] for _, values in scalars] == [3, 4]  # the user of bucket 999 is not sampled
+    assert [values["ctr/window_label"] for _, values in scalars] == [pytest.approx(1 / 3), 0.5]
+    assert scalars[1][1]["ctr/window_auc"] == 1.0
+    assert scalars[1][1]["loss"] > 0
+    params.set(enable_deepinsight=False, enable_host_call_scalar_metrics=False)
+    assert params.instantiate().training_hooks() == []
 
 
 def test_sizes_come_from_the_file_with_overrides(params: InstantiableParams) -> None:
