@@ -68,7 +68,7 @@ def convert(
 ) -> None:
     """Convert a sparse checkpoint of the original (EntryDump files) to a snapshot, or a snapshot to EntryDump files."""
     specs = _read_specs(spec or [], to, multi)
-    if to is Target.ENTRY_DUMP and len(sources) > 1:
+    if to is ConvertTarget.ENTRY_DUMP and len(sources) > 1:
         raise ConfigError(f"SOURCE is {len(sources)} paths, expected one snapshot for --to entry-dump")
     source = sources[0]
     with _progress(f"{source.name} to {to.value}") as progress:

@@ -61,7 +61,7 @@ def find_shards(basename: str | os.PathLike[str]) -> list[Path]:
 def find_basenames(folder: Path) -> list[Path]:
     """Return the basenames of all sets of files in a folder, such as the ``.assets`` of a checkpoint, sorted.
 
-    The ``.meta`` sets of multi-table files are not sets of their own.
+    The ``.meta`` sets of multi-table files are left out.
 
     Raises:
         CheckpointMissing: The folder has no set.

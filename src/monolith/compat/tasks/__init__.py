@@ -9,6 +9,7 @@ from monolith.compat.tasks.host_call import HostCallHook, MetricWindow, accumula
 from monolith.compat.tasks.input_files import files_between, finished_files
 from monolith.compat.tasks.monolith_base_model import MonolithBaseModel
 from monolith.compat.tasks.native_task import NativeTask
+from monolith.compat.tasks.task_estimator import TaskEstimator
 from monolith.compat.tasks.task_model import Features, TaskModel
 from monolith.compat.tasks.unknown_ids import noise_for_unknown
 from monolith.compat.tasks.visible_gpus import visible_gpu
@@ -22,6 +23,7 @@ __all__ = [
     "Mode",
     "MonolithBaseModel",
     "NativeTask",
+    "TaskEstimator",
     "TaskModel",
     # their input
     "files_between",
