@@ -195,7 +195,8 @@ class Estimator:
         Args:
             data: A dataset with ``batch()``, or batches. A dataset without a schema gets the model's.
             steps: Steps to take in this call.
-            max_steps: Step to stop at, over all calls and restarts; None with ``steps`` None = the end of the data.
+            max_steps: Step to stop at, over all calls and restarts; with ``steps``, the nearer limit counts. None with
+                ``steps`` None = the end of the data.
             hooks: Further hooks of this call.
             resume_data: Resume at the position of the last run, unless it had reached the end; False starts at the
                 beginning of the data.
@@ -256,12 +257,11 @@ class Estimator:
         return self._metrics.results()
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
-        if steps is not None and max_steps is not None:
-            raise ConfigError(f"steps is {steps} and max_steps is {max_steps}, expected one of them")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
-        return max_steps if steps is None else self.step + steps
+        limits = [] if max_steps is None else [max_steps]
+        return min([*limits, self.step + steps] if steps is not None else limits, default=None)
 
     def _prepare_data(self, data: Any) -> Any:
         """Return a dataset with the model's schema, read ahead; or a list of batches with positions."""

@@ -96,7 +96,8 @@ class Job:
             return self.estimator.evaluate(evaluate, self.config.eval_steps)
         max_steps = self.config.max_steps
         if self.config.steps is not None:
-            max_steps = self.estimator.step + self.config.steps
+            ends = [self.estimator.step + self.config.steps, *([] if max_steps is None else [max_steps])]
+            max_steps = min(ends)
         evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
