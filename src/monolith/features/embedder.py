@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class EmbeddedBatch(Batch):
     """Layout name to tensor, or to a list of tensors."""
 
     @classmethod
-    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> EmbeddedBatch:
+    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> Self:
         """Add layouts to a batch."""
         return cls(**{each.name: getattr(batch, each.name) for each in fields(Batch)}, layouts=layouts)
 

@@ -304,15 +304,19 @@ class Estimator:
         max_steps: int | None = None,
         steps_per_eval: int = 10000,
         eval_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
         resume_data: bool = True,
     ) -> list[dict[str, float]]:
-        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order."""
+        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order.
+
+        ``hooks`` are further hooks of each training between two evaluations.
+        """
         evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
-                self.train(train, max_steps=until, resume_data=resume_data or bool(evaluations))
+                self.train(train, max_steps=until, hooks=hooks, resume_data=resume_data or bool(evaluations))
                 if self.step > before or not evaluations:
                     evaluations.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):

@@ -88,9 +88,9 @@ class Job:
         """Train, and evaluate when there is data for it; return the last metrics."""
         self._remember()
         train = self._batches(self.config.data, is_training=True)
-        if self.config.eval_data is None:
+        evaluate = self._eval_batches()
+        if evaluate is None:
             return self._train(train)
-        evaluate = self._batches(self.config.eval_data, is_training=False)
         if self.config.steps_per_eval is None:
             self._train(train)
             return self.estimator.evaluate(evaluate, self.config.eval_steps)
@@ -104,6 +104,7 @@ class Job:
             max_steps=max_steps,
             steps_per_eval=self.config.steps_per_eval,
             eval_steps=self.config.eval_steps,
+            hooks=self._task_hooks(),
             resume_data=self.config.resume_data,
         )
         return evaluations[-1] if evaluations else {}
@@ -112,6 +113,13 @@ class Job:
         config = self.config
         hooks = self._task_hooks()
         return self.estimator.train(data, config.steps, config.max_steps, hooks=hooks, resume_data=config.resume_data)
+
+    def _eval_batches(self) -> Dataset | None:
+        """Return the data to evaluate on; the own data of the task counts when ``steps_per_eval`` asks for it."""
+        if self.config.eval_data is not None:
+            return self._batches(self.config.eval_data, is_training=False)
+        has_own_data = self.config.data is None and not self.config.kafka_topics and self._own_task is not None
+        return self._batches(None, is_training=False) if has_own_data and self.config.steps_per_eval else None
 
     def _task_hooks(self) -> Sequence[Hook]:
         """Return the hooks that the task adds to the training."""
@@ -157,10 +165,15 @@ class Job:
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
                     "data"
                 )
-            return own.with_schema(self.schema) if isinstance(own, Dataset) and own.schema is None else own
+            batches: Dataset = self._with_schema(own)
+            return batches
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
         return open_batches(self.config, rows, self.schema, is_training=is_training)
+
+    def _with_schema(self, own: Any) -> Any:
+        """Give a dataset without a schema that of the model; batches and other data stay."""
+        return own.with_schema(self.schema) if isinstance(own, Dataset) and own.schema is None else own
 
     def own_batches(self, mode: Mode) -> Dataset | None:
         """Return this worker's share of the data that the task or model brings; None when neither brings data.

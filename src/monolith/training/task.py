@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 from monolith.core.errors import ConfigError
 from monolith.core.params import InstantiableParams
@@ -75,9 +75,9 @@ def _params_of_task(cls: type[Any], options: Mapping[str, Any]) -> InstantiableP
         described = cls.params()
     else:
         return None
-    params: InstantiableParams = described.p if isinstance(described, BaseLayer) else described
+    params: Any = described.p if isinstance(described, BaseLayer) else described  # an instance may replace parameters
     params.set(**options)
-    return params
+    return cast(InstantiableParams, params)
 
 
 def settings_of_task(cls: type[Any], options: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

@@ -102,8 +102,8 @@ class MonolithBaseModel(NativeTask):
         Raises:
             ConfigError: The name is taken.
         """
-        parts = {f"{name}/{key}": value for key, value in outputs.items()} if isinstance(outputs, Mapping) else None
-        for key, value in (parts or {name: outputs}).items():
+        named = {name: outputs} if isinstance(outputs, Tensor) else {f"{name}/{key}": outputs[key] for key in outputs}
+        for key, value in named.items():
             if key in self._extra_outputs:
                 raise ConfigError(f"extra output {key!r} is added twice, expected unique names; rename one")
             self._extra_outputs[key] = value

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from monolith.core.errors import ConfigError
-from monolith.core.params import InstantiableParams, Params
+from monolith.core.params import Params
 
 __all__ = ["READ", "SETTINGS", "UNREAD", "leaves", "run_settings"]
 
@@ -115,7 +115,7 @@ UNREAD: Mapping[str, str] = {
 _OWN_PACKAGE = "monolith.compat.tasks."
 
 
-def run_settings(params: InstantiableParams) -> dict[str, tuple[Any, str]]:
+def run_settings(params: Params) -> dict[str, tuple[Any, str]]:
     """Return the settings that the parameters of a task ask for: setting to (value, place).
 
     A parameter counts when its value differs from the default of the class here that defines it.

@@ -8,7 +8,7 @@ which reads no record. ``Features`` is the argument of ``model_fn``.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -205,9 +205,13 @@ def _dry_features(schema: Schema, declaration: Declaration) -> Features:
         event_time_s=torch.zeros(size, dtype=torch.int64),
         uid=torch.zeros(size, dtype=torch.int64),
         actions=nothing,
-        extras={name: torch.zeros(size, width, dtype=torch.int64) for name, width in dict(schema.extras).items()},
+        extras={name: torch.zeros(size, width, dtype=torch.int64) for name, width in _widths(schema.extras).items()},
         layouts=_ZeroLayouts(declaration),
     )
+
+
+def _widths(extras: Mapping[str, int] | Sequence[str]) -> Mapping[str, int]:
+    return extras if isinstance(extras, Mapping) else dict.fromkeys(extras, 1)
 
 
 @contextmanager

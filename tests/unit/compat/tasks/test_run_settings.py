@@ -102,3 +102,19 @@ def test_the_printed_configuration_tells_where_values_come_from(
     }  # fmt: skip
     assert report["clip_norm"]["place"] == "Bias.clip_norm"
     assert report["max_steps"]["overrode"] == [{"value": 3, "from": "task", "place": "Bias.train.max_steps"}]
+
+
+def test_a_task_is_evaluated_on_its_own_data_while_it_trains(task: str, tmp_path: Path) -> None:
+    arguments = ["train", "--task", task, "--model-dir", tmp_path / "run", "--steps-per-eval", 2, "--json"]
+    assert json.loads(monolith(*arguments).splitlines()[-1])["samples"] == 16
+
+
+def test_options_and_flags_override_the_parameters_of_a_task(task: str, tmp_path: Path) -> None:
+    arguments = ["train", "--task", task, "--task-options", "{train.max_steps: 6}", "--steps", 5, "--json"]
+    monolith(*arguments, "--model-dir", tmp_path / "run")
+    monolith("train", "--task", task, "--max-steps", 5, "--model-dir", tmp_path / "run")
+    newest = max(path.name for path in (tmp_path / "run" / "checkpoints").glob("step-*"))
+    assert newest.endswith("5")
+    unread = CliRunner().invoke(app, ["train", "--task", task, "--task-options", "{output_path: x}"])
+    assert isinstance(unread.exception, ConfigError)
+    assert "parameter 'output_path' of Bias is 'x'" in str(unread.exception)
