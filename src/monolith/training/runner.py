@@ -69,11 +69,11 @@ class Job:
     ) -> None:
         self.config = config
         self._files = files
-        self._remembered = _read_job(config.model_dir) if config.task is None else {}
+        self._remembered = _read_job(config.run.model_dir) if config.model.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
         self.estimator = Estimator(
-            self._make_model, run_config or config, hooks=hooks, store=store, extra=extra, group=group
+            self._make_model, run_config or config.run, hooks=hooks, store=store, extra=extra, group=group
         )
 
     @property
@@ -87,39 +87,46 @@ class Job:
     def train(self) -> dict[str, float]:
         """Train, and evaluate when there is data for it; return the last metrics."""
         self._remember()
-        train = self._batches(self.config.data, is_training=True)
+        train = self._batches(self.config.input.data, is_training=True)
         evaluate = self._eval_batches()
         if evaluate is None:
             return self._train(train)
-        if self.config.steps_per_eval is None:
+        if self.config.model.steps_per_eval is None:
             self._train(train)
-            return self.estimator.evaluate(evaluate, self.config.eval_steps)
-        max_steps = self.config.max_steps
-        if self.config.steps is not None:
-            ends = [self.estimator.step + self.config.steps, *([] if max_steps is None else [max_steps])]
+            return self.estimator.evaluate(evaluate, self.config.model.eval_steps)
+        max_steps = self.config.model.max_steps
+        if self.config.model.steps is not None:
+            ends = [self.estimator.step + self.config.model.steps, *([] if max_steps is None else [max_steps])]
             max_steps = min(ends)
         evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
             max_steps=max_steps,
-            steps_per_eval=self.config.steps_per_eval,
-            eval_steps=self.config.eval_steps,
+            steps_per_eval=self.config.model.steps_per_eval,
+            eval_steps=self.config.model.eval_steps,
             hooks=self._task_hooks(),
-            resume_data=self.config.resume_data,
+            resume_data=self.config.input.resume_data,
         )
         return evaluations[-1] if evaluations else {}
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
         hooks = self._task_hooks()
-        return self.estimator.train(data, config.steps, config.max_steps, hooks=hooks, resume_data=config.resume_data)
+        steps, max_steps = config.model.steps, config.model.max_steps
+        return self.estimator.train(data, steps, max_steps, hooks=hooks, resume_data=config.input.resume_data)
+
+    def read_training_data(self) -> Dataset:
+        """Return the batches of ``data`` as a training reads them."""
+        return self._batches(self.config.input.data, is_training=True)
 
     def _eval_batches(self) -> Dataset | None:
         """Return the data to evaluate on; the own data of the task counts when ``steps_per_eval`` asks for it."""
-        if self.config.eval_data is not None:
-            return self._batches(self.config.eval_data, is_training=False)
-        has_own_data = self.config.data is None and not self.config.kafka_topics and self._own_task is not None
-        return self._batches(None, is_training=False) if has_own_data and self.config.steps_per_eval else None
+        if self.config.input.eval_data is not None:
+            return self._batches(self.config.input.eval_data, is_training=False)
+        has_own_data = (
+            self.config.input.data is None and not self.config.input.kafka.kafka_topics and self._own_task is not None
+        )
+        return self._batches(None, is_training=False) if has_own_data and self.config.model.steps_per_eval else None
 
     def _task_hooks(self) -> Sequence[Hook]:
         """Return the hooks that the task adds to the training."""
@@ -128,22 +135,22 @@ class Job:
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
-        batches = self._batches(self.config.data, is_training=False)
-        return self.estimator.evaluate(batches, self.config.eval_steps, checkpoint=checkpoint)
+        batches = self._batches(self.config.input.data, is_training=False)
+        return self.estimator.evaluate(batches, self.config.model.eval_steps, checkpoint=checkpoint)
 
     def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
         """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
-        folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
+        folder = CheckpointFolder(Path(self.config.run.model_dir) / CHECKPOINTS)
         checkpoints = follow_checkpoints(
-            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
+            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.model.max_steps
         )
         for step, metrics in evaluate_checkpoints(checkpoints, lambda step, path: self.evaluate(path)):
-            write_summary(metrics, step, Path(self.config.model_dir) / "eval")
+            write_summary(metrics, step, Path(self.config.run.model_dir) / "eval")
             yield metrics
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the predictions of ``data``, batch by batch."""
-        return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
+        return self.estimator.predict(self._batches(self.config.input.data, is_training=False), checkpoint=checkpoint)
 
     def write_features(self) -> FeatureFiles:
         """Write the training data, as the model would see it, to files in the model folder.
@@ -151,15 +158,19 @@ class Job:
         Raises:
             ConfigError: There is no model folder.
         """
-        if not self.config.model_dir:
+        if not self.config.run.model_dir:
             raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
-        batches = self._batches(self.config.data, is_training=True)
-        return write_features(batches, Path(self.config.model_dir), index=self.config.index)
+        batches = self._batches(self.config.input.data, is_training=True)
+        return write_features(batches, Path(self.config.run.model_dir), index=self.config.run.runtime.index)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
         files = self._files if is_training else None
         mode: Mode = "train" if is_training else "eval"
-        if patterns is None and not self.config.kafka_topics and (own := self.own_batches(mode)) is not None:
+        if (
+            patterns is None
+            and not self.config.input.kafka.kafka_topics
+            and (own := self.own_batches(mode)) is not None
+        ):
             if files is not None:
                 raise ConfigError(
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
@@ -167,9 +178,9 @@ class Job:
                 )
             batches: Dataset = self._with_schema(own)
             return batches
-        shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
-        return open_batches(self.config, rows, self.schema, is_training=is_training)
+        shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
+        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        return open_batches(self.config.input, rows, self.schema, is_training=is_training)
 
     def _with_schema(self, own: Any) -> Any:
         """Give a dataset without a schema that of the model; batches and other data stay."""
@@ -190,7 +201,7 @@ class Job:
             input_fn = functools.partial(cast(Any, self.estimator.model).input_fn, mode)
         else:
             return None
-        shard = (self.config.index, self.config.num_workers) if mode == "train" else (0, 1)
+        shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if mode == "train" else (0, 1)
         opened: Dataset = open_own_data(input_fn, shard, owner=f"task {self._task!r}")
         return opened
 
@@ -198,16 +209,16 @@ class Job:
 
     @property
     def _task(self) -> str:
-        task: str = self.config.task or self._remembered["task"]
+        task: str = self.config.model.task or self._remembered["task"]
         return task
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.config.label_features or tuple(self._remembered.get("label_features", ()))
+        return self.config.input.label_features or tuple(self._remembered.get("label_features", ()))
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {**self._remembered.get("task_options", {}), **self.config.task_options}
+        return {**self._remembered.get("task_options", {}), **self.config.model.task_options}
 
     def _make_model(self) -> Model:
         cls = _find_class(self._task)
@@ -217,8 +228,8 @@ class Job:
         made: object = make_task(cls, self._task, self._options)
         if isinstance(made, Task):
             self._own_task = made
-            if self.config.batch_size != DataConfig().batch_size and hasattr(made, "use_batch_size"):
-                made.use_batch_size(self.config.batch_size)
+            if self.config.input.batch_size != DataConfig().batch_size and hasattr(made, "use_batch_size"):
+                made.use_batch_size(self.config.input.batch_size)
             model_fn: object = made.create_model_fn()
             made = model_fn() if callable(model_fn) and not isinstance(model_fn, Model) else model_fn
         if not isinstance(made, Model):
@@ -227,20 +238,20 @@ class Job:
 
     def _infer_schema(self) -> Schema:
         """Return the schema of the first training, or infer one from the data."""
-        seen = _read_job(self.config.model_dir, default={}).get("schema")
+        seen = _read_job(self.config.run.model_dir, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
-        if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
+        if self.config.input.data == "-" or (self.config.input.data is None and self.config.input.kafka.kafka_topics):
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
+        return infer_schema(open_rows(self.config.input, self.config.input.data, seed=self.config.run.runtime.seed))
 
     def _remember(self) -> None:
         if not self.estimator.config.model_dir:
             return
-        folder = Path(self.config.model_dir)
+        folder = Path(self.config.run.model_dir)
         folder.mkdir(parents=True, exist_ok=True)
         body = {
             "task": _resolve_task(self._task),

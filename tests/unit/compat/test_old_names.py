@@ -55,7 +55,7 @@ def test_the_estimator_of_a_task_reads_its_data_and_parameters(tmp_path: Path) -
     params = Bias.params().set(clip_norm=7.0)
     params.train.set(max_steps=4, save_checkpoints_steps=2)
     estimator = TaskEstimator(Bias(params), RunConfig(model_dir=str(tmp_path / "run")))
-    assert (estimator.config.clip_norm, estimator.config.save_checkpoints_steps) == (7.0, 2)
+    assert (estimator.config.gradient.clip_norm, estimator.config.checkpoint.save_checkpoints_steps) == (7.0, 2)
     estimator.train()
     assert estimator.evaluate()["global_step"] == 4
     estimator.train(steps=3)
