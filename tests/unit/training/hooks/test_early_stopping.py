@@ -36,6 +36,19 @@ def test_a_run_ends_when_its_metric_does_not_improve(metric: str) -> None:
     assert estimator.step == hook.best_step + 10
 
 
+def test_settings_ask_for_the_hook(tmp_path: Path) -> None:
+    config = mt.RunConfig(
+        model_dir=str(tmp_path), early_stopping_metric="loss", early_stopping_steps=5, early_stopping_patience=2,
+        keep_best_checkpoint=True,
+    )  # fmt: skip
+    estimator = mt.Estimator(Bias, config)
+    estimator.train(batches(100, flip_after=20))
+    assert 10 < estimator.step <= 30
+    assert (tmp_path / "best" / "manifest.json").is_file()
+    with pytest.raises(ConfigError, match="keep_best_checkpoint is True without early_stopping_metric"):
+        mt.RunConfig(keep_best_checkpoint=True)
+
+
 def test_a_change_below_the_least_delta_does_not_count() -> None:
     hook = EarlyStoppingHook("loss", every_steps=5, patience=2, min_delta=100.0)
     estimator = mt.Estimator(Bias)
