@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -89,3 +90,23 @@ def test_a_model_of_three_methods_is_trained_evaluated_exported_and_served(shell
     logits = servable.predict_features(requests, "logit")["logit"]  # an extra output is a signature
     np.testing.assert_allclose(served["click"], 1 / (1 + np.exp(-logits)), rtol=1e-4)
     assert json.loads((tmp_path / "run" / "job.json").read_text())["task"].endswith("ranker.py:Ranker")
+
+
+def test_ranks_read_each_record_of_a_task_once(shell: Shell) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = ["train", "--task", "ranker.py:Ranker", "--model-dir", "run", "--enable-sync-training", "--json"]
+    ranks = [
+        shell.start(
+            *command,
+            env={
+                "RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2",
+                "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+            },
+        )
+        for rank in (0, 1)
+    ]  # fmt: skip
+    assert [rank.end() for rank in ranks] == [0, 0], [rank.err.read_text() for rank in ranks]
+    # Two of the four files each: 128 rows in batches of 16. Ranks that read all files would take 16 steps.
+    assert shell.json("evaluate", "--model-dir", "run")["global_step"] == 8

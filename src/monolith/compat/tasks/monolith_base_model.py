@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
@@ -127,7 +128,7 @@ class MonolithBaseModel(NativeTask):
     @override
     def create_input_fn(self, mode: Mode) -> Callable[..., Any]:
         """Return a function that returns :meth:`input_fn` of a mode; its options are those of the method."""
-        return lambda **options: self.input_fn(mode, **options)
+        return functools.partial(self.input_fn, mode)
 
     @override
     def create_model_fn(self) -> Callable[[], TaskModel]:
