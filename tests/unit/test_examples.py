@@ -24,6 +24,7 @@ PAGES = [
     "docs/guide/data.md",
     "docs/guide/training.md",
     "docs/guide/models.md",
+    "docs/guide/tasks.md",
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
     "docs/guide/export.md",
