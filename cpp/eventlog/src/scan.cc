@@ -41,7 +41,7 @@ std::optional<FoundBatch> find_batch(Bytes segment, std::uint64_t position, std:
 std::optional<FoundBatch> resync(Bytes segment, std::uint64_t position, std::uint64_t offset,
                                  std::uint64_t least_epoch) noexcept {
   std::uint64_t next = position + 1;
-  // The header has a checksum of its own: its length is right even where the body is damaged.
+  // The header has a separate checksum: its length holds even where the body is damaged.
   if (const auto header = decode_batch_header(segment.subspan(position));
       header && segment.size() - position >= header->bytes()) {
     next = position + header->bytes();
