@@ -144,6 +144,10 @@ void bind_partition(nb::module_& m) {
             return self.append(batch);
           },
           "values"_a, "keys"_a, "times_ms"_a, "producer"_a = 0, "owner"_a = 0, "sequence"_a = 0,
+          nb::sig("def append(self, values: collections.abc.Sequence[bytes | bytearray | memoryview], "
+                  "keys: collections.abc.Sequence[bytes | bytearray | memoryview], "
+                  "times_ms: collections.abc.Sequence[int], producer: int = 0, owner: int = 0, "
+                  "sequence: int = 0) -> int"),
           "Append one batch and return its base offset. Readers that wait are not notified.")
       .def("sync", &Partition::sync, "end"_a, Unlocked(), "Wait until the disk has all offsets below ``end``.")
       .def("refresh", &Partition::refresh, Unlocked())
@@ -207,6 +211,10 @@ void bind_writer(nb::module_& m) {
             return self.append(partition, batch);
           },
           "partition"_a, "values"_a, "keys"_a, "times_ms"_a, "producer"_a = 0, "owner"_a = 0, "sequence"_a = 0,
+          nb::sig("def append(self, partition: int, values: collections.abc.Sequence[bytes | bytearray | memoryview], "
+                  "keys: collections.abc.Sequence[bytes | bytearray | memoryview], "
+                  "times_ms: collections.abc.Sequence[int], producer: int = 0, owner: int = 0, "
+                  "sequence: int = 0) -> int"),
           "Append one batch by itself and return its base offset.")
       .def("stop", &TopicWriter::stop, Unlocked())
       .def_prop_ro("waiting_bytes", &TopicWriter::waiting_bytes)
