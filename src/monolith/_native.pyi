@@ -1044,7 +1044,7 @@ class EventLogPartition:
 
     def __init__(self, settings: EventLogSettings) -> None: ...
 
-    def append(self, values: Sequence, keys: Sequence, times_ms: Sequence, producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
+    def append(self, values: Sequence[bytes | bytearray | memoryview], keys: Sequence[bytes | bytearray | memoryview], times_ms: Sequence[int], producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
         """
         Append one batch and return its base offset. Readers that wait are not notified.
         """
@@ -1106,7 +1106,7 @@ class EventLogWriter:
 
     def flush(self) -> None: ...
 
-    def append(self, partition: int, values: Sequence, keys: Sequence, times_ms: Sequence, producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
+    def append(self, partition: int, values: Sequence[bytes | bytearray | memoryview], keys: Sequence[bytes | bytearray | memoryview], times_ms: Sequence[int], producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
         """Append one batch by itself and return its base offset."""
 
     def stop(self) -> None: ...
