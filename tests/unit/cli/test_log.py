@@ -46,7 +46,7 @@ def rows(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-def test_cat_shows_records_and_append_takes_them_back(url: str, tmp_path: Path) -> None:
+def test_append_accepts_the_output_of_cat(url: str, tmp_path: Path) -> None:
     lines = run("log", "cat", url).splitlines()
     assert lines[0] == f"0\t0\t{T0}\tk0\tvalue 0"
     assert lines[5] == f"0\t5\t{T0 + 5}\t\tbase64:/wA="
