@@ -32,7 +32,7 @@ from monolith.telemetry.names import (
     LOG_LAG_SECONDS,
     LOG_LOST_RECORDS_TOTAL,
     LOG_RECORDS_TOTAL,
-    Metric,
+    MetricSpec,
 )
 
 __all__ = ["EventLogSource"]
@@ -302,7 +302,7 @@ class EventLogSource(Source):
 
     # --- metrics ---
 
-    def _export(self, metric: Metric, value: float, *labels: str) -> None:
+    def _export(self, metric: MetricSpec, value: float, *labels: str) -> None:
         if self._metrics is not None:
             self._metrics(metric, value, labels)
 
