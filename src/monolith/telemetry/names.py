@@ -370,7 +370,7 @@ SERVING_REMOTE_CALLS_TOTAL = MetricSpec(
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",
     kind="counter",
-    help="Sampled requests: written, or dropped because the log was behind.",
+    help="Sampled requests: written, or dropped because the log was behind; impressions of --log-requests likewise.",
     labels=("outcome",),
 )
 PUSH_ROWS_TOTAL = MetricSpec(
