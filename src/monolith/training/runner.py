@@ -116,7 +116,7 @@ class Job:
 
     def read_training_data(self) -> Dataset:
         """Return the batches of ``data`` as a training reads them."""
-        return self._batches(self.config.data, is_training=True)
+        return self._batches(self.config.input.data, is_training=True)
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
