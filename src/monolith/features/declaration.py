@@ -29,6 +29,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.admission import AdmissionFilter
 from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
 __all__ = ["Declaration", "EmbeddingFeature", "merge_slices"]
@@ -68,6 +69,15 @@ class EmbeddingFeature:
     """Type of the values; None = that of the first value, which training records here."""
     hash_wide: bool = False
     """Hash an integer that does not fit beside the slot, instead of refusing it."""
+    id_transform: IdTransform | None = None
+    """Place of each id in a vocabulary; None = ids are rows as they are."""
+    source: str | None = None
+    """Input of the batch that has the ids, where several features read one; None = the feature's name."""
+
+    @property
+    def input(self) -> str:
+        """Name of the ids in a batch."""
+        return self.source or self.name
 
 
 @dataclass(slots=True)
@@ -101,11 +111,13 @@ class Declaration:
         column: str | None = None,
         value_type: ValueType | None = None,
         hash_wide: bool = False,
+        id_transform: IdTransform | None = None,
+        source: str | None = None,
     ) -> EmbeddingFeature:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
-        check_value_type(value_type, f"feature {name!r}")
-        name, slot = self._resolve(name, slot)
+        value_type = _check_value_type(name, value_type, id_transform)
+        name, slot = self.resolve(name, slot)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
         if max_sequence_length < 0:
@@ -131,13 +143,15 @@ class Declaration:
             column=column,
             value_type=value_type,
             hash_wide=hash_wide,
+            id_transform=id_transform,
+            source=source,
         )
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
         return feature
 
-    def _resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
+    def resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
         """Return a feature's name and slot; a bare slot has the name that the feature list gives it."""
         listed = self.feature_list.find(name) if self.feature_list is not None else None
         if listed is not None:
@@ -170,7 +184,7 @@ class Declaration:
 
     def has_feature(self, name: FeatureName) -> bool:
         """Return whether a feature of this name, or with the name of this slot, is declared."""
-        return self._resolve(name, None)[0] in self.features
+        return self.resolve(name, None)[0] in self.features
 
     def feature(self, name: FeatureName) -> EmbeddingFeature:
         """Return a declared feature by its name or slot.
@@ -178,7 +192,7 @@ class Declaration:
         Raises:
             ConfigError: It was not declared.
         """
-        found = self.features.get(self._resolve(name, None)[0])
+        found = self.features.get(self.resolve(name, None)[0])
         if found is None and isinstance(name, int):
             found = next((each for each in self.features.values() if each.slot == name), None)
         if found is None:
@@ -276,6 +290,14 @@ class Declaration:
         """Names of the sparse features, sorted."""
         return sorted(self.features)
 
+    @property
+    def inputs(self) -> dict[str, EmbeddingFeature]:
+        """Sparse inputs of a batch by name: each with the first feature that reads it."""
+        inputs: dict[str, EmbeddingFeature] = {}
+        for feature in self.features.values():
+            inputs.setdefault(feature.input, feature)
+        return inputs
+
     def table_specs(
         self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
     ) -> list[TableSpec]:
@@ -315,8 +337,8 @@ class Declaration:
     def schema(self, **options: Any) -> Schema:
         """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
         sparse = [
-            SparseFeature(each.name, each.slot, each.column, each.value_type, each.hash_wide)
-            for each in self.features.values()
+            SparseFeature(name, each.slot, each.column, each.value_type, each.hash_wide)
+            for name, each in self.inputs.items()
         ]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
 
@@ -324,30 +346,30 @@ class Declaration:
 
     @property
     def value_types(self) -> dict[str, ValueType]:
-        """Types of values of the features, declared or recorded; features without a type are left out."""
-        return {each.name: each.value_type for each in self.features.values() if each.value_type is not None}
+        """Types of values of the sparse inputs, declared or recorded; inputs without a type are left out."""
+        return {name: each.value_type for name, each in self.inputs.items() if each.value_type is not None}
 
     def record_value_types(self, types: Mapping[str, ValueType], source: str = "the data") -> None:
         """Record the types of values that the model learns from.
 
         Args:
-            types: Feature to type; features that the model does not have are ignored.
+            types: Input to type; inputs that the model does not have are ignored.
             source: Origin of the types, in errors.
 
         Raises:
             SchemaMismatch: A feature has another type already, or features of one table differ in their types.
         """
-        for name, found in types.items():
-            feature = self.features.get(name)
-            if feature is None or feature.value_type == found:
+        for feature in list(self.features.values()):
+            found = types.get(feature.input)
+            if found is None or feature.value_type == found:
                 continue
             if feature.value_type is not None:
                 raise SchemaMismatch(
-                    f"value_type of feature {name!r} is {found!r} in {source}, expected {feature.value_type!r} as in "
-                    "the model; convert the values, or train a new model"
+                    f"value_type of feature {feature.input!r} is {found!r} in {source}, expected "
+                    f"{feature.value_type!r} as in the model; convert the values, or train a new model"
                 )
             self._check_shared(feature, found)
-            self.features[name] = replace(feature, value_type=found)
+            self.features[feature.name] = replace(feature, value_type=found)
 
     def _check_shared(self, feature: EmbeddingFeature, found: ValueType) -> None:
         for other in self.features.values():
@@ -384,6 +406,11 @@ class Declaration:
             [(tables.index(each.table), each.combiner, each.length) for each in map(self.features.__getitem__, names)],
             parts,
             [tensor.width for tensor in tensors],
+            [
+                (number, *transform.native())
+                for number, name in enumerate(names)
+                if (transform := self.features[name].id_transform) is not None
+            ],
         )
 
     # --- JSON ---------------------------------------------------------------------------------------------------------
@@ -421,7 +448,7 @@ class Declaration:
                     f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
                 )
             made = cls(
-                features={each["name"]: EmbeddingFeature(**_with_value_type(each)) for each in body["features"]},
+                features={each["name"]: _feature(each) for each in body["features"]},
                 slices={
                     table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
@@ -436,9 +463,26 @@ class Declaration:
         return made
 
 
-def _with_value_type(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a feature; those of earlier releases have no type, and keep the rule of their ids."""
-    return {"value_type": "slot48", **body}
+def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
+    """Return a feature; those of earlier releases have no type, and keep the rule of their ids."""
+    transform = body.get("id_transform")
+    fields = {"value_type": "slot48", **body}
+    return EmbeddingFeature(**{**fields, "id_transform": None if transform is None else IdTransform(**transform)})
+
+
+def _check_value_type(
+    name: FeatureName, value_type: ValueType | None, id_transform: IdTransform | None
+) -> ValueType | None:
+    """Return the type of the values of a feature; a transform needs ids of slot and value."""
+    check_value_type(value_type, f"feature {name!r}")
+    if id_transform is None:
+        return value_type
+    if value_type not in (None, "fid", "slot48"):
+        raise ConfigError(
+            f"value_type of feature {name!r} is {value_type!r} with an id_transform, expected 'fid'; a transform reads "
+            "the 48 bits beside the slot"
+        )
+    return value_type or "slot48"
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:
