@@ -74,7 +74,8 @@ def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restor
     """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
     report = _restore_tables(saved, state)
     state.step = 0
-    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, report=report)
+    types: dict[str, Any] = {"value_types": {}}  # a snapshot has none: the first values decide
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, saved_extra=types, report=report)
 
 
 def _restored(
