@@ -117,9 +117,9 @@ class Declaration:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
         check_value_type(value_type, f"feature {name!r}")
+        name, slot = self.resolve(name, slot)
         if id_transform is not None:
             value_type = _type_of_vocabulary(name, value_type)
-        name, slot = self.resolve(name, slot)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
         if max_sequence_length < 0:

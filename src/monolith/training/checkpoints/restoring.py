@@ -33,7 +33,7 @@ class Restored:
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
     saved_extra: Mapping[str, Any] | None
-    """The extra state of the checkpoint, also when ``extra`` starts over; None for a snapshot of tables, without one."""
+    """The extra state of the checkpoint, also when ``extra`` starts over; None for a snapshot of tables."""
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
