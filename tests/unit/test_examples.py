@@ -22,6 +22,7 @@ PAGES = [
     "README.md",
     "docs/guide/tables.md",
     "docs/guide/data.md",
+    "docs/guide/event_log.md",
     "docs/guide/training.md",
     "docs/guide/models.md",
     "docs/guide/tasks.md",

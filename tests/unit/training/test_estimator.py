@@ -619,6 +619,23 @@ def test_a_run_that_is_held_at_its_end_does_not_stand_still_for_ever(tmp_path: P
     assert saved_steps(tmp_path) == [2]
 
 
+@pytest.mark.parametrize("is_in_the_way", [False, True])
+def test_the_source_commits_positions_of_durable_checkpoints_only(
+    is_in_the_way: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[Any] = []
+    monkeypatch.setattr(mt.data.Dataset, "committed", lambda self, position: committed.append(position))
+    estimator = mt.Estimator(Clicker, config(tmp_path, save_checkpoints_steps=2))
+    if is_in_the_way:
+        (tmp_path / "checkpoints").write_text("a file in the place of the folder")
+        with pytest.raises(ArtifactError, match="was not saved"):
+            estimator.train(rows().batch(64), steps=4)
+        assert committed == []
+    else:
+        estimator.train(rows().batch(64), steps=4)
+        assert len(committed) >= 2
+
+
 def test_a_save_that_another_thread_asked_for_and_that_fails_is_told_there_and_the_run_goes_on(tmp_path: Path) -> None:
     told: list[Exception] = []
 
