@@ -65,14 +65,14 @@ class EmbeddingFeature:
     max_bytes: int | None = None
     column: str | None = None
     """Name in the records; None = the same."""
-    value_type: ValueType | None = None
-    """Type of the values; None = that of the first value, which training records here."""
-    hash_wide: bool = False
-    """Hash an integer that does not fit beside the slot, instead of refusing it."""
     id_transform: IdTransform | None = None
     """Place of each id in a vocabulary; None = ids are rows as they are."""
     source: str | None = None
     """Input of the batch that has the ids, where several features read one; None = the feature's name."""
+    value_type: ValueType | None = None
+    """Type of the values; None = that of the first value, which training records here."""
+    hash_wide: bool = False
+    """Hash an integer that does not fit beside the slot, instead of refusing it."""
 
     @property
     def input(self) -> str:
@@ -109,15 +109,17 @@ class Declaration:
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
-        value_type: ValueType | None = None,
-        hash_wide: bool = False,
         id_transform: IdTransform | None = None,
         source: str | None = None,
+        value_type: ValueType | None = None,
+        hash_wide: bool = False,
     ) -> EmbeddingFeature:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
-        value_type = _check_value_type(name, value_type, id_transform)
+        check_value_type(value_type, f"feature {name!r}")
         name, slot = self.resolve(name, slot)
+        if id_transform is not None:
+            value_type = _type_of_vocabulary(name, value_type)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
         if max_sequence_length < 0:
@@ -141,10 +143,10 @@ class Declaration:
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
-            value_type=value_type,
-            hash_wide=hash_wide,
             id_transform=id_transform,
             source=source,
+            value_type=value_type,
+            hash_wide=hash_wide,
         )
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
@@ -346,7 +348,7 @@ class Declaration:
 
     @property
     def value_types(self) -> dict[str, ValueType]:
-        """Types of values of the sparse inputs, declared or recorded; inputs without a type are left out."""
+        """Types of values of the inputs, declared or recorded; inputs without a type are left out."""
         return {name: each.value_type for name, each in self.inputs.items() if each.value_type is not None}
 
     def record_value_types(self, types: Mapping[str, ValueType], source: str = "the data") -> None:
@@ -359,17 +361,17 @@ class Declaration:
         Raises:
             SchemaMismatch: A feature has another type already, or features of one table differ in their types.
         """
-        for feature in list(self.features.values()):
+        for name, feature in self.features.items():
             found = types.get(feature.input)
             if found is None or feature.value_type == found:
                 continue
             if feature.value_type is not None:
                 raise SchemaMismatch(
-                    f"value_type of feature {feature.input!r} is {found!r} in {source}, expected "
-                    f"{feature.value_type!r} as in the model; convert the values, or train a new model"
+                    f"value_type of feature {name!r} is {found!r} in {source}, expected {feature.value_type!r} as in "
+                    "the model; convert the values, or train a new model"
                 )
             self._check_shared(feature, found)
-            self.features[feature.name] = replace(feature, value_type=found)
+            self.features[name] = replace(feature, value_type=found)
 
     def _check_shared(self, feature: EmbeddingFeature, found: ValueType) -> None:
         for other in self.features.values():
@@ -463,26 +465,21 @@ class Declaration:
         return made
 
 
-def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
-    """Return a feature; those of earlier releases have no type, and keep the rule of their ids."""
-    transform = body.get("id_transform")
-    fields = {"value_type": "slot48", **body}
-    return EmbeddingFeature(**{**fields, "id_transform": None if transform is None else IdTransform(**transform)})
-
-
-def _check_value_type(
-    name: FeatureName, value_type: ValueType | None, id_transform: IdTransform | None
-) -> ValueType | None:
-    """Return the type of the values of a feature; a transform needs ids of slot and value."""
-    check_value_type(value_type, f"feature {name!r}")
-    if id_transform is None:
-        return value_type
+def _type_of_vocabulary(name: str, value_type: ValueType | None) -> ValueType:
+    """Return the type of a feature with an ``IdTransform``, which reads the 48 bits beside the slot of an id."""
     if value_type not in (None, "fid", "slot48"):
         raise ConfigError(
-            f"value_type of feature {name!r} is {value_type!r} with an id_transform, expected 'fid'; a transform reads "
-            "the 48 bits beside the slot"
+            f"value_type of feature {name!r} is {value_type!r}, expected 'fid' beside id_transform, which reads ids of "
+            "a slot; leave one of them out"
         )
-    return value_type or "slot48"
+    return value_type or "slot48"  # a negative value means unknown, and keeps its sign in 48 bits
+
+
+def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
+    """Return a feature; those of earlier releases have no type of values, and keep the rule of their ids."""
+    transform = body.get("id_transform")
+    made = None if transform is None else IdTransform(**transform)
+    return EmbeddingFeature(**{"value_type": "slot48", **body, "id_transform": made})
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

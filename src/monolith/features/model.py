@@ -125,9 +125,9 @@ class Model(nn.Module):
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
+        id_transform: IdTransform | None = None,
         value_type: ValueType | None = None,
         hash_wide: bool = False,
-        id_transform: IdTransform | None = None,
     ) -> None:
         """Declare a feature whose values are ids.
 
@@ -143,12 +143,12 @@ class Model(nn.Module):
             on_miss: Values of an id without a row: ``zeros``, or its ``initial`` values.
             max_bytes: Hard memory budget of the table; None = unbounded.
             column: Name in the records; None = the same.
+            id_transform: Place of each id in a vocabulary of a fixed size, applied before each lookup; None = ids are
+                rows as they are.
             value_type: Type of its values: ``integer`` and ``text`` have ids of 64 bits, ``fid`` are ready-made ids
                 or values beside the slot, ``bucket`` are numbers that fall into powers of two. None: the type of the
                 first value; the model folder and exports record it.
             hash_wide: Hash an integer that does not fit beside the slot of a ``fid`` feature, instead of refusing it.
-            id_transform: Place of each id in a vocabulary of a fixed size, applied before each lookup; None = ids are
-                rows as they are.
         """
         self.declaration.add_feature(
             name,
@@ -161,9 +161,9 @@ class Model(nn.Module):
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
+            id_transform=id_transform,
             value_type=value_type,
             hash_wide=hash_wide,
-            id_transform=id_transform,
         )
 
     def split_feature(

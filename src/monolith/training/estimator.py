@@ -516,6 +516,8 @@ class Estimator:
     def _adopt_value_types(self, restored: Restored) -> None:
         """Record the types of values that the rows were trained on; rows of earlier releases keep their rule of ids."""
         declaration = self.model.declaration
+        if restored.saved_extra is None:  # a snapshot of tables: declaration or data decide
+            return
         types = restored.saved_extra.get("value_types")
         if types is None:
             tables = restored.saved_extra.get("slices", declaration.tables)

@@ -32,8 +32,8 @@ class Restored:
     """For ``Dataset.restore``; None when it was not saved."""
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
-    saved_extra: Mapping[str, Any]
-    """The extra state of the checkpoint, also when ``extra`` starts over."""
+    saved_extra: Mapping[str, Any] | None
+    """The extra state of the checkpoint, also when ``extra`` starts over; None for a snapshot of tables."""
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
@@ -74,8 +74,7 @@ def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restor
     """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
     report = _restore_tables(saved, state)
     state.step = 0
-    types: dict[str, Any] = {"value_types": {}}  # a snapshot has none: the first values decide
-    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, saved_extra=types, report=report)
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, saved_extra=None, report=report)
 
 
 def _restored(
