@@ -25,6 +25,7 @@ PAGES = [
     "docs/guide/event_log.md",
     "docs/guide/training.md",
     "docs/guide/models.md",
+    "docs/guide/tasks.md",
     "docs/guide/metrics.md",
     "docs/guide/checkpoints.md",
     "docs/guide/export.md",

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
 from monolith.serving.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from monolith.serving.serving_settings import ServingSettings
 
 __all__ = [
     "AccessConfig",
@@ -177,7 +180,7 @@ class ServingConfig:
     loading: LoadingConfig = section(LoadingConfig)
     monitoring: MonitoringConfig = section(MonitoringConfig)
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ServingSettings]) -> None:
         fill_sections(self, settings, {})
         for name in ("port", "rest_port"):
             port = getattr(self, name)
