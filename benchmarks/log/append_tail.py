@@ -1,4 +1,4 @@
-"""Cases of one writer and one reader process: seconds until the reader has every message, writer and reader together."""
+"""Cases of one writer and one reader process: seconds from the first write until the reader has every message."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ void Partition::prepare_locked() {
 }
 
 void Partition::refresh() {
-  if (!page_.load()->is_unlinked() && head()->dirty.load(std::memory_order_acquire) == 0) return;
+  if (!page_.load()->is_unlinked()) return;
   const std::lock_guard in_process(mutex_);
   check_process();
   const FileLock held(lock_, lock_path_);
