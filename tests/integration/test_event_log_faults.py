@@ -51,7 +51,7 @@ def test_a_power_loss_keeps_acknowledged_records(durability: str, tmp_path: Path
     """Commit mode keeps a prefix with every acknowledged record.
 
     Interval mode may lose unsynced records, also from the middle: readers report them, the rest is in order. A topic
-    that was never created is no loss.
+    that was never created loses nothing.
     """
     chance = random.Random(seed)
     root = tmp_path / "files"
