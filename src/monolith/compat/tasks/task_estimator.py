@@ -37,7 +37,7 @@ class TaskEstimator:
         if warm_start_from is not None:
             settings["restore_dir"] = warm_start_from
         given = changed_fields(conf or RunConfig())
-        config_type: type[Any] = type(conf or RunConfig())
+        config_type: Any = type(conf or RunConfig())
         known = {name: value for name, value in settings.items() if name in flat_fields(config_type)}
         self._estimator = Estimator(model.create_model_fn(), config_type(**{**known, **given}))
 
