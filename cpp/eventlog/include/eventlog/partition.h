@@ -151,6 +151,7 @@ class Partition {
   [[nodiscard]] Head* head() const noexcept {
     return static_cast<Head*>(page_.load(std::memory_order_acquire)->data());
   }
+  std::uint64_t append_batch(PendingBatch& batch);
   void map_head();
   void check_process() const;
   void prepare_locked();
