@@ -189,7 +189,10 @@ class Dataset:
         schema: Schema | None = None,
         seed: int = 0,
         skip_corrupt: bool = False,
+        is_stream: bool = False,
     ) -> None:
+        self.is_stream = is_stream
+        """Whether more records may follow the end of an iteration: a later run resumes there."""
         self._origin: _Origin = _FromSource(make_source, skip_corrupt)
         self._steps: tuple[Any, ...] = ()
         self._schema = schema
@@ -353,7 +356,8 @@ class Dataset:
             while (item := stage.read()) is not None:
                 self._cursor = _Cursor(stage, opening, stage.mark())
                 yield item
-            self._cursor = _Cursor(None, opening, stage.mark())
+            # A closed source still takes the commit of its last position.
+            self._cursor = _Cursor(stage, opening, stage.mark())
         finally:
             stage.close()
 
@@ -425,6 +429,7 @@ class Dataset:
         copy = Dataset(_nothing, schema=self._schema, seed=self._seed)
         copy._origin = self._origin
         copy._steps = (*self._steps, *steps)
+        copy.is_stream = self.is_stream
         return copy
 
     def _signature(self) -> str:

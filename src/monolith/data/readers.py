@@ -28,7 +28,12 @@ OnCorrupt = Literal["raise", "skip"]
 
 
 def from_source(
-    make: Callable[[], Source], *, schema: Schema | None = None, seed: int = 0, on_corrupt: OnCorrupt = "raise"
+    make: Callable[[], Source],
+    *,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    is_stream: bool = False,
 ) -> Dataset:
     """Return the dataset of a custom source; ``make`` is called once per iteration.
 
@@ -38,10 +43,11 @@ def from_source(
         seed: Seed of every random choice.
         on_corrupt: "raise" on a record that cannot be parsed, or "skip" and count it. Corrupt framing always raises:
             later records cannot be found.
+        is_stream: Whether more records may follow the end, so that the next training resumes there.
     """
     if on_corrupt not in ("raise", "skip"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected 'raise' or 'skip'")
-    return Dataset(make, schema=schema, seed=seed, skip_corrupt=on_corrupt == "skip")
+    return Dataset(make, schema=schema, seed=seed, skip_corrupt=on_corrupt == "skip", is_stream=is_stream)
 
 
 def files(
@@ -214,7 +220,7 @@ def kafka(
     def make() -> Source:
         return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)
 
-    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)
 
 
 def event_log(
@@ -263,4 +269,4 @@ def event_log(
             **options,
         )
 
-    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)

@@ -286,7 +286,9 @@ class Estimator:
 
     def _resume(self, dataset: Any) -> bool:
         """Restore the position of the last run; return False without one, or when it is the end of the data."""
-        if self._place is None or self._data_ended or not isinstance(dataset, Dataset | BatchSequence):
+        if self._place is None or not isinstance(dataset, Dataset | BatchSequence):
+            return False
+        if self._data_ended and not (isinstance(dataset, Dataset) and dataset.is_stream):
             return False
         if isinstance(dataset, BatchSequence) and self._list is not None and not dataset.is_of(self._list):
             return False  # another list, in which the position has no meaning

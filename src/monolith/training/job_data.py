@@ -122,7 +122,9 @@ def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> 
     if parts.kind == "kafka":
         settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
         settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)
-    return data.from_source(lambda: open_source(parts, record, framing=framing, shard=shard, **settings), seed=seed)
+    return data.from_source(
+        lambda: open_source(parts, record, framing=framing, shard=shard, **settings), seed=seed, is_stream=True
+    )
 
 
 def _named_record(config: DataConfig) -> RecordKind:
