@@ -978,3 +978,76 @@ class PsFanOut:
     def pull(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], rows: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None], *, half: bool = False, timeout_ms: int) -> None: ...
 
     def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int) -> None: ...
+
+class Joiner:
+    """State and rules of a join; rows wait inside until they are taken."""
+
+    def __init__(self, tasks: Sequence[Sequence[int]], window: int, horizon: int, orphan_hold: int, skew: int, late: str, is_fast: bool, sample_rate: float, samples_by_weight: bool, salt: int, max_codes: int, max_orphans: int, spill_folder: str = '') -> None: ...
+
+    def add_impression(self, time: int, key: bytes, item: int, payload: bytes, event_id: int, ingest_time: int) -> None: ...
+
+    def add_action(self, time: int, key: bytes, item: int, code: int, ingest_time: int = 0) -> None: ...
+
+    def join(self, records: Records, first: int, keys: Sequence[str] | None, times: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, ingest: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], future: int, max_bytes: int) -> int:
+        """
+        Join Examples from `first` on and return the place of the first record that needs another parser.
+        """
+
+    def take_largest_time(self) -> int | None:
+        """
+        Return the largest min(event time, ingest time) since the last call; None without events.
+        """
+
+    def advance(self, watermark: int) -> None:
+        """Raise the watermark."""
+
+    def spill(self, memory: int) -> None:
+        """Move state to disk until at most `memory` bytes are left."""
+
+    def close_oldest(self, count: int) -> int:
+        """Close the oldest windows early and return their number."""
+
+    def drop_oldest_held(self, count: int) -> int:
+        """Drop the oldest waiting actions."""
+
+    def save(self, path: str) -> None:
+        """Write the state to a file and sync it."""
+
+    def restore(self, path: str, memory: int) -> None:
+        """Fill an empty joiner from a file of `save`."""
+
+    def take_rows(self) -> list:
+        """Return the waiting rows as tuples."""
+
+    def take_examples(self, join_time: int) -> tuple:
+        """Return the waiting rows as three lists: keys, Examples, times."""
+
+    @property
+    def pending_rows(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def watermark(self) -> int | None: ...
+
+    @property
+    def counters(self) -> dict: ...
+
+    @property
+    def open_impressions(self) -> int: ...
+
+    @property
+    def held_actions(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def held_memory(self) -> int: ...
+
+    @property
+    def spilled_bytes(self) -> int: ...
