@@ -1,5 +1,6 @@
 // bind_joiner.cc: the core of the joiner, with batches of events in and rows out.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -8,6 +9,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -47,11 +49,16 @@ class Joiner {
   Joiner(joiner::Settings settings, const std::string& spill_folder) : core(std::move(settings), spill_folder) {}
 
   // Joins Examples from `first` on and returns the place of the first record that needs another parser.
-  std::size_t join(const Records& records, std::size_t first, const std::optional<std::vector<std::string>>& keys,
+  std::size_t join(const Records& records, std::size_t first, const std::optional<nb::list>& keys,
                    const std::optional<Vector<const std::int64_t>>& times, const Vector<const std::int64_t>& ingest,
                    std::int64_t future, std::size_t max_bytes) {
     const std::size_t count = records.size();
-    if ((keys && keys->size() != count) || (times && times->size() != count) || ingest.size() != count) {
+    std::vector<std::string_view> key_of;
+    if (keys) {
+      key_of.reserve(keys->size());
+      for (nb::handle key : *keys) key_of.push_back(view_of(key));
+    }
+    if ((keys && key_of.size() != count) || (times && times->size() != count) || ingest.size() != count) {
       throw engine::ConfigError("keys, times and ingest times differ in number from " + std::to_string(count) +
                                 " records");
     }
@@ -64,7 +71,7 @@ class Joiner {
       std::optional<std::int64_t> time;
       if (time_of != nullptr) time = time_of[index];
       if (record.size() > max_bytes ||
-          !reader.read(record, keys ? std::string_view((*keys)[index]) : std::string_view(), time, event) ||
+          !reader.read(record, keys ? key_of[index] : std::string_view(), time, event) ||
           event.time > ingest_of[index] + future) {
         return index;
       }
@@ -81,6 +88,7 @@ class Joiner {
   Core core;
   joiner::ExampleReader reader;
   joiner::ExampleEvent event;
+  std::size_t taken = 0;                // rows at the front that were taken
   std::optional<std::int64_t> largest;  // of min(time, ingest time) since the last question
 
  private:
@@ -140,16 +148,17 @@ nb::list take_rows(Joiner& self) {
   return list;
 }
 
-// Rows as three lists: keys, Examples, times.
-nb::tuple take_examples(Joiner& self, std::int64_t join_time) {
+// The next rows, at most about `most_bytes` of Examples, as three lists: keys, Examples, times.
+nb::tuple take_examples(Joiner& self, std::int64_t join_time, std::size_t most_bytes) {
   joiner::Rows& rows = self.core.rows();
   const std::size_t tasks = self.core.settings().tasks.size();
+  const std::size_t first = self.taken;
   std::string values;
   std::vector<std::size_t> ends;
   {
     const nb::gil_scoped_release release;
     std::string payload;
-    for (std::size_t index = 0; index < rows.rows.size(); ++index) {
+    for (std::size_t index = first; index < rows.rows.size() && values.size() < most_bytes; ++index) {
       payload.clear();
       self.core.packer().unpack(rows.packed_payload(rows.rows[index]), payload);
       joiner::assemble(rows, index, tasks, payload, join_time, values);
@@ -161,18 +170,23 @@ nb::tuple take_examples(Joiner& self, std::int64_t join_time) {
   nb::list times;
   std::size_t begin = 0;
   for (std::size_t index = 0; index < ends.size(); ++index) {
-    keys.append(bytes_of(rows.key(rows.rows[index])));
+    const auto& row = rows.rows[first + index];
+    keys.append(bytes_of(rows.key(row)));
     examples.append(nb::bytes(values.data() + begin, ends[index] - begin));
-    times.append(rows.rows[index].time);
+    times.append(row.time);
     begin = ends[index];
   }
-  rows.clear();
+  self.taken += ends.size();
+  if (self.taken == rows.rows.size()) {
+    rows.clear();
+    self.taken = 0;
+  }
   return nb::make_tuple(keys, examples, times);
 }
 
-nb::dict counters_of(const Joiner& self) {
+std::map<std::string, std::uint64_t> counters_of(const Joiner& self) {
   const joiner::Counters& counters = self.core.counters();
-  nb::dict counts;
+  std::map<std::string, std::uint64_t> counts;
   counts["dup_impression"] = counters.dup_impression;
   counts["dup_action"] = counters.dup_action;
   counts["late_impression"] = counters.late_impression;
@@ -213,6 +227,9 @@ void bind_joiner(nb::module_& m) {
           "time"_a, "key"_a, "item"_a, "code"_a, "ingest_time"_a = 0)
       .def("join", &Joiner::join, "records"_a, "first"_a, "keys"_a.none(), "times"_a.none(), "ingest"_a, "future"_a,
            "max_bytes"_a,
+           nb::sig("def join(self, records: Records, first: int, keys: list[bytes] | None, "
+                   "times: numpy.typing.NDArray[numpy.int64] | None, ingest: numpy.typing.NDArray[numpy.int64], "
+                   "future: int, max_bytes: int) -> int"),
            "Join Examples from `first` on and return the place of the first record that needs another parser.")
       .def(
           "take_largest_time",
@@ -238,9 +255,11 @@ void bind_joiner(nb::module_& m) {
           [](Joiner& self, const std::string& path, std::size_t memory) { self.core.restore(path, memory); }, "path"_a,
           "memory"_a, nb::call_guard<nb::gil_scoped_release>(), "Fill an empty joiner from a file of `save`.")
       .def("take_rows", &take_rows, "Return the waiting rows as tuples.")
-      .def("take_examples", &take_examples, "join_time"_a,
-           "Return the waiting rows as three lists: keys, Examples, times.")
-      .def_prop_ro("pending_rows", [](Joiner& self) { return self.core.rows().rows.size(); })
+      .def("take_examples", &take_examples, "join_time"_a, "most_bytes"_a,
+           nb::sig("def take_examples(self, join_time: int, most_bytes: int) -> "
+                   "tuple[list[bytes], list[bytes], list[int]]"),
+           "Return waiting rows, about `most_bytes` at most, as three lists: keys, Examples, times.")
+      .def_prop_ro("pending_rows", [](Joiner& self) { return self.core.rows().rows.size() - self.taken; })
       .def_prop_ro("pending_bytes", [](Joiner& self) { return self.core.rows().bytes.size(); })
       .def_prop_ro("watermark", [](const Joiner& self) { return self.core.watermark(); })
       .def_prop_ro("counters", &counters_of)

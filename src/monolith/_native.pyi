@@ -988,7 +988,7 @@ class Joiner:
 
     def add_action(self, time: int, key: bytes, item: int, code: int, ingest_time: int = 0) -> None: ...
 
-    def join(self, records: Records, first: int, keys: Sequence[str] | None, times: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, ingest: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], future: int, max_bytes: int) -> int:
+    def join(self, records: Records, first: int, keys: list[bytes] | None, times: numpy.typing.NDArray[numpy.int64] | None, ingest: numpy.typing.NDArray[numpy.int64], future: int, max_bytes: int) -> int:
         """
         Join Examples from `first` on and return the place of the first record that needs another parser.
         """
@@ -1019,8 +1019,10 @@ class Joiner:
     def take_rows(self) -> list:
         """Return the waiting rows as tuples."""
 
-    def take_examples(self, join_time: int) -> tuple:
-        """Return the waiting rows as three lists: keys, Examples, times."""
+    def take_examples(self, join_time: int, most_bytes: int) -> tuple[list[bytes], list[bytes], list[int]]:
+        """
+        Return waiting rows, about `most_bytes` at most, as three lists: keys, Examples, times.
+        """
 
     @property
     def pending_rows(self) -> int: ...
@@ -1032,7 +1034,7 @@ class Joiner:
     def watermark(self) -> int | None: ...
 
     @property
-    def counters(self) -> dict: ...
+    def counters(self) -> dict[str, int]: ...
 
     @property
     def open_impressions(self) -> int: ...

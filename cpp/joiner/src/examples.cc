@@ -215,40 +215,66 @@ bool ExampleReader::read(std::string_view record, std::string_view record_key,
 
 namespace {
 
-// Fields of a message in the order of their numbers; the fields of equal numbers stay in the order of `put`.
+// Fields of a message in the order of their numbers; fields of equal numbers stay in the order of `put`.
 class SortedFields {
  public:
-  void put(std::uint32_t number, std::string_view whole) { parts_.push_back({number, std::string(whole)}); }
+  void clear() {
+    buffer_.clear();
+    parts_.clear();
+  }
+
+  void put(std::uint32_t number, std::string_view whole) {
+    start(number);
+    buffer_.append(whole);
+    finish();
+  }
 
   void put_int(std::uint32_t number, std::uint64_t value) {
-    std::string& out = start(number, kVarint);
-    put_varint(out, value);
+    start(number);
+    put_varint(buffer_, make_tag(number, kVarint));
+    put_varint(buffer_, value);
+    finish();
   }
 
   template <class Number>
   void put_number(std::uint32_t number, WireType type, Number value) {
-    put_fixed(start(number, type), value);
+    start(number);
+    put_varint(buffer_, make_tag(number, type));
+    put_fixed(buffer_, value);
+    finish();
   }
 
   void put_body(std::uint32_t number, std::string_view body) {
-    std::string& out = start(number, kBytes);
-    put_varint(out, body.size());
-    out.append(body);
+    start(number);
+    put_varint(buffer_, make_tag(number, kBytes));
+    put_varint(buffer_, body.size());
+    buffer_.append(body);
+    finish();
   }
 
+  [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
+
   void write(std::string& out) {
-    std::stable_sort(parts_.begin(), parts_.end(), [](auto& a, auto& b) { return a.first < b.first; });
-    for (const auto& [number, bytes] : parts_) out.append(bytes);
+    for (std::size_t next = 1; next < parts_.size(); ++next) {  // insertion sort: a few parts, nearly in order
+      for (std::size_t at = next; at > 0 && parts_[at].number < parts_[at - 1].number; --at) {
+        std::swap(parts_[at], parts_[at - 1]);
+      }
+    }
+    for (const Part& part : parts_) out.append(buffer_, part.begin, part.size);
   }
 
  private:
-  std::string& start(std::uint32_t number, WireType type) {
-    parts_.push_back({number, {}});
-    put_varint(parts_.back().second, make_tag(number, type));
-    return parts_.back().second;
-  }
+  struct Part {
+    std::uint32_t number;
+    std::uint32_t begin;
+    std::uint32_t size;
+  };
 
-  std::vector<std::pair<std::uint32_t, std::string>> parts_;
+  void start(std::uint32_t number) { parts_.push_back({number, static_cast<std::uint32_t>(buffer_.size()), 0}); }
+  void finish() { parts_.back().size = static_cast<std::uint32_t>(buffer_.size()) - parts_.back().begin; }
+
+  std::string buffer_;
+  std::vector<Part> parts_;
 };
 
 void put_codes(SortedFields& fields, std::uint32_t number, const std::int32_t* codes, std::size_t count) {
@@ -281,7 +307,8 @@ std::int64_t floor_seconds(std::int64_t time) { return time / 1000 - (time % 100
 
 void write_line(const Rows& rows, const Rows::Row& row, std::string_view served, std::int64_t join_time,
                 std::string& out) {
-  SortedFields fields;
+  static thread_local SortedFields fields;
+  fields.clear();
   bool has_req_time = false;
   FieldReader reader(served);
   Field field{};
@@ -301,11 +328,9 @@ void write_line(const Rows& rows, const Rows::Row& row, std::string_view served,
   fields.put_int(kEmission, row.emission);
   if (row.ingest_time != 0) fields.put_int(kIngestTime, static_cast<std::uint64_t>(row.ingest_time));
   if (join_time != 0) fields.put_int(kJoinTime, static_cast<std::uint64_t>(join_time));
-  std::string body;
-  fields.write(body);
   put_varint(out, make_tag(kLineId, kBytes));
-  put_varint(out, body.size());
-  out.append(body);
+  put_varint(out, fields.size());
+  fields.write(out);
 }
 
 }  // namespace

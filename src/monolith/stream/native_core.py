@@ -7,7 +7,7 @@ so an open impression with ten features takes about 200 bytes. One thread uses a
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,6 @@ import numpy as np
 from typing_extensions import override
 
 from monolith import _native
-from monolith.stream.assembly import AssembledRow
 from monolith.stream.core import JoinCore
 from monolith.stream.events import Action, Event, Impression, Row
 from monolith.stream.settings import JoinSettings
@@ -39,7 +38,7 @@ class JoinBatch:
 
     values: _native.Records
     ingest_ms: np.ndarray[Any, np.dtype[np.int64]]
-    keys: Sequence[bytes] | None = None
+    keys: list[bytes] | None = None
     times_ms: np.ndarray[Any, np.dtype[np.int64]] | None = None
 
     def __len__(self) -> int:
@@ -164,10 +163,20 @@ class NativeJoiner(JoinCore):
         """Return the largest ``min(event time, ingest time)`` since the last call; None without events."""
         return self._native.take_largest_time()
 
-    def take_examples(self, join_time_ms: int = 0) -> list[AssembledRow]:
-        """Return the waiting rows as serialized Examples."""
-        keys, values, times = self._native.take_examples(join_time_ms)
-        return [AssembledRow(key, value, time_ms) for key, value, time_ms in zip(keys, values, times, strict=True)]
+    def take_examples(
+        self, join_time_ms: int = 0, most_bytes: int = _UNBOUNDED
+    ) -> tuple[list[bytes], list[bytes], list[int]]:
+        """Return waiting rows as keys, serialized Examples and times; a call with ``most_bytes`` may leave some.
+
+        Raises:
+            RecordCorrupt: The payload of an impression is not an Example.
+        """
+        return self._native.take_examples(join_time_ms, most_bytes)
+
+    @property
+    def pending_rows(self) -> int:
+        """Number of the waiting rows."""
+        return self._native.pending_rows
 
     @property
     def pending_bytes(self) -> int:
