@@ -18,6 +18,7 @@ from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
+from monolith.data.sources.urls import is_stream_url, sample_url
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
@@ -197,12 +198,15 @@ class Job:
         seen = _read_job(self.config, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
-        if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
+        patterns = self.config.data
+        is_kafka = bool(self.config.kafka_topics) if patterns is None else patterns.startswith("kafka://")
+        if patterns == "-" or is_kafka:
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
+        sample = sample_url(patterns) if patterns is not None and is_stream_url(patterns) else patterns
+        return infer_schema(open_rows(self.config, sample, seed=self.config.seed))
 
     def _remember(self) -> None:
         if not self.estimator.config.model_dir:

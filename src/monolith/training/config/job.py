@@ -57,7 +57,8 @@ class DataConfig:
     """What is read, and how it becomes batches."""
 
     data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input."""
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input; or a stream:
+    log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
     eval_data: str | None = None
     """Files to evaluate on, of the same kind."""
     record: RecordName = "auto"
