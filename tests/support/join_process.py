@@ -14,6 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -139,7 +140,7 @@ def run_round(root: Path, random: Random, events: int, most_kills: int) -> int:
     kills = 0
     while True:
         point = random.choice(POINTS) if kills < most_kills and random.random() < 0.5 else ""
-        pid = run_child(lambda point=point, passages=random.randrange(1, 6): join_until_killed(root, point, passages))
+        pid = run_child(partial(join_until_killed, root, point, random.randrange(1, 6)))
         if kills < most_kills and not point:
             time.sleep(random.expovariate(1 / 0.03))
             os.kill(pid, signal.SIGKILL)

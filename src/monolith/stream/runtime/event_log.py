@@ -65,8 +65,8 @@ class LogInput(JoinInput):
         return self._number
 
     @property
+    @override
     def lost_records(self) -> int:
-        """Records that retention removed before the input read them."""
         return self._reader.lost(0)
 
     @override

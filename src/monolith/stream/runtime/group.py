@@ -232,6 +232,10 @@ class JoinGroup:
             self._write_commit()
             self._update_status()
 
+    def lost_records(self) -> dict[str, int]:
+        """Return the records that retention removed before the group read them, by topic."""
+        return {each.topic: each.lost_records for each in self._inputs}
+
     def is_at_end(self) -> bool:
         """Return True if no input has a record left."""
         return all(each.is_at_end() for each in self._inputs)

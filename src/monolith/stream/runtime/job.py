@@ -1,4 +1,4 @@
-"""``run_groups``: several partition groups of a join in one process, one thread each.
+"""``JoinRun``: several partition groups of a join in one process, one thread each.
 
 Groups share nothing: the watermark, state and commits of each are separate. A group that fails stops alone.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 
 from monolith.core.errors import MonolithError
 from monolith.stream.runtime.group import JoinGroup
@@ -28,19 +28,18 @@ class JoinRun:
         until_end: End each group when its inputs are read, and close its windows.
     """
 
-    def __init__(
-        self, make_group: Callable[[int], JoinGroup], partitions: Mapping[int, object] | list[int], *, until_end: bool
-    ) -> None:
+    def __init__(self, make_group: Callable[[int], JoinGroup], partitions: Iterable[int], *, until_end: bool) -> None:
         self._make_group = make_group
         self._until_end = until_end
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self.groups: dict[int, JoinGroup] = {}
         self.failures: dict[int, Exception] = {}
-        self.running: set[int] = set(partitions)
+        self.partitions = sorted(partitions)
+        self.running: set[int] = set(self.partitions)
         self._threads = [
             threading.Thread(target=self._run, args=(partition,), name=f"join-{partition}", daemon=True)
-            for partition in partitions
+            for partition in self.partitions
         ]
 
     def start(self) -> None:

@@ -37,6 +37,10 @@ class JoinInput(Protocol):
     def partition(self) -> int:
         """The number of the partition."""
 
+    @property
+    def lost_records(self) -> int:
+        """Number of records that retention removed before ``read`` reached them."""
+
     def read(self, most_records: int, wait_s: float) -> Lot | None:
         """Return the next records, or None if none arrives within ``wait_s``.
 
