@@ -45,10 +45,11 @@ def make_group(
     settings: JoinSettings = SETTINGS,
     state: str = "state",
     output: str = "examples",
+    take_over: bool = False,
 ) -> JoinGroup:
     """Return the group of partition 0, with impressions and actions in one topic."""
     sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in (output, f"{output}.dead")]
-    folder = StateFolder(root / state)
+    folder = StateFolder(root / state, take_over=take_over)
     options = options or GroupOptions(
         commit_ms=0, snapshot_s=0.02, lot_records=40, memory_bytes=1 << 16, idle_advance=False
     )
