@@ -71,7 +71,7 @@ class Joiner {
       std::optional<std::int64_t> time;
       if (time_of != nullptr) time = time_of[index];
       if (record.size() > max_bytes ||
-          !reader.read(record, keys ? key_of[index] : std::string_view(), time, event) ||
+          !reader.read(record, keys ? key_of[index] : std::string_view(), time, core.packer(), event) ||
           event.time > ingest_of[index] + future) {
         return index;
       }
@@ -87,6 +87,7 @@ class Joiner {
 
   Core core;
   joiner::ExampleReader reader;
+  joiner::ExampleWriter writer;
   joiner::ExampleEvent event;
   std::size_t taken = 0;                // rows at the front that were taken
   std::optional<std::int64_t> largest;  // of min(time, ingest time) since the last question
@@ -95,7 +96,8 @@ class Joiner {
   void add(std::int64_t ingest_time) {
     note(event.time, ingest_time);
     if (!event.is_action) {
-      core.add_impression({event.time, event.key, event.item, event.payload, event.event_id, ingest_time});
+      core.add_impression({event.time, event.key, event.item, event.payload, event.event_id, ingest_time,
+                           /*is_packed=*/true});
       return;
     }
     for (const std::int32_t code : event.codes) core.add_action({event.time, event.key, event.item, code});
@@ -103,9 +105,9 @@ class Joiner {
 };
 
 void make_joiner(Joiner* self, std::vector<std::vector<std::int32_t>> tasks, std::int64_t window, std::int64_t horizon,
-                 std::int64_t orphan_hold, std::int64_t skew, const std::string& late, bool is_fast,
-                 double sample_rate, bool samples_by_weight, std::uint64_t salt, std::size_t max_codes,
-                 std::size_t max_orphans, const std::string& spill_folder) {
+                 std::int64_t orphan_hold, std::int64_t skew, const std::string& late, bool is_fast, double sample_rate,
+                 bool samples_by_weight, std::uint64_t salt, std::size_t max_codes, std::size_t max_orphans,
+                 const std::string& spill_folder) {
   joiner::Settings settings;
   settings.tasks = std::move(tasks);
   settings.window = window;
@@ -142,7 +144,8 @@ nb::list take_rows(Joiner& self) {
     list.append(nb::make_tuple(row.time, bytes_of(rows.key(row)), row.item, bytes_of(payload), row.event_id,
                                row.ingest_time, nb::tuple(labels), codes_of(rows.codes, row.codes_begin, row.actions),
                                codes_of(rows.codes, row.codes_begin + row.actions, row.pre_actions), row.emission,
-                               row.weight, self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate));
+                               row.weight,
+                               self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate));
   }
   rows.clear();
   return list;
@@ -157,11 +160,8 @@ nb::tuple take_examples(Joiner& self, std::int64_t join_time, std::size_t most_b
   std::vector<std::size_t> ends;
   {
     const nb::gil_scoped_release release;
-    std::string payload;
     for (std::size_t index = first; index < rows.rows.size() && values.size() < most_bytes; ++index) {
-      payload.clear();
-      self.core.packer().unpack(rows.packed_payload(rows.rows[index]), payload);
-      joiner::assemble(rows, index, tasks, payload, join_time, values);
+      self.writer.write(rows, index, tasks, self.core.packer(), join_time, values);
       ends.push_back(values.size());
     }
   }
@@ -232,8 +232,7 @@ void bind_joiner(nb::module_& m) {
                    "future: int, max_bytes: int) -> int"),
            "Join Examples from `first` on and return the place of the first record that needs another parser.")
       .def(
-          "take_largest_time",
-          [](Joiner& self) { return std::exchange(self.largest, std::nullopt); },
+          "take_largest_time", [](Joiner& self) { return std::exchange(self.largest, std::nullopt); },
           "Return the largest min(event time, ingest time) since the last call; None without events.")
       .def(
           "advance", [](Joiner& self, std::int64_t watermark) { self.core.advance(watermark); }, "watermark"_a,
@@ -251,10 +250,10 @@ void bind_joiner(nb::module_& m) {
           "save", [](const Joiner& self, const std::string& path) { self.core.save(path); }, "path"_a,
           nb::call_guard<nb::gil_scoped_release>(), "Write the state to a file and sync it.")
       .def(
-          "restore",
-          [](Joiner& self, const std::string& path, std::size_t memory) { self.core.restore(path, memory); }, "path"_a,
-          "memory"_a, nb::call_guard<nb::gil_scoped_release>(), "Fill an empty joiner from a file of `save`.")
-      .def("take_rows", &take_rows, "Return the waiting rows as tuples.")
+          "restore", [](Joiner& self, const std::string& path, std::size_t memory) { self.core.restore(path, memory); },
+          "path"_a, "memory"_a, nb::call_guard<nb::gil_scoped_release>(), "Fill an empty joiner from a file of `save`.")
+      .def("take_rows", &take_rows, nb::sig("def take_rows(self) -> list[tuple[typing.Any, ...]]"),
+           "Return the waiting rows as tuples.")
       .def("take_examples", &take_examples, "join_time"_a, "most_bytes"_a,
            nb::sig("def take_examples(self, join_time: int, most_bytes: int) -> "
                    "tuple[list[bytes], list[bytes], list[int]]"),

@@ -1228,7 +1228,7 @@ class Joiner:
     def restore(self, path: str, memory: int) -> None:
         """Fill an empty joiner from a file of `save`."""
 
-    def take_rows(self) -> list:
+    def take_rows(self) -> list[tuple[Any, ...]]:
         """Return the waiting rows as tuples."""
 
     def take_examples(self, join_time: int, most_bytes: int) -> tuple[list[bytes], list[bytes], list[int]]:

@@ -1,8 +1,8 @@
 // core.cc: see core.h.
 //
 // An entry is one (key, item): a slot of a slab, found through an open-addressing table of slot numbers. Its body (key,
-// packed payload) lies on the heap or in a spill file. Actions lie in `Extra`, which most entries do not have. A slot is
-// reused when the entry is gone and no timer refers to it, so a timer always finds the key that it was ordered by.
+// packed payload) lies on the heap or in a spill file. Actions lie in `Extra`, which most entries do not have. A slot
+// is reused when the entry is gone and no timer refers to it, so a timer always finds the key that it was ordered by.
 #include "joiner/core.h"
 
 #include <algorithm>
@@ -19,7 +19,8 @@
 namespace joiner {
 
 Core::Core(Settings settings, const std::string& spill_folder)
-    : settings_(std::move(settings)), state_(std::make_unique<CoreState>(std::max<std::int64_t>(60'000, (settings_.window + settings_.horizon) / 64))) {
+    : settings_(std::move(settings)),
+      state_(std::make_unique<CoreState>(std::max<std::int64_t>(60'000, (settings_.window + settings_.horizon) / 64))) {
   for (auto& task : settings_.tasks) std::sort(task.begin(), task.end());
   if (!spill_folder.empty()) state_->spill = std::make_unique<SpillStore>(spill_folder);
 }
@@ -102,8 +103,7 @@ void Core::advance(std::int64_t watermark) {
   const ExpiryDue expiry_due{*state_, settings_.window + settings_.horizon};
   while (state_->expiries.pop(watermark, timer, expiry_due, DueOrder{})) {
     Entry& entry = state_->slab[timer.entry];
-    if (entry.is(kImpression) && entry.is(kClosed) &&
-        entry.time + settings_.window + settings_.horizon == timer.due) {
+    if (entry.is(kImpression) && entry.is(kClosed) && entry.time + settings_.window + settings_.horizon == timer.due) {
       expire_impression(timer.entry);
     }
     state_->unref(timer.entry);
@@ -170,8 +170,7 @@ void Core::take_actions(Entry& entry, std::string_view key) {
   if (entry.extra == nullptr || entry.extra->held.empty()) return;
   auto& held = entry.extra->held;
   const std::int64_t start = entry.time - settings_.skew;
-  const auto begin =
-      std::find_if(held.begin(), held.end(), [&](const CodeTime& each) { return each.time >= start; });
+  const auto begin = std::find_if(held.begin(), held.end(), [&](const CodeTime& each) { return each.time >= start; });
   const std::vector<CodeTime> taken(begin, held.end());
   held.erase(begin, held.end());
   held_ -= taken.size();
@@ -489,7 +488,8 @@ std::size_t Core::drop_oldest_held(std::size_t count) {
 }
 
 std::size_t Core::memory() const noexcept {
-  return live_ * kEntryBytes + state_->body_bytes + extras_ * kExtraBytes + code_times_ * sizeof(CodeTime) + packer_.memory();
+  return live_ * kEntryBytes + state_->body_bytes + extras_ * kExtraBytes + code_times_ * sizeof(CodeTime) +
+         packer_.memory();
 }
 
 std::size_t Core::held_memory() const noexcept {

@@ -113,7 +113,10 @@ class Body {
   }
 
   static std::string make(const Impression& impression, Packer& packer) {
-    std::string body = make_key(impression.key);
+    std::string body;
+    body.reserve(impression.key.size() + impression.payload.size() + 24);
+    body.push_back(static_cast<char>(impression.key.size() - 1));
+    body.append(impression.key).push_back('\0');
     char marks = 0;
     const std::size_t marks_at = body.size() - 1;
     if (impression.event_id != 0) {
@@ -126,7 +129,11 @@ class Body {
                                                         static_cast<std::uint64_t>(impression.time))));
     }
     body[marks_at] = marks;
-    packer.pack(impression.payload, body);
+    if (impression.is_packed) {
+      body.append(impression.payload);
+    } else {
+      packer.pack(impression.payload, body);
+    }
     return body;
   }
 
@@ -263,7 +270,8 @@ struct CoreState {
   CoreState(const CoreState&) = delete;
   CoreState& operator=(const CoreState&) = delete;
 
-  // --- slots: a timer refers to one -----------------------------------------------------------------------------------
+  // --- slots: a timer refers to one
+  // -----------------------------------------------------------------------------------
   struct Slot {
     Entry& entry;
     std::uint32_t place;
@@ -299,7 +307,8 @@ struct CoreState {
     free.push_back(place);
   }
 
-  // --- bodies ---------------------------------------------------------------------------------------------------------
+  // --- bodies
+  // ---------------------------------------------------------------------------------------------------------
   void set_body(Entry& entry, const std::string& body) {
     const auto size = static_cast<std::uint32_t>(body.size());
     auto* memory = static_cast<char*>(std::malloc(sizeof size + body.size()));
@@ -359,7 +368,8 @@ struct CloseOrder {
     std::string b_scratch;
     const Entry& a_entry = state.slab[a.entry];
     const Entry& b_entry = state.slab[b.entry];
-    const int keys = Body(state.body_of(a_entry, a_scratch)).key().compare(Body(state.body_of(b_entry, b_scratch)).key());
+    const int keys =
+        Body(state.body_of(a_entry, a_scratch)).key().compare(Body(state.body_of(b_entry, b_scratch)).key());
     return keys != 0 ? keys > 0 : a_entry.item > b_entry.item;
   }
 };
@@ -379,7 +389,8 @@ struct HoldOrder {
   }
 };
 
-// --- due times of timers that leave their bucket ----------------------------------------------------------------------
+// --- due times of timers that leave their bucket
+// ----------------------------------------------------------------------
 
 struct CloseDue {
   CoreState& state;

@@ -66,8 +66,9 @@ bool is_list(std::string_view list, std::uint32_t arm) {
   return !reader.is_broken();
 }
 
-// Whether a named_feature has a name and one list or number.
-bool is_feature(std::string_view named) {
+// Whether a named_feature has a name and one list or number. Sets `is_fixed` if all values of its size are valid.
+bool is_feature(std::string_view named, bool& is_fixed) {
+  is_fixed = true;
   FieldReader reader(named);
   Field field{};
   while (reader.next(field)) {
@@ -80,6 +81,7 @@ bool is_feature(std::string_view named) {
       if (arms.is_broken()) return false;
       continue;
     }
+    is_fixed = is_fixed && arm.number <= 4;
     if (arm.number <= 6) {
       if (arm.type != kBytes || !is_list(arm.body, arm.number)) return false;
     } else {
@@ -164,32 +166,40 @@ bool read_line(std::string_view body, Line& line, std::vector<std::int32_t>& cod
 
 }  // namespace
 
-bool ExampleReader::read(std::string_view record, std::string_view record_key,
-                         std::optional<std::int64_t> record_time, ExampleEvent& event) {
+bool ExampleReader::read(std::string_view record, std::string_view record_key, std::optional<std::int64_t> record_time,
+                         Packer& packer, ExampleEvent& event) {
+  rest_.clear();
   event.codes.clear();
   event.payload.clear();
   line_id_.clear();
   Line line;
   bool has_line = false;
+  std::size_t place = 0;
   FieldReader reader(record);
   Field field{};
   while (reader.next(field)) {
     if (field.number == 1) {
-      if (field.type != kBytes || !is_feature(field.body)) return false;
-      event.payload.append(field.whole);
+      if (packer.pack_known(field.whole, place, event.payload)) {
+        ++place;
+        continue;
+      }
+      bool is_fixed = false;
+      if (field.type != kBytes || !is_feature(field.body, is_fixed)) return false;
+      packer.pack_feature(field.whole, place++, is_fixed, event.payload);
     } else if (field.number == kLineId) {
       if (has_line || field.type != kBytes || !read_line(field.body, line, event.codes, line_id_)) return false;
       has_line = true;
-      put_varint(event.payload, make_tag(kLineId, kBytes));
-      put_varint(event.payload, line_id_.size());
-      event.payload.append(line_id_);
+      put_varint(rest_, make_tag(kLineId, kBytes));
+      put_varint(rest_, line_id_.size());
+      rest_.append(line_id_);
     } else if ((field.number == kWeight && field.type == kFixed32) || (field.number == 103 && field.type == kVarint)) {
-      event.payload.append(field.whole);
+      rest_.append(field.whole);
     } else {
       return false;
     }
   }
   if (reader.is_broken() || !has_line || !line.item) return false;
+  Packer::pack_raw(rest_, event.payload);
   event.is_action = line.kind == 1;
   event.key = line.key.empty() ? record_key : line.key;
   event.item = *line.item;
@@ -213,76 +223,62 @@ bool ExampleReader::read(std::string_view record, std::string_view record_key,
 
 // --- rows ------------------------------------------------------------------------------------------------------------
 
-namespace {
-
-// Fields of a message in the order of their numbers; fields of equal numbers stay in the order of `put`.
-class SortedFields {
- public:
-  void clear() {
-    buffer_.clear();
-    parts_.clear();
-  }
-
-  void put(std::uint32_t number, std::string_view whole) {
-    start(number);
-    buffer_.append(whole);
-    finish();
-  }
-
-  void put_int(std::uint32_t number, std::uint64_t value) {
-    start(number);
-    put_varint(buffer_, make_tag(number, kVarint));
-    put_varint(buffer_, value);
-    finish();
-  }
-
-  template <class Number>
-  void put_number(std::uint32_t number, WireType type, Number value) {
-    start(number);
-    put_varint(buffer_, make_tag(number, type));
-    put_fixed(buffer_, value);
-    finish();
-  }
-
-  void put_body(std::uint32_t number, std::string_view body) {
-    start(number);
-    put_varint(buffer_, make_tag(number, kBytes));
-    put_varint(buffer_, body.size());
-    buffer_.append(body);
-    finish();
-  }
-
-  [[nodiscard]] std::size_t size() const noexcept { return buffer_.size(); }
-
-  void write(std::string& out) {
-    for (std::size_t next = 1; next < parts_.size(); ++next) {  // insertion sort: a few parts, nearly in order
-      for (std::size_t at = next; at > 0 && parts_[at].number < parts_[at - 1].number; --at) {
-        std::swap(parts_[at], parts_[at - 1]);
-      }
-    }
-    for (const Part& part : parts_) out.append(buffer_, part.begin, part.size);
-  }
-
- private:
-  struct Part {
-    std::uint32_t number;
-    std::uint32_t begin;
-    std::uint32_t size;
-  };
-
-  void start(std::uint32_t number) { parts_.push_back({number, static_cast<std::uint32_t>(buffer_.size()), 0}); }
-  void finish() { parts_.back().size = static_cast<std::uint32_t>(buffer_.size()) - parts_.back().begin; }
-
-  std::string buffer_;
-  std::vector<Part> parts_;
-};
-
-void put_codes(SortedFields& fields, std::uint32_t number, const std::int32_t* codes, std::size_t count) {
-  if (count == 0) return;
-  std::string packed;
-  for (std::size_t index = 0; index < count; ++index) put_varint(packed, static_cast<std::uint64_t>(codes[index]));
-  fields.put_body(number, packed);
+void SortedFields::clear() {
+  buffer_.clear();
+  parts_.clear();
 }
+
+void SortedFields::start(std::uint32_t number) {
+  parts_.push_back({number, static_cast<std::uint32_t>(buffer_.size()), 0});
+}
+
+void SortedFields::finish() { parts_.back().size = static_cast<std::uint32_t>(buffer_.size()) - parts_.back().begin; }
+
+void SortedFields::put(std::uint32_t number, std::string_view whole) {
+  start(number);
+  buffer_.append(whole);
+  finish();
+}
+
+void SortedFields::put_int(std::uint32_t number, std::uint64_t value) {
+  start(number);
+  put_varint(buffer_, make_tag(number, kVarint));
+  put_varint(buffer_, value);
+  finish();
+}
+
+void SortedFields::put_fixed64(std::uint32_t number, std::uint64_t value) {
+  start(number);
+  put_varint(buffer_, make_tag(number, kFixed64));
+  put_fixed(buffer_, value);
+  finish();
+}
+
+void SortedFields::put_float(std::uint32_t number, float value) {
+  start(number);
+  put_varint(buffer_, make_tag(number, kFixed32));
+  put_fixed(buffer_, value);
+  finish();
+}
+
+void SortedFields::put_body(std::uint32_t number, std::string_view body) {
+  start(number);
+  put_varint(buffer_, make_tag(number, kBytes));
+  put_varint(buffer_, body.size());
+  buffer_.append(body);
+  finish();
+}
+
+void SortedFields::write(std::string& out) {
+  for (std::size_t next = 1; next < parts_.size(); ++next) {  // insertion sort: a few parts, nearly in order
+    for (std::size_t at = next; at > 0 && parts_[at].number < parts_[at - 1].number; --at) {
+      std::swap(parts_[at], parts_[at - 1]);
+    }
+  }
+  for (const Part& part : parts_) out.append(buffer_, part.begin, part.size);
+}
+
+namespace {
 
 bool is_replaced(std::uint32_t number, const Rows::Row& row, std::int64_t join_time) {
   switch (number) {
@@ -305,60 +301,71 @@ bool is_replaced(std::uint32_t number, const Rows::Row& row, std::int64_t join_t
 
 std::int64_t floor_seconds(std::int64_t time) { return time / 1000 - (time % 1000 < 0 ? 1 : 0); }
 
-void write_line(const Rows& rows, const Rows::Row& row, std::string_view served, std::int64_t join_time,
-                std::string& out) {
-  static thread_local SortedFields fields;
-  fields.clear();
+}  // namespace
+
+void ExampleWriter::write_line(const Rows& rows, const Rows::Row& row, std::int64_t join_time, std::string& out) {
+  const auto put_codes = [&](std::uint32_t number, const std::int32_t* codes, std::size_t count) {
+    if (count == 0) return;
+    codes_.clear();
+    for (std::size_t index = 0; index < count; ++index) put_varint(codes_, static_cast<std::uint64_t>(codes[index]));
+    fields_.put_body(number, codes_);
+  };
+  fields_.clear();
   bool has_req_time = false;
-  FieldReader reader(served);
+  FieldReader reader(line_);
   Field field{};
   while (reader.next(field)) {
     if (is_replaced(field.number, row, join_time)) continue;
     has_req_time = has_req_time || field.number == kReqTime;
-    fields.put(field.number, field.whole);
+    fields_.put(field.number, field.whole);
   }
-  if (!has_req_time) fields.put_int(kReqTime, static_cast<std::uint64_t>(floor_seconds(row.time)));
-  fields.put_number(kItem, kFixed64, row.item);
+  if (!has_req_time) fields_.put_int(kReqTime, static_cast<std::uint64_t>(floor_seconds(row.time)));
+  fields_.put_fixed64(kItem, row.item);
   const std::int32_t* codes = rows.codes.data() + row.codes_begin;
-  put_codes(fields, kActions, codes, row.actions);
-  put_codes(fields, kPreActions, codes + row.actions, row.pre_actions);
-  fields.put_number(kSampleRate, kFixed32, row.sample_rate);
-  fields.put_body(kKey, rows.key(row));
-  fields.put_int(kEventTime, static_cast<std::uint64_t>(row.time));
-  fields.put_int(kEmission, row.emission);
-  if (row.ingest_time != 0) fields.put_int(kIngestTime, static_cast<std::uint64_t>(row.ingest_time));
-  if (join_time != 0) fields.put_int(kJoinTime, static_cast<std::uint64_t>(join_time));
+  put_codes(kActions, codes, row.actions);
+  put_codes(kPreActions, codes + row.actions, row.pre_actions);
+  fields_.put_float(kSampleRate, row.sample_rate);
+  fields_.put_body(kKey, rows.key(row));
+  fields_.put_int(kEventTime, static_cast<std::uint64_t>(row.time));
+  fields_.put_int(kEmission, row.emission);
+  if (row.ingest_time != 0) fields_.put_int(kIngestTime, static_cast<std::uint64_t>(row.ingest_time));
+  if (join_time != 0) fields_.put_int(kJoinTime, static_cast<std::uint64_t>(join_time));
   put_varint(out, make_tag(kLineId, kBytes));
-  put_varint(out, fields.size());
-  fields.write(out);
+  put_varint(out, fields_.size());
+  fields_.write(out);
 }
 
-}  // namespace
-
-void assemble(const Rows& rows, std::size_t index, std::size_t tasks, std::string_view payload,
-              std::int64_t join_time, std::string& out) {
+void ExampleWriter::write(const Rows& rows, std::size_t index, std::size_t tasks, const Packer& packer,
+                          std::int64_t join_time, std::string& out) {
   const Rows::Row& row = rows.rows[index];
-  FieldReader reader(payload);
-  Field field{};
-  std::string line;
-  std::string tail;
+  line_.clear();
+  tail_.clear();
   float weight = 0;
-  while (reader.next(field)) {
-    if (field.number == kLineId && field.type == kBytes) {
-      line.append(field.body);
-    } else if (field.number == kWeight && field.type == kFixed32) {
-      const auto bits = static_cast<std::uint32_t>(field.value);
-      std::memcpy(&weight, &bits, sizeof weight);
-    } else if (field.number == kLabel) {
-      continue;
-    } else if (field.number > kWeight) {
-      tail.append(field.whole);
-    } else {
-      out.append(field.whole);
+  bool is_broken = false;
+  const auto read_rest = [&](std::string_view bytes) {
+    FieldReader reader(bytes);
+    Field field{};
+    while (reader.next(field)) {
+      if (field.number == kLineId && field.type == kBytes) {
+        line_.append(field.body);
+      } else if (field.number == kWeight && field.type == kFixed32) {
+        const auto bits = static_cast<std::uint32_t>(field.value);
+        std::memcpy(&weight, &bits, sizeof weight);
+      } else if (field.number == kLabel) {
+        continue;
+      } else if (field.number > kWeight) {
+        tail_.append(field.whole);
+      } else {
+        out.append(field.whole);
+      }
     }
-  }
-  if (reader.is_broken()) throw engine::RecordCorrupt("the payload of an impression is not an Example");
-  write_line(rows, row, line, join_time, out);
+    is_broken = is_broken || reader.is_broken();
+  };
+  packer.visit(
+      rows.packed_payload(row),
+      [&](std::string_view head, std::string_view values) { out.append(head).append(values); }, read_rest);
+  if (is_broken) throw engine::RecordCorrupt("the payload of an impression is not an Example");
+  write_line(rows, row, join_time, out);
   put_varint(out, make_tag(kLabel, kBytes));
   put_varint(out, tasks * sizeof(float));
   out.append(reinterpret_cast<const char*>(rows.labels.data() + index * tasks), tasks * sizeof(float));
@@ -367,7 +374,7 @@ void assemble(const Rows& rows, std::size_t index, std::size_t tasks, std::strin
     put_varint(out, make_tag(kWeight, kFixed32));
     put_fixed(out, weight);
   }
-  out.append(tail);
+  out.append(tail_);
 }
 
 }  // namespace joiner

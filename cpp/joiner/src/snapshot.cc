@@ -1,7 +1,7 @@
 // snapshot.cc: the state of a core as a file.
 //
-// Magic, watermark, counters, feature heads, entries, CRC32C of all bytes before it. Little-endian; varints where marked
-// by put_varint. Restoring an entry sets its timers, so the file holds none.
+// Magic, watermark, counters, feature heads, entries, CRC32C of all bytes before it. Little-endian; varints where
+// marked by put_varint. Restoring an entry sets its timers, so the file holds none.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -74,7 +74,7 @@ class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path), descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (descriptor_ < 0) throw engine::IoError("open", path_, errno);
-    struct stat status {};
+    struct stat status{};
     if (::fstat(descriptor_, &status) != 0) throw engine::IoError("stat", path_, errno);
     size_ = static_cast<std::uint64_t>(status.st_size);
     check();

@@ -53,6 +53,7 @@ class Core {
   [[nodiscard]] Rows& rows() noexcept { return rows_; }
   [[nodiscard]] const Settings& settings() const noexcept { return settings_; }
   [[nodiscard]] const Packer& packer() const noexcept { return packer_; }
+  [[nodiscard]] Packer& packer() noexcept { return packer_; }
   [[nodiscard]] std::optional<std::int64_t> watermark() const noexcept { return watermark_; }
   [[nodiscard]] const Counters& counters() const noexcept { return counters_; }
   [[nodiscard]] std::size_t open_impressions() const noexcept { return open_; }

@@ -38,6 +38,7 @@ struct Impression {
   std::string_view payload;
   std::uint64_t event_id;
   std::int64_t ingest_time;  // 0: unknown
+  bool is_packed = false;    // the payload was packed by the packer of the core
 };
 
 struct Action {
