@@ -42,13 +42,15 @@ def make_batches(events: int) -> Iterator[list[bytes]]:
     """Yield batches of serialized events, one millisecond of event time apart."""
     random = Random(_SEED)
     batch: list[bytes] = []
+    key = b""
     waiting: list[tuple[int, bytes, int]] = []
     for number in range(events):
         time_ms = _START_MS + number
         if waiting and waiting[0][0] <= time_ms:
             batch.append(_make_action(*waiting.pop(0)))
         else:
-            key = random.randbytes(16) if number % _ITEMS_PER_REQUEST == 0 else key
+            if not key or number % _ITEMS_PER_REQUEST == 0:
+                key = random.randbytes(16)
             batch.append(_make_impression(number, key, time_ms, random))
             if random.random() < _ACTION_SHARE:
                 waiting.append((time_ms + 3_000, key, number))
