@@ -868,7 +868,7 @@ class StepPlan:
 class Layouts:
     """How rows of tables become the tensors of a model."""
 
-    def __init__(self, table_dims: Sequence[int], features: Sequence[tuple[int, str, int]], parts: Sequence[tuple[int, int, int, int, int, int]], output_widths: Sequence[int]) -> None: ...
+    def __init__(self, table_dims: Sequence[int], features: Sequence[tuple[int, str, int]], parts: Sequence[tuple[int, int, int, int, int, int]], output_widths: Sequence[int], id_transforms: Sequence[tuple[int, int, int, bool]] = []) -> None: ...
 
     def plan(self, rows: int, values: Sequence[Any], offsets: Sequence[Any], shared: Sequence[bool]) -> StepPlan:
         """Number the ids of one batch."""

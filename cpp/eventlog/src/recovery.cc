@@ -80,6 +80,8 @@ void Partition::write_epoch(std::uint64_t epoch) {
 
 void Partition::recover_locked() {
   counts_.recoveries += 1;
+  // The name of this folder may be new. The process that made it may be dead, so every recovery syncs it.
+  sync_folder(settings_.folder + "/..");
   const std::uint64_t saved_epoch = read_epoch(settings_.folder + "/EPOCH");
   std::uint64_t epoch = std::max<std::uint64_t>(saved_epoch, 1);
   std::vector<std::uint64_t> bases = segments();

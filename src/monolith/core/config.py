@@ -1,4 +1,4 @@
-"""One configuration from many places: code > command line > environment > file > default.
+"""One configuration from many places: code > command line > environment > file > task > default.
 
 ``load`` fills a frozen dataclass and reports the origin of each value and the values that it overrode. Only the edge of
 a program uses it: the dataclasses do not depend on it, and the environment is an argument.
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from monolith.core.config_fields import ConfigField, config_fields, unknown_field
+from monolith.core.config_fields import ConfigField, config_fields
 from monolith.core.config_file import FileEntry, read_config_file
+from monolith.core.config_sections import unknown_field
 from monolith.core.errors import ConfigError
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Layer: TypeAlias = Literal["code", "command line", "environment", "file", "default"]
+Layer: TypeAlias = Literal["code", "command line", "environment", "file", "task", "default"]
 
 _PREFIX = "MONOLITH_"
 
@@ -82,6 +83,7 @@ def load(
     command_line: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    task: Mapping[str, tuple[Any, str]] | None = None,
     retired: Mapping[str, str] | None = None,
 ) -> Loaded[T]:
     """Merge all layers into one configuration.
@@ -96,6 +98,7 @@ def load(
         environment: All variables; those named ``MONOLITH_<FIELD>`` count, unless they are empty.
         file: A YAML or JSON file; fields stand at the top or below their section, as ``section: {field: value}`` or
             ``section.field: value``.
+        task: Values by field, from the parameters of a task, each with its place. Other fields are skipped.
         retired: Removed fields, with their replacement.
 
     Raises:
@@ -115,6 +118,7 @@ def load(
         merge.from_command_line(command_line or {}),
         merge.from_environment(environment or {}),
         merge.from_file(() if file is None else read_config_file(file)),
+        merge.from_task(task or {}),
     )
     settings = {
         name: [layer[name] for layer in layers if name in layer]
@@ -145,7 +149,7 @@ def variable_of(field: str) -> str:
 
 def changed_fields(config: object) -> dict[str, Any]:
     """Return the fields of a configuration that differ from their defaults."""
-    values = {name: (getattr(config, name), field.default) for name, field in config_fields(type(config)).items()}
+    values = {name: (field.read(config), field.default) for name, field in config_fields(type(config)).items()}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
@@ -162,6 +166,13 @@ class _Merge:
 
     def from_command_line(self, values: Mapping[str, Any]) -> dict[str, Setting]:
         return {name: self.setting(name, value, "command line", flag_of(name)) for name, value in values.items()}
+
+    def from_task(self, values: Mapping[str, tuple[Any, str]]) -> dict[str, Setting]:
+        return {
+            name: self.setting(name, value, "task", place)
+            for name, (value, place) in values.items()
+            if name in self.fields
+        }
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, Setting]:
         variables = {variable_of(name): name for name in self.fields}
@@ -249,7 +260,7 @@ def _report(config: object, field: ConfigField, given: Sequence[Setting]) -> Fie
     return FieldReport(
         field=field.name,
         section=field.section,
-        value=getattr(config, field.name),
+        value=field.read(config),
         layer=used.layer,
         place=used.place,
         overrode=tuple(given[1:]),

@@ -49,7 +49,7 @@ from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
 from monolith.serving.servable_parsers import Parsers
-from monolith.serving.servable_parts import Arrays, DenseRunner, OwnProgram, PartialRows, RowSource
+from monolith.serving.servable_parts import Arrays, DenseRunner, EntryRows, OwnProgram, PartialRows
 from monolith.serving.servable_tables import TableCalls
 from monolith.sync.row_updates import Move, Touched
 
@@ -77,7 +77,7 @@ class Servable:
         folder: Path,
         manifest: ExportManifest,
         tables: MultiTable | None,
-        rows: RowSource | None,
+        rows: EntryRows | None,
         dense: DenseRunner | OwnProgram | None,
     ) -> None:
         self.folder = folder
@@ -86,6 +86,7 @@ class Servable:
         self._lock = ReadWriteLock()
         self._dense = dense
         self._is_closed = self._is_torn = self._is_verified = self._is_following = False
+        self._shown_cut = 0
         self._file_stamps: dict[str, tuple[int, int, int] | None] = {}
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
@@ -112,7 +113,7 @@ class Servable:
         threads: int = 1,
         verify: Literal["sizes", "checksums"] = "sizes",
         in_memory: bool = False,
-        rows: RowSource | None = None,
+        rows: EntryRows | None = None,
         dense: DenseRunner | OwnProgram | None = None,
         manifest: ExportManifest | None = None,
     ) -> Servable:
@@ -209,6 +210,11 @@ class Servable:
     def is_following(self) -> bool:
         """Whether a follower moves this servable."""
         return self._is_following
+
+    @property
+    def shown_cut(self) -> int:
+        """The number of the cut that this servable shows; 0 for its export."""
+        return self._shown_cut
 
     @property
     def has_weights(self) -> bool:
@@ -519,6 +525,7 @@ class Servable:
 
     def _publish_state(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:
+            self._shown_cut = key[0]
             self._history.record_move(key, undo)
         if self._dense is not None:
             self._states.show(key, self._dense)
@@ -655,10 +662,10 @@ def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> Mul
     return tables
 
 
-def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: object | None) -> None:
+def _check_parts(folder: Path, tables: MultiTable | None, rows: EntryRows | None, dense: object | None) -> None:
     if tables is None and rows is None:
         raise ConfigError(
-            f"'{folder}' is the `entry` of a distributed export; pass rows= (a RowSource for its ps_* shards)"
+            f"'{folder}' is the `entry` of a distributed export; pass rows= (an EntryRows for its ps_* shards)"
         )
     if dense is None:
         raise ConfigError(

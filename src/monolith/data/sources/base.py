@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from monolith import _native
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 
 __all__ = ["MetricSink", "Position", "RecordKind", "Sink", "Source"]
 
@@ -21,7 +21,7 @@ RecordKind: TypeAlias = Literal["instance", "example", "example_batch", "example
 Position: TypeAlias = Mapping[str, Any]
 """The position of a source: small, plain JSON (dicts, lists, strings, numbers), and enough to resume from."""
 
-MetricSink: TypeAlias = Callable[[Metric, float, tuple[str, ...]], None]
+MetricSink: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
 """Receives a metric, a number (a counter's increment or a gauge's value) and the values of its labels."""
 
 

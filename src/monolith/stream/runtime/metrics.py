@@ -9,16 +9,16 @@ from monolith.stream.events import END_OF_TIME
 from monolith.stream.runtime.group import GroupStatus
 from monolith.stream.runtime.job import JoinRun
 from monolith.telemetry import names
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 
 __all__ = ["collect_metrics"]
 
 _Sample: TypeAlias = tuple[tuple[str, ...], float]
 
 
-def collect_metrics(run: JoinRun, now_s: float) -> list[tuple[Metric, list[_Sample]]]:
+def collect_metrics(run: JoinRun, now_s: float) -> list[tuple[MetricSpec, list[_Sample]]]:
     """Return the samples of every group."""
-    samples: dict[str, tuple[Metric, list[_Sample]]] = {}
+    samples: dict[str, tuple[MetricSpec, list[_Sample]]] = {}
     for partition, group in sorted(run.groups.items()):
         label = str(partition)
         for metric, labels, value in _read_group(group.status, label, now_s):
@@ -30,7 +30,7 @@ def collect_metrics(run: JoinRun, now_s: float) -> list[tuple[Metric, list[_Samp
     return [*samples.values(), (names.JOIN_GROUP_UP, up)]
 
 
-def _read_group(status: GroupStatus, label: str, now_s: float) -> Iterator[tuple[Metric, tuple[str, ...], float]]:
+def _read_group(status: GroupStatus, label: str, now_s: float) -> Iterator[tuple[MetricSpec, tuple[str, ...], float]]:
     for metric, name in _NUMBERS:
         yield metric, (label,), getattr(status, name)
     for metric, name in _COUNTERS:

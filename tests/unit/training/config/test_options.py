@@ -25,7 +25,9 @@ def train(
 ) -> None:
     """Train a model."""
     config = load(RunConfig, command_line=flags).config
-    typer.echo(f"{task} {max_steps} {sorted(flags)} {config.seed} {config.clear_nn} {config.background_save}")
+    checkpoint = config.checkpoint
+    values = f"{config.runtime.seed} {checkpoint.restore.clear_nn} {checkpoint.background_save}"
+    typer.echo(f"{task} {max_steps} {sorted(flags)} {values}")
 
 
 def run(*arguments: str) -> Any:
@@ -96,7 +98,7 @@ def test_a_command_that_cannot_take_the_flags_is_refused() -> None:
         """Take no flags."""
 
     def twice(seed: int, flags: Mapping[str, Any]) -> None:
-        """Have a field of its own."""
+        """Add a field."""
 
     with pytest.raises(ConfigError, match="without has no parameter 'flags'; add 'flags: Mapping"):
         with_config_options(RunConfig)(without)

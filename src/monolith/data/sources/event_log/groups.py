@@ -42,9 +42,10 @@ def load_group(topic: Topic, group: str) -> dict[int, PartitionPosition]:
     path = _path(topic, group)
     try:
         body = json.loads(path.read_bytes())
-        log, positions = body["log"], body["partitions"]
-        committed = {
-            int(number): {"offset": int(p["offset"]), "epoch": int(p["epoch"])} for number, p in positions.items()
+        log = body["log"]
+        committed: dict[int, PartitionPosition] = {
+            int(number): {"offset": int(each["offset"]), "epoch": int(each["epoch"])}
+            for number, each in body["partitions"].items()
         }
     except FileNotFoundError:
         return {}

@@ -32,7 +32,7 @@ from monolith.telemetry.names import (
     LOG_LAG_SECONDS,
     LOG_LOST_RECORDS_TOTAL,
     LOG_RECORDS_TOTAL,
-    Metric,
+    MetricSpec,
 )
 
 __all__ = ["EventLogSource"]
@@ -118,6 +118,7 @@ class EventLogSource(Source):
         self._replay: deque[tuple[int, int]] = deque()  # (index, end offset) of chunks to read again
         self._ends: list[int] | None = None
         self._has_started = False
+        self._has_read = False
         self._lag_due_s = 0.0
         self._closing = threading.Event()
 
@@ -140,6 +141,7 @@ class EventLogSource(Source):
             DataError: Retention has removed the next record, or the tail was cut.
         """
         self._start_reading()
+        self._has_read = True
         quiet_since_s = self._clock.monotonic_s()
         while not self._closing.is_set():
             chunk = self._read_again() if self._replay else self._read_chunk()
@@ -171,7 +173,7 @@ class EventLogSource(Source):
             ConfigError: The source has read already.
             DataError: The position belongs to another log, or the tail of the log was cut since.
         """
-        if self._has_started:
+        if self._has_read:
             raise ConfigError("resume() is called after read(), expected before its first read; make a new source")
         for each in (position, *then):
             if each.get("log") != self._topic.id:
@@ -179,7 +181,9 @@ class EventLogSource(Source):
                     f"the position belongs to log {each.get('log')!r}, and {self._topic.url!r} is log "
                     f"{self._topic.id!r}; the topic was deleted and created again, start without the saved position"
                 )
+        self._has_started = False
         self._start_reading(position)
+        self._replay.clear()
         before = position
         for after in then:
             for index, number in enumerate(self._numbers):
@@ -298,7 +302,7 @@ class EventLogSource(Source):
 
     # --- metrics ---
 
-    def _export(self, metric: Metric, value: float, *labels: str) -> None:
+    def _export(self, metric: MetricSpec, value: float, *labels: str) -> None:
         if self._metrics is not None:
             self._metrics(metric, value, labels)
 

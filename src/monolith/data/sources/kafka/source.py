@@ -45,7 +45,7 @@ from monolith.data.sources.base import MetricSink, Position, RecordKind, Source
 from monolith.data.sources.kafka.client import assigns_incrementally, consumer_settings, load_client
 from monolith.data.sources.kafka.outage import Outage
 from monolith.data.sources.kafka.start_offsets import Partition, Start, StartOffsets, check_start
-from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, MetricSpec
 
 __all__ = ["KafkaSource"]
 
@@ -516,7 +516,7 @@ class KafkaSource(Source):
         for (topic, number), lag in self.lag().items():
             self._export(KAFKA_LAG_RECORDS, lag, topic, str(number))
 
-    def _export(self, metric: Metric, value: float, *labels: str) -> None:
+    def _export(self, metric: MetricSpec, value: float, *labels: str) -> None:
         if self._metrics is not None:
             self._metrics(metric, value, labels)
 

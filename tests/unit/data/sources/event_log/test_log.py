@@ -74,7 +74,7 @@ def test_an_invalid_name_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_a_missing_or_damaged_topic_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="topic 'events' does not exist .* --create"):
+    with pytest.raises(ConfigError, match=r"topic 'events' does not exist .* --create"):
         Topic.open(tmp_path, "events")
     topic = make(tmp_path)
     (topic.folder / "topic.json").write_text("{")
@@ -222,9 +222,10 @@ def test_a_writer_holds_a_bounded_buffer_while_the_disk_is_full(tmp_path: Path) 
     topic = make(tmp_path)
     writer = LogWriter(topic, linger_ms=60_000, buffer_bytes=20_000, batch_bytes=4000)
     with file_limit(4096):
+        for _ in range(7):
+            writer.write(bytes(3000))
         with pytest.raises(AppendRefused):
-            for _ in range(100):
-                writer.write(bytes(3000))
+            writer.write(bytes(3000))
         waiting = writer.waiting_bytes
         assert 20_000 <= waiting < 30_000
     writer.close()
