@@ -31,7 +31,6 @@ __all__ = [
     "CANARY_TRIALS_TOTAL",
     "CHECKPOINT_AGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
-    "JOIN_ACTIONS_HELD",
     "JOIN_CLOCK_JUMPS_TOTAL",
     "JOIN_COMMITS_TOTAL",
     "JOIN_COMMIT_FAILURES_TOTAL",
@@ -39,6 +38,7 @@ __all__ = [
     "JOIN_DEAD_LETTERS_TOTAL",
     "JOIN_EVENTS_TOTAL",
     "JOIN_GROUP_UP",
+    "JOIN_HELD_ACTIONS",
     "JOIN_IDLE_PARTITIONS",
     "JOIN_LOST_RECORDS_TOTAL",
     "JOIN_OPEN_IMPRESSIONS",
@@ -227,7 +227,7 @@ RETRY_FAILURES_TOTAL = MetricSpec(
     help="Failed attempts of retried calls, by operation.",
     labels=("call",),
 )
-JOIN_ACTIONS_HELD = MetricSpec(
+JOIN_HELD_ACTIONS = MetricSpec(
     name="monolith_join_held_actions",
     kind="gauge",
     help="Actions that wait for their impression.",

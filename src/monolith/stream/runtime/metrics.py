@@ -52,7 +52,7 @@ _NUMBERS = (
     (names.JOIN_COMMIT_SECONDS_TOTAL, "commit_seconds"),
     (names.JOIN_SNAPSHOTS_TOTAL, "snapshots"),
     (names.JOIN_OPEN_IMPRESSIONS, "open_impressions"),
-    (names.JOIN_ACTIONS_HELD, "held_actions"),
+    (names.JOIN_HELD_ACTIONS, "held_actions"),
     (names.JOIN_IDLE_PARTITIONS, "idle_inputs"),
 )
 _COUNTERS = (
