@@ -187,8 +187,10 @@ class JoinGroup:
 
     def abandon(self) -> None:
         """Release files without a commit, after an error. A restart repeats the lost work."""
-        for port in (*self._inputs, self._rows, self._dead):
+        for port in self._inputs:
             port.close()
+        for sink in (self._rows, self._dead):
+            sink.close()
         self._folder.close()
 
     # --- work ---------------------------------------------------------------------------------------------------------

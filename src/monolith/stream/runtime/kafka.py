@@ -84,6 +84,7 @@ class KafkaInput(JoinInput):
         self._on_lost = on_lost
         self._consumer = _make_consumer(servers, group, config or {})
         self._lost = 0
+        self._next = 0
         self._is_closed = False
         first, end = self._watermarks()
         self._assign(first if start == "earliest" else end)
@@ -121,7 +122,7 @@ class KafkaInput(JoinInput):
                 logger.warning("Kafka error topic=%s error=%s", self._topic, error.str())
         if not kept:
             return None
-        self._next = kept[-1].offset() + 1
+        self._next = int(kept[-1].offset()) + 1
         kinds = [message.timestamp() for message in kept]
         uses_clock = any(kind != _APPEND_TIME for kind, _ in kinds)
         now_ms = time.time_ns() // 1_000_000
@@ -170,7 +171,7 @@ class KafkaInput(JoinInput):
             self._consumer.close()
 
     def _assign(self, offset: int) -> None:
-        self._next: int = offset
+        self._next = offset
         self._consumer.assign([self._client.TopicPartition(self._topic, self._number, offset)])
 
     def _watermarks(self) -> tuple[int, int]:

@@ -26,7 +26,7 @@ def collect_metrics(run: JoinRun, now_s: float) -> list[tuple[MetricSpec, list[_
         for topic, lost in group.lost_records().items():
             metric = names.JOIN_LOST_RECORDS_TOTAL
             samples.setdefault(metric.name, (metric, []))[1].append(((label, topic), lost))
-    up = [((str(partition),), float(partition in run.running)) for partition in sorted(run.partitions)]
+    up: list[_Sample] = [((str(partition),), float(partition in run.running)) for partition in sorted(run.partitions)]
     return [*samples.values(), (names.JOIN_GROUP_UP, up)]
 
 
