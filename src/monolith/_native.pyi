@@ -1200,3 +1200,78 @@ class EventLogReader:
 
 def event_log_partition(key: bytes | bytearray | memoryview, partitions: int) -> int:
     """Return the partition of a key."""
+
+class Joiner:
+    """State and rules of a join; rows wait inside until they are taken."""
+
+    def __init__(self, tasks: Sequence[Sequence[int]], window: int, horizon: int, orphan_hold: int, skew: int, late: str, is_fast: bool, sample_rate: float, samples_by_weight: bool, salt: int, max_codes: int, max_orphans: int, spill_folder: str = '') -> None: ...
+
+    def add_impression(self, time: int, key: bytes, item: int, payload: bytes, event_id: int, ingest_time: int) -> None: ...
+
+    def add_action(self, time: int, key: bytes, item: int, code: int, ingest_time: int = 0) -> None: ...
+
+    def join(self, records: Records, first: int, keys: list[bytes] | None, times: numpy.typing.NDArray[numpy.int64] | None, ingest: numpy.typing.NDArray[numpy.int64], future: int, max_bytes: int) -> int:
+        """
+        Join Examples from `first` on and return the place of the first record that needs another parser.
+        """
+
+    def take_largest_time(self) -> int | None:
+        """
+        Return the largest min(event time, ingest time) since the last call; None without events.
+        """
+
+    def advance(self, watermark: int) -> None:
+        """Raise the watermark."""
+
+    def spill(self, memory: int) -> None:
+        """Move state to disk until at most `memory` bytes are left."""
+
+    def close_oldest(self, count: int) -> int:
+        """Close the oldest windows early and return their number."""
+
+    def drop_oldest_held(self, count: int) -> int:
+        """Drop the oldest waiting actions."""
+
+    def save(self, path: str) -> None:
+        """Write the state to a file and sync it."""
+
+    def restore(self, path: str, memory: int) -> None:
+        """Fill an empty joiner from a file of `save`."""
+
+    def take_rows(self) -> list[tuple[Any, ...]]:
+        """Return the waiting rows as tuples."""
+
+    def take_examples(self, join_time: int, most_bytes: int) -> tuple[list[bytes], list[bytes], list[int]]:
+        """
+        Return waiting rows, about `most_bytes` at most, as three lists: keys, Examples, times.
+        """
+
+    @property
+    def pending_rows(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def watermark(self) -> int | None: ...
+
+    @property
+    def counters(self) -> dict[str, int]: ...
+
+    @property
+    def open_impressions(self) -> int: ...
+
+    @property
+    def held_actions(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def held_memory(self) -> int: ...
+
+    @property
+    def spilled_bytes(self) -> int: ...
