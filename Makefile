@@ -52,11 +52,15 @@ $(VENV)/.requirements: requirements.lock | system-packages
 
 # A fixed build folder and no build isolation: ninja recompiles only what changed.
 $(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
+	@scripts/fetch_dashboard_assets.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		-Cbuild-dir=$(BUILD) --editable .
 	touch $@
 
-.PHONY: lock stub
+.PHONY: lock stub dashboard-assets
+dashboard-assets: ## Fetch the chart library of the dashboard from npm into the package
+	@scripts/fetch_dashboard_assets.sh
+
 stub: setup ## Rewrite the type stub of the native module
 	scripts/write_stub.sh $(BIN)/python src/monolith/_native.pyi
 
@@ -75,6 +79,12 @@ test-cpp: setup ## Run the C++ tests only
 # Two processes, each a whole file at a time: a file's servers are started once.
 test-python: setup ## Run the Python tests only
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: test-browser
+test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs
+	command -v chromium >/dev/null || apt-get install --yes --quiet chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50'
+	$(BIN)/python -m pytest -q tests/browser
 
 test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
 	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan

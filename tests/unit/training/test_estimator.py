@@ -129,8 +129,10 @@ def test_steps_are_of_the_call_and_max_steps_of_the_folder(tmp_path: Path) -> No
     assert again.train(data, max_steps=7) == {}, "reached already"
     again.train(data, max_steps=8)
     assert again.step == 8
-    with pytest.raises(ConfigError, match=r"steps is 1 and max_steps is 2, expected one"):
-        again.train(data, steps=1, max_steps=2)
+    again.train(data, steps=2, max_steps=9)
+    assert again.step == 9, "the nearer limit counts"
+    again.train(data, steps=1, max_steps=20)
+    assert again.step == 10
     with pytest.raises(ConfigError, match=r"steps is 0, expected a whole number from 1 up"):
         again.train(data, steps=0)
 
