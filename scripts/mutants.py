@@ -87,7 +87,7 @@ def problems_of(mutants: list[Mutant]) -> list[str]:
 
 
 class Overlay:
-    """A copy of the package that stands first on the path of the tests. Later edits of the repository stay out of it."""
+    """A copy of the package, first on the path of the tests. Later edits of the repository stay out of it."""
 
     def __init__(self) -> None:
         self.folder = SCRATCH / "overlay"

@@ -110,5 +110,5 @@ def test_clients_get_the_text_of_every_error_except_unforeseen_ones() -> None:
     assert client_text(MonolithError("the disk of shard 3 is full")) == "the disk of shard 3 is full"
     assert client_text(errors.ConfigError("dim is 0, expected 1")) == "dim is 0, expected 1"
     assert "secret" not in client_text(RuntimeError("secret"))
-    for error in (FileNotFoundError("gone"), MemoryError("no room")):  # foreseen, though not of this package
+    for error in (FileNotFoundError("gone"), MemoryError("no room")):  # built-in errors with a code
         assert str(error) in client_text(error)
