@@ -161,7 +161,13 @@ def _table_report(spec: Report | None, slices: list[Report], **known: Any) -> Re
         **known,
         "dim": sum(int(each["dim"]) for each in slices),
         "slices": [_slice_report(each) for each in pieces],
-        "admission": {**spec["admission"], "slot_thresholds": spec["slot_thresholds"]} if spec else None,
+        "admission": {
+            **spec["admission"],
+            "occurrence_threshold": spec.get("occurrence_threshold", 0),
+            "slot_thresholds": spec["slot_thresholds"],
+        }
+        if spec
+        else None,
         "expire_days": spec.get("expire_days"),
         "slot_expire_days": spec.get("slot_expire_days"),
     }
@@ -215,9 +221,12 @@ def _admission(report: Report, most: int) -> str:
     admission = report["admission"]
     if admission is None:
         return "not saved"
-    if not admission["slot_thresholds"] or admission["kind"] == "no_filter":
+    threshold, by_slot = admission["occurrence_threshold"], admission["slot_thresholds"]
+    if (not by_slot and not threshold) or admission["kind"] == "no_filter":
         return "all ids"
-    return f"{admission['kind']} ({_slots(admission['slot_thresholds'], most)})"
+    shown = [f"threshold {threshold}"] if threshold else []
+    shown += [_slots(by_slot, most)] if by_slot else []
+    return f"{admission['kind']} ({', '.join(shown)})"
 
 
 def _expiry(report: Report) -> str:

@@ -15,6 +15,7 @@ import numpy as np
 
 from monolith import _native
 from monolith.core.errors import SchemaMismatch
+from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
@@ -132,6 +133,7 @@ class HostEmbedder:
         self._tables = declaration.tables
         self._inputs = [declaration.features[name].input for name in declaration.feature_names]
         self._kernel = declaration.kernel()
+        self._recorded: Mapping[str, ValueType] = {}
 
     def plan(self, batch: Batch) -> _native.StepPlan:
         """Return the unique ids of a batch, and where each of them occurs.
@@ -153,6 +155,9 @@ class HostEmbedder:
                 "with schema=model.declaration.schema()"
             ) from None
         self._check_dense(batch)
+        if batch.value_types is not self._recorded:
+            self.declaration.record_value_types(batch.value_types)
+            self._recorded = batch.value_types
         if isinstance(ids, ParsedIds):
             return self._kernel.plan_of(ids.data, places)
         return self._kernel.plan(

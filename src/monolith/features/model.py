@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from monolith.core.errors import ConfigError
+from monolith.core.fid import ValueType
 from monolith.data import Batch, FeatureList
 from monolith.embedding import MultiTable
 from monolith.features.autograd import embed
@@ -125,12 +126,14 @@ class Model(nn.Module):
         max_bytes: int | None = None,
         column: str | None = None,
         id_transform: IdTransform | None = None,
+        value_type: ValueType | None = None,
+        hash_wide: bool = False,
     ) -> None:
         """Declare a feature whose values are ids.
 
         Args:
             name: Name in the batch; or a slot number, for ``fc_slot_<n>`` or the name in the feature list.
-            slot: High bits of its ids, also of ids that are made from plain values.
+            slot: Slot of its ids in records that carry ready-made ids; other data needs none.
             shared_with: Another feature whose rows this one uses, with its expiry, threshold and budget.
             combiner: How the ids of an example become one row: ``sum``, ``mean``, or ``first``, which keeps the first
                 ``max_sequence_length`` of them apart. None: ``first`` when a length is given, else ``sum``.
@@ -142,6 +145,10 @@ class Model(nn.Module):
             column: Name in the records; None = the same.
             id_transform: Place of each id in a vocabulary of a fixed size, applied before each lookup; None = ids are
                 rows as they are.
+            value_type: Type of its values: ``integer`` and ``text`` have ids of 64 bits, ``fid`` are ready-made ids
+                or values beside the slot, ``bucket`` are numbers that fall into powers of two. None: the type of the
+                first value; the model folder and exports record it.
+            hash_wide: Hash an integer that does not fit beside the slot of a ``fid`` feature, instead of refusing it.
         """
         self.declaration.add_feature(
             name,
@@ -155,6 +162,8 @@ class Model(nn.Module):
             max_bytes=max_bytes,
             column=column,
             id_transform=id_transform,
+            value_type=value_type,
+            hash_wide=hash_wide,
         )
 
     def split_feature(

@@ -109,7 +109,7 @@ class GrpcServices:
                     raise InvalidRequest(f"metadata_field is {field!r}, expected 'signature_def'")
                 found = answer.metadata[field]
                 found.type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-                found.value = signature_map(hosted.model.signatures).SerializeToString()
+                found.value = signature_map(hosted.model).SerializeToString()
             answer.model_spec.CopyFrom(model_spec(hosted))
         return answer.SerializeToString()
 

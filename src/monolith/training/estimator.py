@@ -280,6 +280,8 @@ class Estimator:
             raise ConfigError("the dataset gives single rows; add .batch(n) to it")
         if data.schema is None:
             data = data.with_schema(self.model.declaration.schema())
+        elif types := self.model.declaration.value_types:
+            data = data.with_schema(data.schema.with_value_types(types))
         return data.prefetch(self.config.pipeline.batch_prefetch_capacity)
 
     def _resume(self, dataset: Any) -> bool:
@@ -452,7 +454,8 @@ class Estimator:
             text: str | None = declaration.to_json()
         except ConfigError:  # a learning rate that is a bare function has no text form
             text = None
-        return {**self._more_extra(), "slices": slices, "declaration": text}
+        types = declaration.value_types
+        return {**self._more_extra(), "slices": slices, "declaration": text, "value_types": types}
 
     def _restore(self) -> None:
         """Restore the newest checkpoint, or the one of the settings, before the first training."""
@@ -471,6 +474,7 @@ class Estimator:
         )
         if restored is not None:
             self._check_slices(restored)
+            self._adopt_value_types(restored)
         self._holds = "training"
         if restored is not None:
             self._step, self._place = restored.step, restored.data
@@ -495,6 +499,7 @@ class Estimator:
         if restored is None:
             raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
         self._check_slices(restored)
+        self._adopt_value_types(restored)
         self._holds = "reading"
         self._step = restored.step
 
@@ -507,6 +512,22 @@ class Estimator:
                     f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
                     f"model {', '.join(slices)}; declare them in the order of the checkpoint"
                 )
+
+    def _adopt_value_types(self, restored: Restored) -> None:
+        """Record the types of values that the rows were trained on; rows of earlier releases keep their rule of ids."""
+        declaration = self.model.declaration
+        if restored.saved_extra is None:  # a snapshot of tables: declaration or data decide
+            return
+        types = restored.saved_extra.get("value_types")
+        if types is None:
+            tables = restored.saved_extra.get("slices", declaration.tables)
+            types = {each.input: "slot48" for each in declaration.features.values() if each.table in tables}
+            logger.warning(
+                "old rule of ids kept: integers above 48 bits share rows checkpoint=%s features=%s",
+                restored.path.name,
+                ",".join(types),
+            )
+        declaration.record_value_types(types, f"'{restored.path}'")
 
 
 def _prepare(config: RunConfig) -> None:

@@ -110,7 +110,7 @@ class BaseEmbeddingTask(BaseTask):
             dataset = data.files(
                 self.input_files(mode),
                 record=self.p.train.record,
-                schema=self.schema(),
+                schema=_with_slots_in_ids(self.schema()),
                 shard=shard,
                 interleave=self.p.files_interleave_cycle_length,
             )
@@ -232,3 +232,10 @@ class BaseEmbeddingTask(BaseTask):
         if path is None:
             raise ConfigError("vocab_file_path is None; set it to a file with lines slot<TAB>count")
         return path
+
+
+def _with_slots_in_ids(schema: Schema | None) -> Schema | None:
+    """Return the schema with ids of slot and value, as vocabularies need them; a negative value is unknown."""
+    if schema is None:
+        return None
+    return schema.with_value_types({each.name: each.value_type or "slot48" for each in schema.sparse_features})

@@ -11,7 +11,7 @@ import numpy as np
 from monolith.compat.tasks.monolith_base_model import MonolithBaseModel
 from monolith.compat.tasks.run_settings import run_settings
 from monolith.core.config import changed_fields
-from monolith.core.config_sections import flat_fields
+from monolith.core.config_fields import config_fields
 from monolith.training import Estimator, RunConfig
 from monolith.training.hooks import Hook
 from monolith.training.task import Mode
@@ -37,8 +37,8 @@ class TaskEstimator:
         if warm_start_from is not None:
             settings["restore_dir"] = warm_start_from
         given = changed_fields(conf or RunConfig())
-        config_type: Any = type(conf or RunConfig())
-        known = {name: value for name, value in settings.items() if name in flat_fields(config_type)}
+        config_type: type[Any] = type(conf or RunConfig())
+        known = {name: value for name, value in settings.items() if name in config_fields(config_type)}
         self._estimator = Estimator(model.create_model_fn(), config_type(**{**known, **given}))
 
     @property

@@ -32,6 +32,8 @@ class Restored:
     """For ``Dataset.restore``; None when it was not saved."""
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
+    saved_extra: Mapping[str, Any] | None
+    """The extra state of the checkpoint, also when ``extra`` starts over; None for a snapshot of tables."""
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
@@ -72,7 +74,7 @@ def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restor
     """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
     report = _restore_tables(saved, state)
     state.step = 0
-    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, report=report)
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, saved_extra=None, report=report)
 
 
 def _restored(
@@ -84,7 +86,10 @@ def _restored(
     extra: Mapping[str, Any],
 ) -> Restored:
     path, data = loaded.path, loaded.state["data"]
-    return Restored(step=step, path=path, data=data, metrics=metrics, extra=extra, report=report)
+    saved_extra = loaded.state["extra"]
+    return Restored(
+        step=step, path=path, data=data, metrics=metrics, extra=extra, saved_extra=saved_extra, report=report
+    )
 
 
 def _read_files(saved: SavedCheckpoint) -> files.LoadedCheckpoint:

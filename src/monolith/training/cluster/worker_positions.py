@@ -17,6 +17,7 @@ from typing_extensions import override
 
 from monolith.core.durable_files import make_folder, replace_file
 from monolith.core.errors import DataError
+from monolith.core.fid import ValueType
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.run import Run, StepResult
@@ -68,10 +69,16 @@ class WorkerPositions:
         body = {"session": session, "place": position, "is_through": is_through}
         replace_file(self._path(index), json.dumps(body).encode())
 
-    def begin(self, session: int, positions: Mapping[str, Any]) -> None:
-        """Begin a session with the positions of a checkpoint, by worker index as text."""
+    def begin(self, session: int, positions: Mapping[str, Any], value_types: Mapping[str, ValueType]) -> None:
+        """Begin a session with the positions of a checkpoint, by worker index as text, and its types of values."""
         make_folder(self._folder)
-        replace_file(self._begun, json.dumps({"session": session, "places": dict(positions)}).encode())
+        body = {"session": session, "places": dict(positions), "value_types": dict(value_types)}
+        replace_file(self._begun, json.dumps(body).encode())
+
+    def value_types(self, session: int) -> dict[str, ValueType]:
+        """Return the types of values that the session began with."""
+        begun = self._load(self._begun)
+        return begun.get("value_types", {}) if begun is not None and begun["session"] == session else {}
 
     def all(self, session: int) -> dict[str, Any]:
         """Return the positions of all workers, by worker index as text."""

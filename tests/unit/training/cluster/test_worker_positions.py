@@ -24,14 +24,15 @@ def test_places_are_kept_by_worker(tmp_path: Path) -> None:
 def test_places_of_an_earlier_start_count_for_nothing(tmp_path: Path) -> None:
     places = WorkerPositions(tmp_path)
     places.write(1, 7, "far", is_through=True)
-    places.begin(8, {"1": "near", "2": "nearer"})
+    places.begin(8, {"1": "near", "2": "nearer"}, {"user": "integer"})
+    assert (places.value_types(8), places.value_types(7)) == ({"user": "integer"}, {})
     assert (places.read(1, 8), places.read(2, 8), places.read(3, 8)) == ("near", "nearer", None)
     places.write(1, 7, "farther")  # of a worker that has not heard of the new start
     assert not places.is_through(1, 8)
     assert places.all(8) == {"1": "near", "2": "nearer"}
     places.write(1, 8, "next")
     assert places.all(8) == {"1": "next", "2": "nearer"}
-    places.begin(9, {})
+    places.begin(9, {}, {})
     assert places.all(9) == {}
 
 
