@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from monolith.core.errors import ConfigError
+from monolith.embedding.expiry import DEFAULT_EVICT_HOURS
 from monolith.rpc.security import Security
 
 __all__ = ["ServerConfig"]
@@ -43,6 +44,8 @@ class ServerConfig:
     """Memory that the requests of all connections of one data-plane listener may take together."""
     force_expiry: bool = False
     """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
+    evict_every_hours: float | None = DEFAULT_EVICT_HOURS
+    """Event hours between two evictions of expired rows; None = evict only on request."""
     default_dim: int = 16
     """Columns of a table that a single-table call creates without a width."""
     memory_limit_bytes: int | None = None
@@ -79,6 +82,8 @@ class ServerConfig:
             raise ConfigError(f"max_message_bytes is {self.max_message_bytes}; gRPC carries less than 2 GiB")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
+        if self.evict_every_hours is not None and not self.evict_every_hours > 0:
+            raise ConfigError(f"evict_every_hours is {self.evict_every_hours}; give a number above 0, or None")
         for name in ("cut_lease_s", "hold_lease_s", "delta_interval_s"):
             if not getattr(self, name) > 0:
                 raise ConfigError(f"{name} is {getattr(self, name)}; give a number above 0")

@@ -14,6 +14,7 @@ from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ArtifactError
 from monolith.discovery import ServiceInfo
+from monolith.embedding.expiry import ExpirySchedule
 from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import PendingCut
 from monolith.ps.data_plane import DataPlane
@@ -53,6 +54,7 @@ class ParameterServer:
         self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
         self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.force_expiry)
         """The tables; created when the first client connects."""
+        self._expiry = None if config.evict_every_hours is None else ExpirySchedule(config.evict_every_hours)
         self.health = Health(self.tables, config.memory_limit_bytes, clock)
         self._cut = PendingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
         self._drain = Drain()
@@ -178,6 +180,15 @@ class ParameterServer:
         while not self._ending.wait(_HOUSEKEEPING_S):
             self.health.check()
             self._cut.drop_expired()
+            self._evict_due()
+
+    def _evict_due(self) -> None:
+        if self._expiry is None:
+            return
+        try:
+            self._expiry.evict(self.tables.all)
+        except Exception:  # the thread has other duties too
+            logger.exception("scheduled eviction failed, retrying")
 
     def _run_log(self) -> None:
         while not self._ending.wait(self.config.delta_interval_s):

@@ -8,6 +8,7 @@ from typing import Any
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
+    ExpiryHook,
     ExportHook,
     Hook,
     PredictionDumpHook,
@@ -30,6 +31,8 @@ __all__ = ["default_hooks", "share_metrics_registry"]
 def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
     """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted."""
     hooks: list[Hook] = [ThroughputHook()]
+    if config.feature_evict_every_n_hours is not None:
+        hooks.append(ExpiryHook(config.feature_evict_every_n_hours))
     if config.log_step_count_steps:
         hooks.append(
             ProgressHook(metrics, target_steps=until, every_steps=config.log_step_count_steps, is_live=config.progress)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from monolith.core.errors import ConfigError
+from monolith.embedding.expiry import DEFAULT_EVICT_HOURS
 from monolith.training.config._checks import (
     check_bool,
     check_mapping,
@@ -61,6 +62,8 @@ class CheckpointConfig:
     """Write checkpoints while training goes on; False stops it until they are safe."""
     feature_eviction_on_save: bool = False
     """Remove expired rows from the tables with each save."""
+    feature_evict_every_n_hours: float | None = DEFAULT_EVICT_HOURS
+    """Event hours between two evictions of expired rows, in tables that have an expiry; None = no schedule."""
     force_expiry: bool = False
     """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
 
@@ -70,7 +73,7 @@ class CheckpointConfig:
         refuse_both(self, "save_checkpoints_secs", "save_checkpoints_steps")
         refuse_both(self, "dense_only_save_checkpoints_secs", "dense_only_save_checkpoints_steps")
         check_whole(self, "checkpoints_max_to_keep", at_least=1)
-        check_number(self, "keep_checkpoint_every_n_hours", above=0)
+        check_number(self, "keep_checkpoint_every_n_hours", "feature_evict_every_n_hours", above=0)
         check_path(self, "restore_dir")
         check_text(self, "restore_ckpt")
         check_bool(self, "clear_nn", "continue_training", "background_save", "feature_eviction_on_save", "force_expiry")

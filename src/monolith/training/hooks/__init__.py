@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
+from monolith.training.hooks.expiry import ExpiryHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
@@ -60,6 +61,7 @@ __all__ = [
     "ThroughputHook",
     "heap_profile_environment",
     # files
+    "ExpiryHook",
     "ExportHook",
     "FileCloseHook",
     "PredictionDumpHook",

@@ -70,6 +70,7 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
         server_config(from_cluster(config, config), security, config.model_dir),
         metrics_port=config.ps_metrics_port,
         force_expiry=config.force_expiry,
+        evict_every_hours=config.feature_evict_every_n_hours,
         memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
     )
 
