@@ -26,8 +26,8 @@ from monolith.embedding import (
     RandomUniform,
     SlidingHashFilter,
 )
-from monolith.embedding.admission import AdmissionFilter
-from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.admission import AdmissionFilter, decode_filter, encode_filter
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS, SliceSpec, TableSpec
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
 __all__ = ["Declaration", "EmbeddingFeature", "merge_slices"]
@@ -42,7 +42,6 @@ FeatureNames = (
     | Mapping[FeatureName, int]
 )
 
-_FILTER_CAPACITY = 20_000_000
 _JSON_VERSION = 1
 
 
@@ -57,8 +56,10 @@ class EmbeddingFeature:
     combiner: Combiner
     length: int
     """Ids that count per row when the combiner is ``first``; else 0."""
-    expire_days: int = 36500
+    expire_days: int = NEVER_EXPIRES_DAYS
     occurrence_threshold: int = 0
+    admission: AdmissionFilter | None = None
+    """Counts the sightings of ids; None = a sliding filter, where there is a threshold."""
     on_miss: Literal["zeros", "initial"] = "zeros"
     max_bytes: int | None = None
     column: str | None = None
@@ -89,8 +90,9 @@ class Declaration:
         shared_with: FeatureName | None = None,
         combiner: Combiner | None = None,
         max_sequence_length: int = 0,
-        expire_days: int = 36500,
+        expire_days: int = NEVER_EXPIRES_DAYS,
         occurrence_threshold: int = 0,
+        admission: AdmissionFilter | None = None,
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
@@ -118,10 +120,12 @@ class Declaration:
             length=max_sequence_length,
             expire_days=expire_days,
             occurrence_threshold=occurrence_threshold,
+            admission=admission,
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
         )
+        _check_admission(feature)
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
@@ -148,6 +152,7 @@ class Declaration:
             table=owner.table,
             expire_days=owner.expire_days,
             occurrence_threshold=owner.occurrence_threshold,
+            admission=owner.admission,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
         )
@@ -260,20 +265,16 @@ class Declaration:
         """Names of the sparse features, sorted."""
         return sorted(self.features)
 
-    def table_specs(
-        self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
-    ) -> list[TableSpec]:
+    def table_specs(self, *, seed: int = 0, deterministic: bool = False) -> list[TableSpec]:
         """Return the spec of every table, sorted by name.
 
         Args:
             seed: Seed of first values.
             deterministic: Whether results must be the same bytes for every number of threads.
-            admission: Filter that counts the sightings of ids with an ``occurrence_threshold``; None = a sliding
-                filter.
         """
-        return [self._table_spec(name, seed, deterministic, admission) for name in self.tables]
+        return [self._table_spec(name, seed, deterministic) for name in self.tables]
 
-    def _table_spec(self, name: str, seed: int, deterministic: bool, admission: AdmissionFilter | None) -> TableSpec:
+    def _table_spec(self, name: str, seed: int, deterministic: bool) -> TableSpec:
         owner = self.features[name]
         thresholds: dict[int, int] = {}
         if owner.occurrence_threshold:
@@ -283,7 +284,7 @@ class Declaration:
             name,
             merge_slices(self.slices[name].values())[0],
             expire_days=owner.expire_days,
-            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if thresholds else NoFilter(),
+            admission=(owner.admission or SlidingHashFilter()) if thresholds else NoFilter(),
             slot_thresholds=thresholds,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
@@ -343,7 +344,7 @@ class Declaration:
         """
         body = {
             "version": _JSON_VERSION,
-            "features": [asdict(each) for each in self.features.values()],
+            "features": [_feature_json(each) for each in self.features.values()],
             "slices": {
                 table: [[name, piece.encode()] for name, piece in pieces.items()]
                 for table, pieces in self.slices.items()
@@ -368,7 +369,7 @@ class Declaration:
                     f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
                 )
             made = cls(
-                features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
+                features={each["name"]: _feature(each) for each in body["features"]},
                 slices={
                     table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
@@ -381,6 +382,33 @@ class Declaration:
             raise ConfigError(f"not the JSON of a declaration: {error}") from error
         made.freeze()
         return made
+
+
+def _check_admission(feature: EmbeddingFeature) -> None:
+    if feature.admission is None:
+        return
+    if not isinstance(feature.admission, AdmissionFilter):
+        raise ConfigError(
+            f"feature {feature.name!r}: admission is {feature.admission!r}, expected a filter such as "
+            "ProbabilisticFilter(); or omit it"
+        )
+    if not feature.occurrence_threshold and not isinstance(feature.admission, NoFilter):
+        raise ConfigError(
+            f"feature {feature.name!r}: admission is {feature.admission!r} with occurrence_threshold 0, which admits "
+            "every id; give a threshold of 1 or more, or omit admission"
+        )
+
+
+def _feature_json(feature: EmbeddingFeature) -> dict[str, Any]:
+    admission = feature.admission
+    encoded = None if admission is None else encode_filter(admission)
+    return {**asdict(replace(feature, admission=None)), "admission": encoded}
+
+
+def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
+    admission = body.get("admission")
+    filter_ = None if admission is None else decode_filter(admission, f"{body['name']}.admission")
+    return EmbeddingFeature(**{**body, "admission": filter_})
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

@@ -22,7 +22,7 @@ from monolith.core.errors import ArtifactError, ConfigError
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
-from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
+from monolith.training.checkpoints.restoring import Restored, restore_all, restore_dense_part, restore_without_dense
 from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
 from monolith.training.config.tide import SaveTimer
@@ -257,6 +257,14 @@ class Checkpointer:
         else:
             saved = choose_for_reading(self._model_dir, self._config)
         return None if saved is None else restore_all(saved, state, self._config.reload_alias_map)
+
+    def load_dense(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:
+        """Like ``load``, for the dense part alone: the rows of ``state.store`` are unchanged."""
+        if checkpoint is not None:
+            saved: SavedCheckpoint | None = SavedCheckpoint(checkpoint, read_manifest(checkpoint))
+        else:
+            saved = choose_for_reading(self._model_dir, self._config)
+        return None if saved is None else restore_dense_part(saved, state, self._config.reload_alias_map)
 
 
 def _failure(save: _Save, folder: CheckpointFolder, error: OSError) -> str:

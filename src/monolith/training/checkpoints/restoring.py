@@ -17,7 +17,7 @@ from monolith.training.checkpoints import files
 from monolith.training.checkpoints.dense_weights import fit_weights
 from monolith.training.checkpoints.state import TrainingState
 
-__all__ = ["Restored", "restore_all", "restore_without_dense"]
+__all__ = ["Restored", "restore_all", "restore_dense_part", "restore_without_dense"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,15 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
     files.restore_dense(loaded, state, weights, aliases)
     state.step = saved.step
     return _restored(saved.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
+
+
+def restore_dense_part(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
+    """Restore weights and optimizers; tables are unchanged."""
+    loaded = _read_files(saved)
+    weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
+    files.restore_dense(loaded, state, weights, aliases)
+    state.step = saved.step
+    return _restored(saved.step, loaded, None, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
 
 
 def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_step: bool) -> Restored:

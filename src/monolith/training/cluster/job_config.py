@@ -24,6 +24,11 @@ class ClusterJobConfig(JobConfig, ClusterConfig, ServingConfig):
             self._check_partial_sync()
         if self.enable_sync_training:
             self._check_ranks()
+        if self.only_feature_engineering and self.is_distributed:
+            raise ConfigError(
+                f"only_feature_engineering is True with num_ps {self.num_ps}: it writes features and trains no tables; "
+                "omit num_ps, or omit only_feature_engineering"
+            )
         self._refuse_spare_servers()
         if self.enable_dynamic_sharding:
             self._check_shared_files()

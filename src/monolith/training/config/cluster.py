@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
+from monolith.core.errors import ConfigError
 from monolith.training.config._checks import (
     check_bool,
     check_choice,
@@ -15,7 +16,7 @@ from monolith.training.config._checks import (
     check_whole,
 )
 
-__all__ = ["ClusterConfig", "DiscoveryType", "MemoryAction", "ServerType"]
+__all__ = ["ClusterConfig", "DiscoveryType", "MemoryAction", "ServerType", "refuse_cluster"]
 
 ServerType: TypeAlias = Literal["ps", "worker", "evaluator"]
 MemoryAction: TypeAlias = Literal["stop", "evict", "hold"]
@@ -125,3 +126,27 @@ class ClusterConfig:
         check_whole(self, "ps_memory_limit_mb", at_least=1)
         check_choice(self, "ps_memory_action", get_args(MemoryAction))
         check_bool(self, "enable_sync_training", "enable_partial_sync_training")
+
+
+def refuse_cluster(config: object) -> None:
+    """Refuse the settings of a job of several processes, where one process would train alone.
+
+    Raises:
+        ConfigError: A setting asks for servers, ranks or features without training; the text names the remedy.
+    """
+    if not isinstance(config, ClusterConfig):
+        return
+    remedies = {
+        "num_ps": "start the job with monolith launch or monolith train, or give Estimator(store=RemoteStore(...))",
+        "enable_sync_training": "start the ranks with monolith launch torchrun, or give Estimator(group=Ranks(...))",
+        "enable_partial_sync_training": "start the job with monolith launch or monolith train",
+        "only_feature_engineering": "write features with monolith train, or train without it",
+    }
+    for name, remedy in remedies.items():
+        if value := getattr(config, name, None):
+            raise ConfigError(f"{name} is {value!r}, and this Estimator trains in one process; {remedy}")
+    if config.server_type != "worker":
+        raise ConfigError(
+            f"server_type is {config.server_type!r}, and this Estimator trains in one process, expected 'worker'; "
+            "start the job with monolith launch or monolith train"
+        )

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 __all__ = ["RETIRED"]
 
-_ADMISSION = "admission belongs to a table; give TableSpec.admission, or occurrence_threshold to embedding_feature"
+_ADMISSION = "admission belongs to a feature; give embedding_feature(occurrence_threshold=, admission=), or TableSpec"
 _AS_DATA = "the data say it themselves; give it to mt.data.files, or to monolith train --data"
 _AS_STREAM = "name the stream as data, with mt.data.kafka; dumps have prediction_kafka_servers and _topic"
 _AS_HOOK = "give the hook to Estimator(hooks=[...]), or set what it needs in the metrics section"
