@@ -132,10 +132,10 @@ std::uint64_t SlidingCounter::remembered() const noexcept {
   return ids;
 }
 
-// Whether the ring may forget its oldest split: it has grown, or the others hold as much as a ring that has grown.
-bool SlidingCounter::may_forget(const Split& oldest, std::uint64_t others) const noexcept {
+// Whether the ring may forget its oldest split: it has grown, or the ring holds as much as one that has grown.
+bool SlidingCounter::may_forget(const Split& oldest, std::uint64_t ids) const noexcept {
   return oldest.capacity == 0 || oldest.capacity == split_capacity_ ||
-         others >= (split_capacity_ - 1) * (split_num_ - kForwardWindow);
+         ids >= (split_capacity_ - 1) * (split_num_ - 1);
 }
 
 // Moves the head, and prepares the split after it: the oldest one, wiped, or a new one while the ring grows.
@@ -144,7 +144,7 @@ void SlidingCounter::advance() {
   head_ = at(head_ + 1);
   ++head_increment_;
   const auto oldest = [this] { return at(head_ + 1); };
-  if (!may_forget(splits_[oldest()], remembered() - splits_[oldest()].elements) &&
+  if (!may_forget(splits_[oldest()], remembered()) &&
       splits_.size() < split_num_ + kMostExtraSplits) {
     splits_.insert(splits_.begin() + head_ + 1, Split{.cells = nullptr, .elements = 0, .capacity = capacity});
     return;
@@ -156,7 +156,7 @@ void SlidingCounter::advance() {
   // The small splits of the growth leave one by one: behind the head, the ring needs split_num - 2.
   while (splits_.size() > split_num_) {
     const std::uint32_t last = at(head_ + 2);
-    if (!may_forget(splits_[last], remembered() - splits_[last].elements)) break;
+    if (!may_forget(splits_[last], remembered())) break;
     splits_.erase(splits_.begin() + last);
     if (last < head_) --head_;
   }
@@ -180,13 +180,13 @@ void SlidingCounter::merge(SlidingCounter&& other) {
       }
     }
   }
-  std::uint64_t others = 0;
-  for (const auto& split : merged) others += split.elements;
+  std::uint64_t ids = 0;
+  for (const auto& split : merged) ids += split.elements;
   std::size_t forgotten = 0;
   while (merged.size() - forgotten >= split_num_) {
-    others -= merged[forgotten].elements;
     const bool is_long = merged.size() - forgotten >= split_num_ + kMostExtraSplits;
-    if (!is_long && !may_forget(merged[forgotten], others)) break;
+    if (!is_long && !may_forget(merged[forgotten], ids)) break;
+    ids -= merged[forgotten].elements;
     ++forgotten;
   }
   merged.erase(merged.begin(), merged.begin() + static_cast<std::ptrdiff_t>(forgotten));

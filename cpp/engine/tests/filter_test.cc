@@ -131,7 +131,8 @@ TEST(SlidingHashFilterTest, a_million_ids_in_half_the_capacity_are_half_forgotte
   for (std::int64_t id = 0; id < count; ++id) filter->admit(id, 1, 1, 0);
   std::int64_t forgotten = 0;
   for (std::int64_t id = 0; id < count; ++id) forgotten += filter->seen(id) == 0 ? 1 : 0;
-  EXPECT_NEAR(static_cast<double>(forgotten) / static_cast<double>(count), 0.45, 0.1);
+  // A ring remembers between five and six of its seven splits.
+  EXPECT_NEAR(static_cast<double>(forgotten) / static_cast<double>(count), 0.5, 0.1);
 }
 
 TEST(SlidingHashFilterTest, threads_lose_no_count) {

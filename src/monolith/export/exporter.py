@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import tempfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +28,7 @@ from monolith.artifacts.export_manifest import (
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.durable_files import sync_folder
 from monolith.core.errors import ConfigError, VersionConflict
-from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding import EmbeddingStore
 from monolith.export.dense_part import DensePart
 from monolith.export.options import ExportOptions
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
@@ -189,7 +189,7 @@ class _Export:
             return {"": replace(self._front(staging, part, program, placed.tables, has_tables=True), **placed.fields)}
         home = "dense_0" if self._options.has_remote_dense else "entry"
         program = self._write_dense(staging / home, part)
-        known = _described(MultiTable(self._model.declaration.table_specs()), self._options.full_precision)
+        known = self._describe_tables({})
         found = {"entry": self._front(staging / "entry", part, program, known, has_tables=False)}
         found["entry"] = replace(found["entry"], tables_version=self._tables_version)
         if self._options.has_remote_dense:
@@ -245,11 +245,16 @@ class _Export:
         """Write the tables of one shard, or refer to those of the checkpoint."""
         if source is None:
             shared = share_tables(self._store, self._folder.path_of(self._header.version, sub), self._options)
-            specs = MultiTable(self._model.declaration.table_specs())
-            return _Placed(_described(specs, self._options.full_precision), {"shared_tables": shared})
-        tables = source.load(shard, self._options)
-        tables.save_images(folder / TABLES)
-        return _Placed(_described(tables), {})
+            return _Placed(self._describe_tables({}), {"shared_tables": shared})
+        return _Placed(self._describe_tables(source.write(folder / TABLES, shard, self._options)), {})
+
+    def _describe_tables(self, rows: Mapping[str, int]) -> tuple[ServedTable, ...]:
+        found = []
+        for name, spec in sorted(self._store.specs.items()):
+            served = spec.for_serving(self._options.full_precision)
+            compressors = tuple((piece.dim, piece.compressor.kind) for piece in served.slices)
+            found.append(ServedTable(name=name, dim=served.dim, rows=rows.get(name, 0), compressors=compressors))
+        return tuple(found)
 
     def _write_shards(self, staging: Path) -> dict[str, ExportManifest]:
         count = self._options.shards
@@ -276,15 +281,6 @@ class _Placed:
 
     tables: tuple[ServedTable, ...]
     fields: dict[str, Any]
-
-
-def _described(tables: MultiTable, full_precision: bool = False) -> tuple[ServedTable, ...]:
-    found = []
-    for name in tables:
-        spec = tables[name].spec.for_serving(full_precision)
-        compressors = tuple((piece.dim, piece.compressor.kind) for piece in spec.slices)
-        found.append(ServedTable(name=name, dim=spec.dim, rows=len(tables[name]), compressors=compressors))
-    return tuple(found)
 
 
 def _for_serving(declaration: Declaration) -> Declaration:

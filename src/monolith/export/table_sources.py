@@ -1,6 +1,6 @@
 """Sources of the rows of an export: tables in this process, a snapshot, or stores in other processes.
 
-Each source gives the serving form of one shard at a time, so that an export never holds more than one shard.
+Each source writes the serving form of one shard at a time, so that an export never holds more than one shard.
 
 * ``LiveTables``: tables of this process.
 * ``SavedTables``: the snapshot of a checkpoint; training rows are converted while the files are read.
@@ -25,15 +25,16 @@ from monolith.core.errors import ConfigError
 from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.embedding.snapshot import read_manifest
 from monolith.export.options import ExportOptions
+from monolith.export.shard_writer import ShardRequest, encode_specs, write_shard
 
 __all__ = ["LiveTables", "SavedTables", "TableSource", "open_tables", "share_tables"]
 
 
 class TableSource(Protocol):
-    """Rows that can be read shard by shard in served form."""
+    """Rows that can be written shard by shard in served form."""
 
-    def load(self, shard: tuple[int, int], options: ExportOptions) -> MultiTable:
-        """Return the serving tables of the ids with ``uint64(id) % count == index``."""
+    def write(self, folder: Path, shard: tuple[int, int], options: ExportOptions) -> Mapping[str, int]:
+        """Write images of the ids with ``uint64(id) % count == index`` to a new folder; return rows by table."""
         ...
 
 
@@ -44,10 +45,12 @@ class LiveTables(TableSource):
     tables: MultiTable
 
     @override
-    def load(self, shard: tuple[int, int], options: ExportOptions) -> MultiTable:
-        return self.tables.to_serving(
+    def write(self, folder: Path, shard: tuple[int, int], options: ExportOptions) -> Mapping[str, int]:
+        serving = self.tables.to_serving(
             skip_zero_rows=options.skip_zero_rows, full_precision=options.full_precision, shard=shard
         )
+        serving.save_images(folder)
+        return {name: len(serving[name]) for name in serving}
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +63,16 @@ class SavedTables(TableSource):
     """Tables of the model; a table that the snapshot lacks is empty."""
 
     @override
-    def load(self, shard: tuple[int, int], options: ExportOptions) -> MultiTable:
-        return MultiTable.load_serving(
-            self.path,
-            specs=self.specs.values(),
-            shard=shard,
-            skip_zero_rows=options.skip_zero_rows,
-            full_precision=options.full_precision,
+    def write(self, folder: Path, shard: tuple[int, int], options: ExportOptions) -> Mapping[str, int]:
+        return write_shard(
+            ShardRequest(
+                snapshot=str(self.path),
+                target=str(folder),
+                shard=shard,
+                specs=encode_specs(self.specs.values()),
+                skip_zero_rows=options.skip_zero_rows,
+                full_precision=options.full_precision,
+            )
         )
 
 

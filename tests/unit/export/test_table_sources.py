@@ -14,10 +14,10 @@ import monolith as mt
 from monolith.artifacts.checkpoint_folder import CheckpointFolder
 from monolith.artifacts.export_folder import ExportFolder
 from monolith.artifacts.export_manifest import read_export_manifest
-from monolith.core.errors import ConfigError, ManifestInvalid
+from monolith.core.errors import ArtifactError, ConfigError, ManifestInvalid
 from monolith.data import Batch
 from monolith.embedding import MultiTable
-from monolith.export import ExportOptions, SavedTables, export_model, exporter
+from monolith.export import ExportOptions, SavedTables, export_model, exporter, shard_writer
 from monolith.export.dense_part import DensePart
 from monolith.ps import RemoteStore
 from monolith.serving import Servable
@@ -113,6 +113,22 @@ def test_a_checkpoint_is_exported_without_its_training_rows(
     assert served_rows(tmp_path, shards) == wanted
 
 
+def test_a_large_shard_is_written_by_another_process(
+    trained: Path, wanted: dict[tuple[str, int], bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_writer, "_OWN_PROCESS_ROWS", 1)
+    estimator(trained).export(tmp_path / "served", options=ExportOptions(layout="distributed", shards=2))
+    assert served_rows(tmp_path / "served", 2) == wanted
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    damaged = next(run.rglob("*.rows"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.write_bytes(content)
+    with pytest.raises(ArtifactError, match=r"was not written: .*checksum"):
+        estimator(run).export(tmp_path / "damaged")
+
+
 def test_rows_in_memory_are_exported_shard_by_shard(
     trained: Path, wanted: dict[tuple[str, int], bytes], tmp_path: Path
 ) -> None:
@@ -198,8 +214,8 @@ def test_a_table_that_the_checkpoint_lacks_is_exported_empty_and_not_shared(trai
     (checkpoint,) = (trained / "checkpoints").glob("step-*")
     specs = {spec.name: spec for spec in Ranker().declaration.table_specs()}
     more = MultiTable([*specs.values(), *(mt.TableSpec(name, specs["user"].slices) for name in ["added"])]).specs
-    loaded = SavedTables(checkpoint / "tables", more).load((0, 1), ExportOptions())
-    assert (len(loaded["added"]), len(loaded["item"]) > 0) == (0, True)
+    rows = SavedTables(checkpoint / "tables", more).write(tmp_path / "images", (0, 1), ExportOptions())
+    assert (rows["added"], rows["item"] > 0) == (0, True)
 
 
 def test_an_estimator_trains_after_an_export_of_its_checkpoint(trained: Path, tmp_path: Path) -> None:

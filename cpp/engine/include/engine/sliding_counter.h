@@ -75,7 +75,7 @@ class SlidingCounter {
   static void allocate(Split& split);
   static void copy_cells(const Split& from, Split& into) noexcept;
   [[nodiscard]] std::uint64_t remembered() const noexcept;
-  [[nodiscard]] bool may_forget(const Split& oldest, std::uint64_t others) const noexcept;
+  [[nodiscard]] bool may_forget(const Split& oldest, std::uint64_t ids) const noexcept;
   void begin() noexcept;
   void advance();
 
