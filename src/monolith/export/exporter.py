@@ -267,7 +267,7 @@ class _Export:
                     self._header,
                     sub_model="ps",
                     shard=(index, count),
-                    signatures=table_signatures(placed.tables),
+                    signatures=table_signatures(placed.tables, index),
                     tables=placed.tables,
                     has_tables=True,
                     **placed.fields,

@@ -19,6 +19,7 @@ from monolith.artifacts.delta_log import Cut, LogPosition, changed_ids, read_cut
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.embedding import MultiTable
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.store import EmbeddingStore, Ids
 from monolith.sync.push_ids import IdSet
 from monolith.sync.push_messages import Assignments
@@ -41,6 +42,7 @@ class RowPusher:
         clock: Clock of the lag.
         signature: Assignment signature of the targets: ``hashtable_assign``, ``raw_assign`` for
             ``<table>/raw_assign``, or ``<name>/raw_assign`` for all tables.
+        shard: (index, count): push only ids with ``uint64(id) % count == index``, which ``store`` has.
         poll_s: Seconds between two looks for a new cut.
         settings: Timeouts, retries and security.
         export: Receives metrics.
@@ -57,6 +59,7 @@ class RowPusher:
         *,
         clock: Clock,
         signature: str = "hashtable_assign",
+        shard: tuple[int, int] = (0, 1),
         poll_s: float = 0.05,
         settings: PushSettings | None = None,
         export: Export | None = None,
@@ -66,6 +69,8 @@ class RowPusher:
         self._root = Path(root)
         self._clock = clock
         self._poll_s = poll_s
+        self._shard = shard
+        self._specs = store.specs
         self._dims = {name: spec.dim for name, spec in store.specs.items()}
         self._cut: Cut | None = None
         self._at: Mapping[int, LogPosition] = {}
@@ -78,7 +83,7 @@ class RowPusher:
             Sender(
                 target,
                 store,
-                assignments,
+                assignments.of_shard(target.shard[0]) if target.shard[1] > 1 else assignments,
                 self._all_ids,
                 settings=settings or PushSettings(),
                 clock=clock,
@@ -108,7 +113,8 @@ class RowPusher:
         update = plan_update(self._root, cut, self._at)
         changed = IdSet()
         if update.base is not None:
-            changed.add(_ids_of(MultiTable.load(update.base.tables)))
+            base = MultiTable.load_serving(update.base.tables, specs=self._specs.values(), shard=self._shard)
+            changed.add(_ids_of(base))
         for segment in iterate_segments(update.segments):
             changed.add(changed_ids(segment.path))
         self._queue(changed, is_full_rebuild=update.is_full_rebuild)
@@ -119,7 +125,12 @@ class RowPusher:
         if is_full_rebuild:
             # After a rollback, rows that were pushed from the discarded steps must be overwritten too.
             changed.add(self._all_ids())
-        ids = {table: keys for table, keys in changed.all().items() if table in self._dims}
+        index, count = self._shard
+        ids = {
+            table: keys if count == 1 else keys[shard_of(keys, count) == index]
+            for table, keys in changed.all().items()
+            if table in self._dims
+        }
         with self._lock:
             self._ever.add(ids)
         for sender in self._senders:

@@ -401,3 +401,25 @@ def test_the_ids_of_a_segment_are_those_that_were_set_or_removed(tmp_path: Path)
     np.testing.assert_array_equal(first["user"], np.arange(40_000))
     assert second["user"].tolist() == [-3, 5, 9, 70]
     assert second["item"].tolist() == []
+
+
+def test_each_server_of_a_fleet_gets_its_ids_under_the_signature_of_its_shard(
+    trainer: Trainer, server: Callable[..., PushTargetServer]
+) -> None:
+    fleet = [server(), server()]
+    targets = [f"clicks:ps_{index}={each.address}" for index, each in enumerate(fleet)]
+    trainer.learn([1, 2, 3, 4, -5])
+    pusher = trainer.push_to(*targets, signature="MonolithMultiHashTable_0/raw_assign")
+    assert pusher.flush(60)
+    for index, each in enumerate(fleet):
+        assert {name for name, _, _ in each.requests} == {f"MonolithMultiHashTable_{index}/raw_assign"}
+        assert {np.uint64(np.int64(fid)) % 2 for _, fid in each.rows} == {index}
+    assert {**fleet[0].rows, **fleet[1].rows} == trainer.all_rows()
+
+
+def test_a_rank_pushes_only_the_rows_of_its_shard(trainer: Trainer, server: Callable[..., PushTargetServer]) -> None:
+    one = server()
+    trainer.learn([1, 2, 3, 4])
+    pusher = trainer.push_to(one.address, shard=(1, 2))
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in one.rows) == [1, 3]

@@ -61,6 +61,9 @@ class ExportHook(Hook):
         from monolith.export import export_model
 
         serving = _settings(run)
+        steps = {each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()}
+        if options.shares_tables:
+            steps.discard(follows_step)  # a second save of a step replaces the tables that earlier exports share
         try:
             export_model(
                 run.model,
@@ -71,7 +74,7 @@ class ExportHook(Hook):
                 options=options,
                 warmup=serving.warmup_file,
                 follows_step=follows_step,
-                keep_steps={each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()},
+                keep_steps=steps,
                 clock=run.clock,
             )
         except Exception:

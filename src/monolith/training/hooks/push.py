@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from monolith.core.errors import ConfigError
+from monolith.embedding import EmbeddingStore
 from monolith.sync.push_targets import parse_targets
 from monolith.training.config.push import PushConfig
+from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 
@@ -51,13 +53,18 @@ class PushHook(Hook):
         from monolith.sync.push import PushSettings, RowPusher
 
         config = self._config
+        store: EmbeddingStore = run.store
+        shard = (0, 1)
+        if isinstance(store, RankStore):  # each rank pushes its own rows
+            store, shard = store.tables, (store.connection.rank, store.connection.size)
         ca_file = None if config.sync_ca_file is None else Path(config.sync_ca_file)
         self.pusher = RowPusher(
             self._folder,
-            run.store,
+            store,
             self._targets,
             clock=run.clock,
             signature=config.sync_signature_name,
+            shard=shard,
             settings=PushSettings(
                 timeout_s=config.sync_timeout_s,
                 security=Security(ca_file=ca_file, token=read_token(config.sync_token_file, "sync_token_file")),
