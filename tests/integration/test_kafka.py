@@ -24,11 +24,12 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import monolith as mt
+from monolith.core.config_sections import build_section
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka.source import KafkaSource
-from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, MetricSpec
 from monolith.training.config.job import DataConfig
 from monolith.training.job_data import open_rows
 
@@ -321,7 +322,8 @@ def test_a_job_reads_a_topic_by_its_settings(broker: Broker, tmp_path: Path, is_
     broker.produce(topic, [b"".join(header.frame(row) for row in rows)] if is_framed else rows)
     settings = tmp_path / "client.properties"
     settings.write_text("".join(f"{name}={value}\n" for name, value in broker.quick.items()))
-    config = DataConfig(
+    config = build_section(
+        DataConfig,
         record="example",
         lagrangex_header=is_framed,
         kafka_servers=broker.servers,
@@ -338,7 +340,8 @@ def test_a_job_reads_a_topic_by_its_settings(broker: Broker, tmp_path: Path, is_
 def test_a_job_passes_the_settings_of_its_file_on(broker: Broker, tmp_path: Path) -> None:
     settings = tmp_path / "client.properties"
     settings.write_text("security.protocol=no_such_protocol\n")
-    config = DataConfig(
+    config = build_section(
+        DataConfig,
         record="example",
         kafka_servers=broker.servers,
         kafka_topics=("t",),
@@ -365,7 +368,7 @@ def test_a_corrupt_message_is_named_and_stays(broker: Broker, opened: Callable[.
 def test_corrupt_messages_can_be_skipped_and_are_counted(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [framed(b"a"), b"x", framed(b"c"), b"y"])
-    counts: list[tuple[Metric, float, tuple[str, ...]]] = []
+    counts: list[tuple[MetricSpec, float, tuple[str, ...]]] = []
     source = opened(topic, framing=FRAMED, on_corrupt="skip", metrics=lambda *count: counts.append(count))
     assert drain(source) == [b"a", b"c"]
     assert source.position()["offsets"] == {topic: {"0": 4}}
@@ -375,7 +378,7 @@ def test_corrupt_messages_can_be_skipped_and_are_counted(broker: Broker, opened:
 def test_the_lag_is_what_is_left(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, numbered(10))
-    counts: list[tuple[Metric, float, tuple[str, ...]]] = []
+    counts: list[tuple[MetricSpec, float, tuple[str, ...]]] = []
     source = opened(topic, poll_records=4, metrics=lambda *count: counts.append(count))
     assert source.lag() == {}
     source.read()
@@ -619,7 +622,7 @@ def test_a_broker_that_is_killed_and_started_again_is_survived_and_told(
     child = restarted(forwarder, numbered(10))
     outages: list[tuple[str, ...]] = []
 
-    def count(metric: Metric, _: float, labels: tuple[str, ...]) -> None:
+    def count(metric: MetricSpec, _: float, labels: tuple[str, ...]) -> None:
         if metric is KAFKA_ERRORS_TOTAL and labels == ("outage",):
             outages.append(labels)
 

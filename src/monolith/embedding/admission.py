@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_bool, check_whole, decode_part, encode_part
+from monolith.embedding._part import SpecPart, check_bool, check_whole, decode_part, encode_part
 
 __all__ = [
     "FILTERS",
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 
-class AdmissionFilter(Part):
+class AdmissionFilter(SpecPart):
     """The base of all admission filters."""
 
     __slots__ = ()

@@ -27,7 +27,7 @@ from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.checkpoints.files import TABLES
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
 from monolith.training.config.cluster import refuse_cluster
 from monolith.training.default_hooks import default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
@@ -86,6 +86,7 @@ class Estimator:
         self._group = group or Solo()
         model_dir = (config or RunConfig()).model_dir
         self.config = self._group.member_config(config or RunConfig())
+        self.config.check_index()
         self._more_extra = extra or dict
         self._is_alone = extra is None
         self._places_saved = 1
@@ -99,11 +100,15 @@ class Estimator:
             raise ConfigError(
                 f"the model is a {type(self.model).__name__}, expected a monolith.Model, or a function of one"
             )
-        specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store: EmbeddingStore = self._group.open_store(store, specs, force_expiry=self.config.force_expiry)
-        gradients = self.config
+        specs = self.model.declaration.table_specs(
+            seed=self.config.runtime.seed, deterministic=self.config.runtime.deterministic
+        )
+        self.store: EmbeddingStore = self._group.open_store(
+            store, specs, force_expiry=self.config.checkpoint.force_expiry
+        )
+        gradients = self.config.gradient
         self._stepper = Stepper(
-            self.model.to(self.config.accelerator),
+            self.model.to(self.config.runtime.accelerator),
             self.model.attach(self.store),
             make_optimizers(
                 self.model,
@@ -119,14 +124,14 @@ class Estimator:
             ),
             group=self._group,
             weight_decay=gradients.dense_weight_decay,
-            device=self.config.accelerator,
+            device=self.config.runtime.accelerator,
         )
-        self._timers = SaveTimer.from_config(self.config), SaveTimer.dense_only(self.config)
+        self._timers = SaveTimer.from_config(self.config.checkpoint), SaveTimer.dense_only(self.config.checkpoint)
         self._checkpointer: Checkpointer | None = None
         if model_dir:
             timer, dense_timer = self._timers
             self._checkpointer = self._group.make_checkpointer(
-                model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
+                model_dir, self.config.checkpoint, clock=self._clock, timer=timer, dense_timer=dense_timer
             )
         self._metrics = self._new_metrics()
         self._step = 0
@@ -212,8 +217,13 @@ class Estimator:
             DataError: The data has no batch.
             TrainingDiverged: A loss is not finite.
         """
-        if self._is_single:
-            refuse_cluster(self.config)
+        if self._is_single and isinstance(self.config, RunnerConfig):
+            refuse_cluster(self.config.cluster)
+        if self.config.runtime.only_feature_engineering:
+            raise ConfigError(
+                "only_feature_engineering is True, and an Estimator trains; write features with monolith train, or "
+                "omit it"
+            )
         try:
             metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
         except BaseException:
@@ -240,7 +250,7 @@ class Estimator:
             stepper=self._stepper,
             dataset=dataset,
             checkpointer=self._checkpointer,
-            metrics=self._metrics if self.config.progressive_validation is not False else None,
+            metrics=self._metrics if self.config.metrics.progressive_validation is not False else None,
             hooks=chosen,
             clock=self._clock,
             step=self._step,
@@ -253,7 +263,7 @@ class Estimator:
             self._metrics.reset()
         self._has_trained = True
         try:
-            with _deterministic(self.config.deterministic):
+            with _deterministic(self.config.runtime.deterministic):
                 run.run(until)
         finally:
             self._holds = "training"
@@ -282,7 +292,7 @@ class Estimator:
             raise ConfigError("the dataset gives single rows; add .batch(n) to it")
         if data.schema is None:
             data = data.with_schema(self.model.declaration.schema())
-        return data.prefetch(self.config.batch_prefetch_capacity)
+        return data.prefetch(self.config.pipeline.batch_prefetch_capacity)
 
     def _resume(self, dataset: Any) -> bool:
         """Restore the position of the last run; return False without one, or when it is the end of the data."""
@@ -326,8 +336,8 @@ class Estimator:
                 return evaluations
 
     def _new_metrics(self) -> RunMetrics:
-        window = self.config.log_step_count_steps or 100
-        return RunMetrics(window_steps=window, auc_exact_size=self.config.auc_exact_size)
+        window = self.config.metrics.log_step_count_steps or 100
+        return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
@@ -482,7 +492,7 @@ class Estimator:
             return
         if self._checkpointer is not None:
             self._restore_checkpoint(self._checkpointer)
-        member = self._group.restore_member(self.restored_extra, self.config.seed)
+        member = self._group.restore_member(self.restored_extra, self.config.runtime.seed)
         if member is not None:
             self._place, self._data_ended = member.position, member.data_ended
 
@@ -533,14 +543,14 @@ class Estimator:
 
 def _prepare(config: RunConfig) -> None:
     """Seed every generator and set the threads, before the model is built."""
-    random.seed(config.seed)
-    np.random.seed(config.seed % (1 << 32))
-    torch.manual_seed(config.seed)
-    if config.accelerator == "cuda" and not torch.cuda.is_available():
+    random.seed(config.runtime.seed)
+    np.random.seed(config.runtime.seed % (1 << 32))
+    torch.manual_seed(config.runtime.seed)
+    if config.runtime.accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("accelerator is 'cuda', but torch sees no CUDA device; use 'cpu', or install a CUDA torch")
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-        embedding.set_threads(config.threads)
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+        embedding.set_threads(config.runtime.threads)
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def open_rows(
     """
     if files is not None and (patterns is None or patterns == "-"):
         raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
-    if config.kafka_topics and patterns is None:
+    if config.kafka.kafka_topics and patterns is None:
         return _kafka(config, seed)
     if patterns is None:
         raise ConfigError(
@@ -73,7 +73,9 @@ def open_rows(
     if config.record != "auto":
         return data.files(record=config.record, framing=_framing(config), **options)
     detected = detect(paths[0])
-    framing = detected.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
+    framing = (
+        detected.framing if config.framing.record_framing == "auto" else Framing.parse(config.framing.record_framing)
+    )
     if detected.record is None or framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
     return data.files(record=detected.record, framing=framing, **options)
@@ -88,19 +90,19 @@ def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_traini
 
 
 def _kafka(config: DataConfig, seed: int) -> Dataset:
-    if config.kafka_servers is None or config.kafka_group_id is None:
+    if config.kafka.kafka_servers is None or config.kafka.kafka_group_id is None:
         raise ConfigError("kafka_topics needs kafka_servers and kafka_group_id; give --kafka-servers, --kafka-group-id")
     return data.kafka(
-        config.kafka_servers,
-        list(config.kafka_topics),
-        config.kafka_group_id,
+        config.kafka.kafka_servers,
+        list(config.kafka.kafka_topics),
+        config.kafka.kafka_group_id,
         record=_named_record(config),
-        start=parse_start(config.kafka_start),
+        start=parse_start(config.kafka.kafka_start),
         framing=_framing(config, is_message=True),
         seed=seed,
-        poll_records=config.kafka_poll_records,
-        idle_end_s=config.kafka_idle_end_s,
-        config=None if config.kafka_config is None else read_settings(config.kafka_config),
+        poll_records=config.kafka.kafka_poll_records,
+        idle_end_s=config.kafka.kafka_idle_end_s,
+        config=None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config),
     )
 
 
@@ -113,16 +115,16 @@ def _named_record(config: DataConfig) -> RecordKind:
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:
     """Return the framing of a file or of a Kafka message; without settings, a message is one bare record."""
-    if config.record_framing != "auto":
-        return Framing.parse(config.record_framing)
-    if not (config.kafka_dump or config.kafka_dump_prefix or config.lagrangex_header):
+    if config.framing.record_framing != "auto":
+        return Framing.parse(config.framing.record_framing)
+    if not (config.framing.kafka_dump or config.framing.kafka_dump_prefix or config.framing.lagrangex_header):
         if is_message:
             return Framing.bare()
         if config.record == "tf_example":
             return Framing.tfrecord()
     return Framing(
-        sort_id=config.sort_id,
-        kafka_dump=config.kafka_dump,
-        kafka_dump_prefix=config.kafka_dump_prefix,
-        lagrangex_header=config.lagrangex_header,
+        sort_id=config.framing.sort_id,
+        kafka_dump=config.framing.kafka_dump,
+        kafka_dump_prefix=config.framing.kafka_dump_prefix,
+        lagrangex_header=config.framing.lagrangex_header,
     )

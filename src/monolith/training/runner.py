@@ -69,11 +69,11 @@ class Job:
     ) -> None:
         self.config = config
         self._files = files
-        self._remembered = _read_job(config) if config.task is None else {}
+        self._remembered = _read_job(config) if config.model.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
         self.estimator = Estimator(
-            self._make_model, run_config or config, hooks=hooks, store=store, extra=extra, group=group
+            self._make_model, run_config or config.run, hooks=hooks, store=store, extra=extra, group=group
         )
 
     @property
@@ -87,48 +87,54 @@ class Job:
     def train(self) -> dict[str, float]:
         """Train, and evaluate when there is data for it; return the last metrics."""
         self._remember()
-        train = self._batches(self.config.data, is_training=True)
-        if self.config.eval_data is None:
+        train = self._batches(self.config.input.data, is_training=True)
+        if self.config.input.eval_data is None:
             return self._train(train)
-        evaluate = self._batches(self.config.eval_data, is_training=False)
-        if self.config.steps_per_eval is None:
+        evaluate = self._batches(self.config.input.eval_data, is_training=False)
+        if self.config.model.steps_per_eval is None:
             self._train(train)
-            return self.estimator.evaluate(evaluate, self.config.eval_steps)
-        max_steps = self.config.max_steps
-        if self.config.steps is not None:
-            max_steps = self.estimator.step + self.config.steps
+            return self.estimator.evaluate(evaluate, self.config.model.eval_steps)
+        max_steps = self.config.model.max_steps
+        if self.config.model.steps is not None:
+            max_steps = self.estimator.step + self.config.model.steps
         evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
             max_steps=max_steps,
-            steps_per_eval=self.config.steps_per_eval,
-            eval_steps=self.config.eval_steps,
-            resume_data=self.config.resume_data,
+            steps_per_eval=self.config.model.steps_per_eval,
+            eval_steps=self.config.model.eval_steps,
+            resume_data=self.config.input.resume_data,
         )
         return evaluations[-1] if evaluations else {}
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
-        return self.estimator.train(data, config.steps, config.max_steps, resume_data=config.resume_data)
+        return self.estimator.train(
+            data, config.model.steps, config.model.max_steps, resume_data=config.input.resume_data
+        )
+
+    def read_training_data(self) -> Dataset:
+        """Return the batches of ``data`` as a training reads them."""
+        return self._batches(self.config.input.data, is_training=True)
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
-        batches = self._batches(self.config.data, is_training=False)
-        return self.estimator.evaluate(batches, self.config.eval_steps, checkpoint=checkpoint)
+        batches = self._batches(self.config.input.data, is_training=False)
+        return self.estimator.evaluate(batches, self.config.model.eval_steps, checkpoint=checkpoint)
 
     def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
         """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
-        folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
+        folder = CheckpointFolder(Path(self.config.run.model_dir) / CHECKPOINTS)
         checkpoints = follow_checkpoints(
-            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
+            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.model.max_steps
         )
         for step, metrics in evaluate_checkpoints(checkpoints, lambda step, path: self.evaluate(path)):
-            write_summary(metrics, step, Path(self.config.model_dir) / "eval")
+            write_summary(metrics, step, Path(self.config.run.model_dir) / "eval")
             yield metrics
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the predictions of ``data``, batch by batch."""
-        return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
+        return self.estimator.predict(self._batches(self.config.input.data, is_training=False), checkpoint=checkpoint)
 
     def write_features(self) -> FeatureFiles:
         """Write the training data, as the model would see it, to files in the model folder.
@@ -136,23 +142,27 @@ class Job:
         Raises:
             ConfigError: There is no model folder.
         """
-        if not self.config.model_dir:
+        if not self.config.run.model_dir:
             raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
-        batches = self._batches(self.config.data, is_training=True)
-        return write_features(batches, Path(self.config.model_dir), index=self.config.index)
+        batches = self._batches(self.config.input.data, is_training=True)
+        return write_features(batches, Path(self.config.run.model_dir), index=self.config.run.runtime.index)
 
     def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
         files = self._files if is_training else None
-        if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
+        if (
+            patterns is None
+            and not self.config.input.kafka.kafka_topics
+            and (own := self._own_data(is_training)) is not None
+        ):
             if files is not None:
                 raise ConfigError(
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
                     "data"
                 )
             return own
-        shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
-        return open_batches(self.config, rows, self.schema, is_training=is_training)
+        shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
+        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        return open_batches(self.config.input, rows, self.schema, is_training=is_training)
 
     def _own_data(self, is_training: bool) -> Dataset | None:
         """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
@@ -167,16 +177,16 @@ class Job:
 
     @property
     def _task(self) -> str:
-        task: str = self.config.task or self._remembered["task"]
+        task: str = self.config.model.task or self._remembered["task"]
         return task
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.config.label_features or tuple(self._remembered.get("label_features", ()))
+        return self.config.input.label_features or tuple(self._remembered.get("label_features", ()))
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {**self._remembered.get("task_options", {}), **self.config.task_options}
+        return {**self._remembered.get("task_options", {}), **self.config.model.task_options}
 
     def _make_model(self) -> Model:
         cls = _find_class(self._task)
@@ -197,17 +207,17 @@ class Job:
         seen = _read_job(self.config, default={}).get("schema")
         if seen is not None:
             return Schema.from_json(json.dumps(seen))
-        if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
+        if self.config.input.data == "-" or (self.config.input.data is None and self.config.input.kafka.kafka_topics):
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
+        return infer_schema(open_rows(self.config.input, self.config.input.data, seed=self.config.run.runtime.seed))
 
     def _remember(self) -> None:
         if not self.estimator.config.model_dir:
             return
-        folder = Path(self.config.model_dir)
+        folder = Path(self.config.run.model_dir)
         folder.mkdir(parents=True, exist_ok=True)
         body = {
             "task": _resolve_task(self._task),
@@ -219,8 +229,8 @@ class Job:
 
 
 def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    path = Path(config.model_dir) / _JOB_FILE
-    if not config.model_dir or not path.is_file():
+    path = Path(config.run.model_dir) / _JOB_FILE
+    if not config.run.model_dir or not path.is_file():
         if default is not None:
             return default
         raise ConfigError(f"task is None and {path} does not exist; give --task, or a --model-dir that was trained")

@@ -15,15 +15,15 @@ from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig, clip_gradients
 from monolith.training.checkpoints import Checkpointer
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.base import (
     ControlFlags,
     Decision,
-    DensePart,
     Group,
     GroupGradients,
     LocalGradients,
     MemberPosition,
+    MemberWeights,
     StoreSource,
 )
 from monolith.training.run import HeadResult
@@ -70,7 +70,7 @@ class Solo(Group):
 
     @override
     def make_checkpointer(
-        self, model_dir: str | Path, config: RunConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
+        self, model_dir: str | Path, config: CheckpointConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
     ) -> Checkpointer:
         return Checkpointer(model_dir, config, clock=clock, timer=timer, dense_timer=dense_timer)
 
@@ -93,7 +93,7 @@ class Solo(Group):
         return dataset
 
     @override
-    def join(self, dense: DensePart, step: int, flags: Callable[[], ControlFlags]) -> int:
+    def join(self, dense: MemberWeights, step: int, flags: Callable[[], ControlFlags]) -> int:
         return step
 
     @override
@@ -115,7 +115,7 @@ class Solo(Group):
     # --- Stepper ---
 
     @override
-    def begin_step(self, pulled: PulledBatch, dense: DensePart) -> float:
+    def begin_step(self, pulled: PulledBatch, dense: MemberWeights) -> float:
         return 1.0
 
     @override

@@ -13,7 +13,6 @@ from monolith.artifacts.export_folder import ExportFolder
 from monolith.embedding import EmbeddingStore, MultiTable
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
-from monolith.training.config import ServingConfig
 from monolith.training.export_places import export_base, export_name
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
@@ -60,7 +59,7 @@ class ExportHook(Hook):
     ) -> None:
         from monolith.export import export_model
 
-        serving = _settings(run)
+        config = run.config.export
         steps = {each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()}
         if options.shares_tables:
             steps.discard(follows_step)  # a second save of a step replaces the tables that earlier exports share
@@ -72,7 +71,7 @@ class ExportHook(Hook):
                 name=export_name(run.config, run.model),
                 step=run.step,
                 options=options,
-                warmup=serving.warmup_file,
+                warmup=config.warmup_file,
                 follows_step=follows_step,
                 keep_steps=steps,
                 clock=run.clock,
@@ -82,23 +81,19 @@ class ExportHook(Hook):
             logger.exception("export failed step=%d failures=%d", run.step, self.failures)
 
 
-def _settings(run: Run) -> ServingConfig:
-    return run.config if isinstance(run.config, ServingConfig) else ServingConfig()
-
-
 def _options(run: Run, *, is_dense_only: bool = False) -> ExportOptions:
     from monolith.export import ExportOptions
 
-    serving = _settings(run)
-    is_distributed = serving.export_layout == "distributed"
-    servers = getattr(run.config, "num_ps", 0)
+    config = run.config.export
+    is_distributed = config.export_layout == "distributed"
+    shards = config.export_shards or getattr(run.store, "shards", 1)
     return ExportOptions(
-        layout=serving.export_layout,
-        shards=(serving.export_shards or servers or 1) if is_distributed else 1,
-        has_remote_dense=serving.export_remote_dense,
+        layout=config.export_layout,
+        shards=shards if is_distributed else 1,
+        has_remote_dense=config.export_remote_dense,
         is_dense_only=is_dense_only and is_distributed,
-        shares_tables=serving.export_shares_tables and not is_dense_only,
-        skip_zero_rows=serving.skip_zero_embedding_when_serving,
+        shares_tables=config.export_shares_tables and not is_dense_only,
+        skip_zero_rows=config.skip_zero_embedding_when_serving,
     )
 
 

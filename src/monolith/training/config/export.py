@@ -1,4 +1,4 @@
-"""``ServingConfig``: the exports that a job writes while it trains."""
+"""Exports that a run writes while it trains."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Literal
 from monolith.core.errors import ConfigError
 from monolith.training.config._checks import check_bool, check_choice, check_path, check_text, check_whole, label
 
-__all__ = ["ServingConfig"]
+__all__ = ["ExportConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingConfig:
+class ExportConfig:
     """Exports of a model in training."""
 
     model_name: str | None = None
@@ -23,7 +23,7 @@ class ServingConfig:
     export_layout: Literal["standalone", "distributed"] = "standalone"
     """Form of these exports: standalone is one folder, distributed has an entry and sub-models ps_<i>."""
     export_shards: int | None = None
-    """Number of ps sub-models of a distributed export; None = num_ps, at least 1."""
+    """Number of ps sub-models of a distributed export; None = the number of servers or ranks."""
     export_remote_dense: bool = False
     """Put the dense part of a distributed export into the sub-model dense_0."""
     export_shares_tables: bool = False
