@@ -1,6 +1,6 @@
 """The case of exporting: the memory of ``monolith export --layout distributed`` of a large checkpoint.
 
-The figure is the largest memory of a process of the export, as a share of its bound: 1.3 times the serving size of one
+The result is the memory of the largest process of the export, as a share of its bound: 1.3 times the serving size of one
 shard, and 300 MB for Python and torch.
 """
 
