@@ -17,7 +17,7 @@ import numpy as np
 
 from monolith.artifacts.delta_log import Cut, LogPosition, changed_ids, read_cut
 from monolith.core.clock import Clock, Deadline
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
 from monolith.embedding.shard_map import shard_of
 from monolith.embedding.store import EmbeddingStore, Ids
@@ -38,7 +38,7 @@ class RowPusher:
     Args:
         root: Published folder of the run.
         store: Rows of the run.
-        targets: Models that receive the rows.
+        targets: Models that receive the rows; ``set_targets`` replaces them.
         clock: Clock of the lag.
         signature: Assignment signature of the targets: ``hashtable_assign``, ``raw_assign`` for
             ``<table>/raw_assign``, or ``<name>/raw_assign`` for all tables.
@@ -48,7 +48,7 @@ class RowPusher:
         export: Receives metrics.
 
     Raises:
-        ConfigError: ``targets`` is empty, or the signature is invalid.
+        ConfigError: The signature is invalid.
     """
 
     def __init__(
@@ -64,8 +64,6 @@ class RowPusher:
         settings: PushSettings | None = None,
         export: Export | None = None,
     ) -> None:
-        if not targets:
-            raise ConfigError("targets is empty, expected at least one target to push to")
         self._root = Path(root)
         self._clock = clock
         self._poll_s = poll_s
@@ -78,20 +76,43 @@ class RowPusher:
         self._lock = threading.Lock()
         self._ever = IdSet()
         self._ended = threading.Event()
-        assignments = Assignments(signature, dict(sorted(self._dims.items())))
-        self._senders = [
-            Sender(
-                target,
-                store,
-                assignments.of_shard(target.shard[0]) if target.shard[1] > 1 else assignments,
-                self._all_ids,
-                settings=settings or PushSettings(),
-                clock=clock,
-                export=export or (lambda metric, value, labels: None),
-            )
-            for target in targets
-        ]
+        self._store = store
+        self._assignments = Assignments(signature, dict(sorted(self._dims.items())))
+        self._settings = settings or PushSettings()
+        self._export: Export = export or (lambda metric, value, labels: None)
+        self._targets_turn = threading.Lock()
+        self._senders: tuple[Sender, ...] = tuple(self._open_sender(target) for target in targets)
         self._thread = threading.Thread(target=self._run, name="push-feed", daemon=True)
+
+    def _open_sender(self, target: PushTarget) -> Sender:
+        index, count = target.shard
+        return Sender(
+            target,
+            self._store,
+            self._assignments.of_shard(index) if count > 1 else self._assignments,
+            self._all_ids,
+            settings=self._settings,
+            clock=self._clock,
+            export=self._export,
+        )
+
+    def set_targets(self, targets: Sequence[PushTarget]) -> None:
+        """Push to exactly these targets from now on; a new target first gets all rows."""
+        with self._targets_turn:
+            if self._ended.is_set():
+                return
+            wanted = dict.fromkeys(targets)
+            kept = [sender for sender in self._senders if sender.target in wanted]
+            gone = [sender for sender in self._senders if sender.target not in wanted]
+            known = {sender.target for sender in kept}
+            added = [self._open_sender(target) for target in wanted if target not in known]
+            self._senders = (*kept, *added)  # from here on, _queue reaches the new senders too
+            for sender in added:
+                logger.info("push target added target=%s shard=%d", sender.target, sender.target.shard[0])
+                sender.add(self._all_ids())
+            for sender in gone:
+                logger.info("push target removed target=%s", sender.target)
+                sender.close()
 
     def start(self) -> None:
         """Start the thread that pushes until ``close``."""
@@ -150,7 +171,8 @@ class RowPusher:
         """Stop pushing after the current requests. A second call does nothing."""
         if self._ended.is_set():
             return
-        self._ended.set()
+        with self._targets_turn:
+            self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
         for sender in self._senders:

@@ -25,7 +25,7 @@ from monolith.sync import BaseSnapshot, LocalRowLog, Publisher, write_base
 from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
-from monolith.sync.push_targets import parse_targets
+from monolith.sync.push_targets import fleet_targets, parse_targets, split_fleets
 from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.processes.certificates import Authority
 from push_target import PushTargetServer
@@ -337,9 +337,7 @@ def test_a_bad_list_of_targets_is_refused(given: list[str], text: str) -> None:
         parse_targets(given)
 
 
-def test_no_targets_and_other_signatures_are_refused(trainer: Trainer) -> None:
-    with pytest.raises(ConfigError, match="targets is empty"):
-        trainer.push_to()
+def test_other_signatures_are_refused(trainer: Trainer) -> None:
     with pytest.raises(ConfigError, match="sync_signature_name is 'serving_default'"):
         trainer.push_to("a:1", signature="serving_default")
 
@@ -423,3 +421,26 @@ def test_a_rank_pushes_only_the_rows_of_its_shard(trainer: Trainer, server: Call
     pusher = trainer.push_to(one.address, shard=(1, 2))
     assert pusher.flush(60)
     assert sorted(fid for _, fid in one.rows) == [1, 3]
+
+
+def test_targets_that_come_later_get_all_rows_and_targets_that_left_get_no_more(
+    trainer: Trainer, server: Callable[..., PushTargetServer]
+) -> None:
+    first, second = server(), server()
+    trainer.learn([1, 2, 3])
+    pusher = trainer.push_to()
+    pusher.set_targets(fleet_targets({0: [first.address], 1: []}))
+    trainer.learn([4])
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in first.rows) == [2, 4]
+    pusher.set_targets(fleet_targets({0: [], 1: [second.address]}))
+    trainer.learn([5, 6])
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in first.rows) == [2, 4]
+    assert sorted(fid for _, fid in second.rows) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("text", ["zk://", "zk://host:2181", "zk://host:2181/ads", "zk://host:2181/ads/", "zk:///a/b"])
+def test_a_fleet_without_all_parts_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected zk://host:port"):
+        split_fleets([text])

@@ -1,9 +1,9 @@
 """``RankPublisher``: publishes the rows of all ranks and the dense weights of one step boundary.
 
-Each rank writes a delta log of the rows that it holds. All ranks write a segment at the same step boundary, rank 0 gathers the
-positions and names them together as a cut. Every call except ``close`` is collective: all ranks make it, in the same
-order, from the thread of the loop. Rank 0 measures the time of a step and announces with each publish after how many
-steps the next one follows, so that the steps between need no agreement.
+Each rank writes a delta log of the rows that it holds. All ranks write a segment at the same step boundary. Rank 0
+gathers the positions and names them together as a cut. Every call except ``close`` and ``after_save`` is collective:
+all ranks make it, in the same order, from the thread of the loop. Rank 0 measures the time of a step and announces with
+each publish after how many steps the next one follows, so that the steps between need no agreement.
 """
 
 from __future__ import annotations
