@@ -1,7 +1,7 @@
 """The case of exporting: the memory of ``monolith export --layout distributed`` of a large checkpoint.
 
-The result is the memory of the largest process of the export, as a share of its bound: 1.3 times the serving size of one
-shard, and 300 MB for Python and torch.
+The result is the memory of the largest process of the export, as a share of its bound: 1.3 times the serving size of
+one shard, and 300 MB for Python and torch.
 """
 
 from __future__ import annotations
