@@ -34,6 +34,8 @@ class Restored:
     extra: Mapping[str, Any]
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
+    is_bare: bool = False
+    """Whether ``path`` is a snapshot of tables, without a dense part."""
 
 
 def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
@@ -43,6 +45,8 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
         ManifestInvalid: A file is missing or altered; the text names it and an earlier checkpoint that is whole.
         SchemaMismatch: The weights or tables do not fit the model.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     report = _restore_tables(saved, state)
@@ -52,7 +56,9 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
 
 
 def restore_dense_part(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
-    """Restore weights and optimizers; tables are unchanged."""
+    """Restore weights and optimizers; tables are unchanged. A bare snapshot has neither."""
+    if saved.manifest.kind == "tables":
+        return Restored(step=saved.step, path=saved.path, data=None, metrics={}, extra={}, report=None, is_bare=True)
     loaded = _read_files(saved)
     weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     files.restore_dense(loaded, state, weights, aliases)
@@ -65,12 +71,21 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
 
     Without ``keep_step`` steps, metrics and extra start over.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     report = _restore_tables(saved, state)
     state.step = saved.step if keep_step else 0
     if keep_step:
         return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
     return _restored(state.step, loaded, report, metrics={}, extra={})
+
+
+def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restored:
+    """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
+    report = _restore_tables(saved, state)
+    state.step = 0
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, report=report)
 
 
 def _restored(

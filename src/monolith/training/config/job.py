@@ -19,7 +19,6 @@ from monolith.training.config._checks import (
     check_text,
     check_whole,
     label,
-    refuse_both,
 )
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
@@ -41,7 +40,7 @@ class TaskConfig:
     steps: int | None = None
     """Steps to take in this run; None = max_steps, or the end of the data."""
     max_steps: int | None = None
-    """Step to stop at, counted over all runs of the model folder; excludes steps."""
+    """Step to stop at, counted over all runs of the model folder; with steps, the nearer limit counts."""
     steps_per_eval: int | None = None
     """Steps between evaluations on eval_data; None = one at the end."""
     eval_steps: int | None = None
@@ -51,12 +50,11 @@ class TaskConfig:
         check_text(self, "task")
         check_mapping(self, "task_options")
         check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
-        refuse_both(self, "steps", "max_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FramingConfig:
-    """What precedes each record of a file."""
+    """Framing of records."""
 
     record_framing: str = "auto"
     """Framing of records: tfrecord, bare, none, or flags such as sort_id,kafka_dump; auto goes by record and flags."""
@@ -96,7 +94,7 @@ class KafkaConfig:
     kafka_start: str = "committed"
     """Where to start without a saved position: committed, earliest, latest, or a unix time in seconds."""
     kafka_idle_end_s: float | None = None
-    """End the data when no message came for this many seconds; None = never."""
+    """Seconds without a message after which the data ends; None = never."""
     kafka_poll_records: int | None = None
     """Messages fetched together at most; None = 64 for example_batch, else 1024."""
     kafka_config: str | None = None
@@ -118,23 +116,24 @@ class DataConfig:
     """The data of a job, and how it becomes batches."""
 
     data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input."""
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input; or a stream:
+    log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
     eval_data: str | None = None
-    """Files to evaluate on, of the same kind."""
+    """Files to evaluate on, of the same format."""
     record: RecordName = "auto"
-    """Message in the files; auto looks at the first one."""
+    """Message in the files; auto detects it from the first file."""
     compression: CompressionName = "auto"
     """Compression of the files; auto goes by their names."""
     batch_size: int = 512
     """Examples per step."""
     epochs: int = 1
-    """Times that the data is read; 0 = for ever."""
+    """Passes over the data; 0 = without end."""
     shuffle_buffer: int = 0
-    """Rows of a window in which rows are shuffled; 0 = as they come."""
+    """Rows of the shuffle window; 0 = no shuffling."""
     enable_dynamic_sharding: bool = False
-    """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
+    """Workers take files from one list, so that slow workers take fewer; False = every n-th file each."""
     resume_data: bool = True
-    """Go on at the place in the data where the last run stopped; False starts at its beginning."""
+    """Resume at the data position of the last checkpoint; False starts at the beginning of the data."""
     label_features: tuple[str, ...] = ()
     """Columns that hold the labels, in order; none = the label of the record."""
     framing: FramingConfig = subsection(FramingConfig)
