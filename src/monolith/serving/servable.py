@@ -35,7 +35,15 @@ from monolith.artifacts.export_manifest import (
 from monolith.artifacts.export_warmup import decode_warmup
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
-from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
+from monolith.core.errors import (
+    ConfigError,
+    DataError,
+    InvalidRequest,
+    ManifestInvalid,
+    ModelNotReady,
+    SchemaMismatch,
+    SnapshotCorrupt,
+)
 from monolith.core.rwlock import ReadWriteLock
 from monolith.core.throttle import yield_gil
 from monolith.data import Batch
@@ -655,9 +663,20 @@ def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgr
 
 
 def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> MultiTable:
+    shared = manifest.shared_tables
     try:
-        tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
-    except SnapshotCorrupt as error:
+        if shared is None:
+            tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
+        else:
+            tables = MultiTable.load_serving(
+                os.path.normpath(folder / shared.path),
+                names=[table.name for table in manifest.tables],
+                shard=manifest.shard or (0, 1),
+                skip_zero_rows=shared.skip_zero_rows,
+                full_precision=shared.full_precision,
+                generation=shared.generation,
+            )
+    except (SnapshotCorrupt, SchemaMismatch) as error:
         raise ManifestInvalid(str(error)) from error
     if list(tables) != [table.name for table in manifest.tables]:
         raise ManifestInvalid(

@@ -9,6 +9,7 @@ from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
     EarlyStoppingHook,
+    ExpiryHook,
     ExportHook,
     Hook,
     PredictionDumpHook,
@@ -31,6 +32,8 @@ __all__ = ["default_hooks", "share_metrics_registry"]
 def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
     """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted."""
     hooks: list[Hook] = [ThroughputHook()]
+    if config.checkpoint.feature_evict_every_s is not None:
+        hooks.append(ExpiryHook(config.checkpoint.feature_evict_every_s / 3600))
     if config.metrics.log_step_count_steps:
         hooks.append(
             ProgressHook(

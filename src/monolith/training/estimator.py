@@ -26,7 +26,9 @@ from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.checkpoints.files import TABLES
+from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
+from monolith.training.config.cluster import refuse_cluster
 from monolith.training.default_hooks import default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
@@ -39,7 +41,7 @@ from monolith.training.metrics import RunMetrics
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
-    from monolith.export import ExportOptions
+    from monolith.export import ExportOptions, SavedTables
 
 __all__ = ["Estimator"]
 
@@ -80,6 +82,7 @@ class Estimator:
         extra: Callable[[], Mapping[str, Any]] | None = None,
         group: Group | None = None,
     ) -> None:
+        self._is_single = group is None and store is None
         self._group = group or Solo()
         model_dir = (config or RunConfig()).model_dir
         self.config = self._group.member_config(config or RunConfig())
@@ -210,9 +213,18 @@ class Estimator:
             The metrics of this call; every example was scored before the model learned from it.
 
         Raises:
+            ConfigError: The settings are of a job of several processes, and this estimator has neither a store nor a
+                group.
             DataError: The data has no batch.
             TrainingDiverged: A loss is not finite.
         """
+        if self._is_single and isinstance(self.config, RunnerConfig):
+            refuse_cluster(self.config.cluster)
+        if self.config.runtime.only_feature_engineering:
+            raise ConfigError(
+                "only_feature_engineering is True, and an Estimator trains; write features with monolith train, or "
+                "omit it"
+            )
         try:
             metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
         except BaseException:
@@ -409,7 +421,8 @@ class Estimator:
             version: Its number; None = unix seconds.
             quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
             warmup: File of recorded requests that a server answers before it is ready; None = generated ones.
-            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            checkpoint: Folder of a checkpoint to export; None = the state in memory, or else the newest. Its tables are
+                converted shard by shard and are never whole in memory.
             overwrite: Replace an existing version.
             options: Further options.
 
@@ -429,13 +442,13 @@ class Estimator:
                 "path is None and model_dir is empty, expected a folder for exports; give path=, or "
                 "RunConfig(model_dir=...)"
             )
-        self._load(checkpoint)
+        rows = self._load_for_export(checkpoint, chosen)
         steps = None
         if path is None and self._checkpointer is not None:
             steps = {saved.step for saved in self._checkpointer.folder.saved()}
         return export_model(
             self.model,
-            self.store,
+            rows,
             export_base(self.config) if path is None else path,
             name=export_name(self.config, self.model),
             step=self._step,
@@ -446,6 +459,29 @@ class Estimator:
             keep_steps=steps,
             clock=self._clock,
         )
+
+    def _load_for_export(self, checkpoint: str | Path | None, options: ExportOptions) -> EmbeddingStore | SavedTables:
+        """Return the rows to export: those in memory, or those of a checkpoint, whose dense part is then loaded."""
+        from monolith.export import SavedTables
+
+        if self._checkpointer is None or (checkpoint is None and self._holds != "nothing"):
+            self._load(checkpoint)
+            return self.store
+        restored = self._checkpointer.load_dense(
+            TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
+            None if checkpoint is None else Path(checkpoint),
+        )
+        if restored is None:
+            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+        self._check_slices(restored)
+        self._holds, self._step = "nothing", restored.step  # the rows in memory are not those of the checkpoint
+        tables = restored.path if restored.is_bare else restored.path / TABLES
+        if not tables.is_dir() and not options.is_dense_only:
+            raise ConfigError(
+                f"checkpoint is '{restored.path}', which has no tables, expected a full checkpoint; or export the "
+                "dense part alone: is_dense_only (--layout distributed --dense-only)"
+            )
+        return SavedTables(tables, self.store.specs)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -433,7 +433,9 @@ class TrainingRun:
     def _collect_saves(self) -> None:
         """Report durable checkpoints to hooks and to the data's source; raise the error of a failed one."""
         while self._dense_saves and self._dense_saves[0].is_done:
-            self._dense_saves.pop(0).wait()
+            path = self._dense_saves.pop(0).wait()
+            for hook in self._hooks:
+                hook.after_dense_save(self, path)
         while self._saving and self._saving[0][0].is_done:
             pending, position = self._saving.pop(0)
             path = pending.wait()

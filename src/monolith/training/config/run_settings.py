@@ -39,6 +39,7 @@ class RunSettings(TypedDict, total=False):
     dense_only_save_checkpoints_steps: int | None
     background_save: bool
     feature_eviction_on_save: bool
+    feature_evict_every_n_hours: float | None
     force_expiry: bool
     checkpoints_max_to_keep: int
     keep_checkpoint_every_n_hours: float | None
@@ -113,6 +114,10 @@ class RunSettings(TypedDict, total=False):
     sync_token_file: str | Path | None
     model_name: str | None
     export_when_saving: bool
+    export_layout: Literal["standalone", "distributed"]
+    export_shards: int | None
+    export_remote_dense: bool
+    export_shares_tables: bool
     export_dir_base: str | Path
     warmup_file: str | Path | None
     skip_zero_embedding_when_serving: bool
