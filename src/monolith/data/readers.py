@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, Literal
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 from monolith.core.errors import ConfigError
 from monolith.data.dataset import Dataset
@@ -17,14 +17,20 @@ from monolith.data.records.framing import Framing
 from monolith.data.schema import Schema
 from monolith.data.sources.arrow_columns import Columns
 from monolith.data.sources.base import RecordKind, Source
+from monolith.data.sources.column_options import ColumnOptions
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.patterns import expand
 from monolith.data.sources.stdin import StdinSource
 from monolith.data.sources.work_list import WorkList
 
+if TYPE_CHECKING:
+    from monolith.data.sources.table_files import TableFormat
+
 __all__ = ["files", "frame", "from_source", "kafka", "parquet", "stdin"]
 
 OnCorrupt = Literal["raise", "skip"]
+Patterns: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""Paths, URLs, globs and ``@filelist`` names, in a list or separated by commas."""
 
 
 def from_source(
@@ -45,7 +51,7 @@ def from_source(
 
 
 def files(
-    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    patterns: Patterns | None = None,
     *,
     record: RecordKind,
     framing: Framing | None = None,
@@ -133,7 +139,7 @@ def _default_framing(record: RecordKind) -> Framing:
 
 
 def parquet(
-    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    patterns: Patterns | None = None,
     columns: Columns = None,
     *,
     schema: Schema | None = None,
@@ -142,30 +148,81 @@ def parquet(
     batch_rows: int = 2048,
     work_list: WorkList | None = None,
     worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
 ) -> Dataset:
     """Return a dataset of Parquet files, with a column per feature. Needs the extra ``parquet``.
 
     Columns ``__LABEL__``, ``instance_weight`` and those named like LineId fields in capitals (``__UID__``,
     ``__REQ_TIME__``) fill the labels, the weight and the LineId. Instead of ``patterns``, files may come from a
     ``work_list``, as with ``files``.
+
+    Args:
+        patterns: As those of ``files``.
+        columns: The columns to read, with or without types; None = those that the schema names.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        shard: (index, count): this worker's share of the files, or of the rows when there are fewer files.
+        batch_rows: Rows that are read together.
+        work_list: A list of files shared with other workers, instead of ``patterns``.
+        worker: This worker's name in the work list.
+        allow_missing: Columns of the schema that a file may lack; True = any. Missing columns are logged and counted
+            (``Dataset.counts``). Every other missing column raises ``SchemaMismatch``.
+        exclude: Columns that are not read.
+        time_column: Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601.
     """
-    from monolith.core.storage import open_file
-    from monolith.data.sources.parquet import ParquetSource
-    from monolith.data.sources.shared_parquet import SharedParquetSource
+    from monolith.data.sources.parquet import ParquetFormat
+
+    return _tables(
+        lambda _: ParquetFormat(),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def _tables(
+    make_format: Callable[[Callable[[], str]], TableFormat],
+    patterns: Patterns | None,
+    columns: Columns,
+    options: ColumnOptions,
+    *,
+    schema: Schema | None,
+    seed: int,
+    shard: tuple[int, int],
+    batch_rows: int,
+    work_list: WorkList | None,
+    worker: str | None,
+) -> Dataset:
+    """Return a dataset of files of columns; ``make_format`` takes a function that returns the first file."""
+    from monolith.data.sources.shared_tables import SharedTablesSource
+    from monolith.data.sources.table_files import TableFilesSource
 
     if (patterns is None) == (work_list is None):
-        raise ConfigError("expected patterns or a work_list, and not both; leave one of them out of parquet()")
+        raise ConfigError("patterns and work_list are both given or both missing, expected one of them")
     if work_list is not None and shard != (0, 1):
         raise ConfigError("shard is set with a work_list, which assigns the files; leave shard out")
     names = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
     line_fields = None if schema is None else schema.line_fields.native()
-    options: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "open_file": open_file}
+    settings: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "options": options}
 
     def make() -> Source:
         if work_list is not None:
-            return SharedParquetSource(work_list, worker, lambda path: ParquetSource([path], columns, **options))
+            return SharedTablesSource(
+                work_list,
+                worker,
+                lambda path: TableFilesSource([path], make_format(lambda: path), columns, **settings),
+            )
         assert names is not None  # checked above
-        return ParquetSource(expand(names), columns, shard=shard, **options)
+        paths = expand(names)
+        return TableFilesSource(paths, make_format(lambda: paths[0]), columns, shard=shard, **settings)
 
     return from_source(make, schema=schema, seed=seed)
 
@@ -178,14 +235,18 @@ def frame(
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     batch_rows: int = 2048,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
 ) -> Dataset:
-    """Return a dataset of a data frame: pandas, polars, pyarrow, or a dict of arrays. Columns as in ``parquet``."""
+    """Return a dataset of a data frame: pandas, polars, pyarrow, or a dict of arrays. Arguments as in ``parquet``."""
     from monolith.data.sources.frame import FrameSource
 
     line_fields = None if schema is None else schema.line_fields.native()
+    options = ColumnOptions.make(allow_missing, exclude, time_column)
 
     def make() -> Source:
-        return FrameSource(table, columns, line_fields=line_fields, shard=shard, batch_rows=batch_rows)
+        return FrameSource(table, columns, line_fields=line_fields, shard=shard, batch_rows=batch_rows, options=options)
 
     return from_source(make, schema=schema, seed=seed)
 

@@ -336,16 +336,27 @@ class Estimator:
 
         Returns:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
+
+        Raises:
+            DataError: The data has no batch, or no row with a label.
         """
         metrics = self._new_metrics()
         samples = 0
+        has_labels = False
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             samples += batch.size
-            metrics.update(heads.step_result(batch, heads.totals(batch), step=self._step))
+            result = heads.step_result(batch, heads.totals(batch), step=self._step)
+            has_labels = has_labels or result.has_labels
+            metrics.update(result)
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:
             raise DataError("the data gave no batch to evaluate; check the patterns and filters")
+        if not has_labels:
+            raise DataError(
+                f"none of the {samples} rows has a label, so there is nothing to measure; check the data and its "
+                "label_features"
+            )
         return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(

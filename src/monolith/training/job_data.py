@@ -62,9 +62,15 @@ def open_rows(
         )
     paths = expand(patterns)
     if all(path.endswith(".parquet") for path in paths):
+        columns: dict[str, Any] = {
+            "seed": seed,
+            "allow_missing": config.allow_missing,
+            "exclude": config.exclude,
+            "time_column": config.time_column,
+        }
         if files is not None:
-            return data.parquet(work_list=files.work_list, worker=files.worker, seed=seed)
-        return data.parquet(patterns, seed=seed, shard=shard)
+            return data.parquet(work_list=files.work_list, worker=files.worker, **columns)
+        return data.parquet(patterns, shard=shard, **columns)
     options: dict[str, Any] = {"compression": config.compression, "seed": seed}
     if files is None:
         options |= {"patterns": patterns, "shard": shard}

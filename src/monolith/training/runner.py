@@ -8,9 +8,12 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from typing_extensions import override
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
@@ -27,10 +30,12 @@ from monolith.training.config.job import JobConfig
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
+from monolith.training.folder_lock import lock_folder
 from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import WorkListShare, open_batches, open_rows
+from monolith.training.run import Run, StepResult
 from monolith.training.task import Mode, Task
 
 __all__ = ["Job"]
@@ -38,6 +43,8 @@ __all__ = ["Job"]
 logger = logging.getLogger(__name__)
 
 _JOB_FILE = "job.json"
+_RESTART_S = 10.0
+"""How long the chief of a cluster waits for its predecessor to exit."""
 
 
 class Job:
@@ -72,21 +79,42 @@ class Job:
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
+        self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
-            self._make_model, run_config or config, hooks=hooks, store=store, extra=extra, group=group
+            self._make_model,
+            run_config or config,
+            hooks=[*hooks, _JobFileHook(self._remember)],
+            store=store,
+            extra=extra,
+            group=group,
         )
 
     @property
     def schema(self) -> Schema:
         """The schema of the data."""
-        options = {"label_features": self._labels} if self._labels else {}
+        return self._schema(has_labels=True)
+
+    def _schema(self, *, has_labels: bool) -> Schema:
+        options = {"label_features": self._labels} if self._labels and has_labels else {}
         return self.estimator.model.declaration.schema(**options)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, float]:
-        """Train, and evaluate when there is data for it; return the last metrics."""
-        self._remember()
+        """Train, and evaluate when there is data for it; return the last metrics.
+
+        A training that is refused before its first step leaves the model folder as it was.
+
+        Raises:
+            ConfigError: Another process trains in the model folder, or the folder has another task.
+        """
+        if not self.estimator.config.model_dir:
+            return self._train_and_evaluate()
+        _check_task(self.config)
+        with lock_folder(Path(self.config.model_dir), wait_s=self._lock_wait_s):
+            return self._train_and_evaluate()
+
+    def _train_and_evaluate(self) -> dict[str, float]:
         train = self._batches(self.config.data, is_training=True)
         if self.config.eval_data is None:
             return self._train(train)
@@ -128,7 +156,8 @@ class Job:
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
         """Iterate over the predictions of ``data``, batch by batch."""
-        return self.estimator.predict(self._batches(self.config.data, is_training=False), checkpoint=checkpoint)
+        batches = self._batches(self.config.data, is_training=False, has_labels=False)
+        return self.estimator.predict(batches, checkpoint=checkpoint)
 
     def write_features(self) -> FeatureFiles:
         """Write the training data, as the model would see it, to files in the model folder.
@@ -141,7 +170,7 @@ class Job:
         batches = self._batches(self.config.data, is_training=True)
         return write_features(batches, Path(self.config.model_dir), index=self.config.index)
 
-    def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
+    def _batches(self, patterns: str | None, *, is_training: bool, has_labels: bool = True) -> Dataset:
         files = self._files if is_training else None
         if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
             if files is not None:
@@ -152,7 +181,7 @@ class Job:
             return own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
-        return open_batches(self.config, rows, self.schema, is_training=is_training)
+        return open_batches(self.config, rows, self._schema(has_labels=has_labels), is_training=is_training)
 
     def _own_data(self, is_training: bool) -> Dataset | None:
         """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
@@ -216,6 +245,47 @@ class Job:
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
         replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
+
+
+class _JobFileHook(Hook):
+    """Writes the job file after the first step: a job that is refused before it changes nothing."""
+
+    def __init__(self, write: Callable[[], None]) -> None:
+        self._write = write
+        self._has_written = False
+
+    @override
+    def after_step(self, run: Run, result: StepResult) -> None:
+        self._write_once()
+
+    @override
+    def before_save(self, run: Run) -> None:
+        self._write_once()
+
+    def _write_once(self) -> None:
+        if not self._has_written:
+            self._write()
+            self._has_written = True
+
+
+def _check_task(config: JobConfig) -> None:
+    """Refuse another task than that of the model folder."""
+    task = _read_job(config, default={}).get("task")
+    if task is None or config.task is None:
+        return
+    known, wanted = (
+        re.split(r"[.:/]", each)[-1].lower().replace("_", "").replace("-", "") for each in (task, config.task)
+    )
+    if known != wanted:
+        raise ConfigError(
+            f"task is {config.task!r}, expected {task!r} as in '{Path(config.model_dir) / _JOB_FILE}'; give another "
+            "--model-dir for another task"
+        )
+
+
+def _short_name(task: str) -> str:
+    """Return the class name of a task in lower case: its file may have moved."""
+    return re.split(r"[.:/]", task)[-1].lower().replace("_", "").replace("-", "")
 
 
 def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[str, Any]:

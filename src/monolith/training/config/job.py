@@ -86,6 +86,12 @@ class DataConfig:
     """Go on at the place in the data where the last run stopped; False starts at its beginning."""
     label_features: tuple[str, ...] = ()
     """Columns that hold the labels, in order; none = the label of the record."""
+    allow_missing: tuple[str, ...] = ()
+    """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are not read as features."""
+    time_column: str | None = None
+    """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
     kafka_servers: str | None = None
     """Brokers (host:port,...) to read the training data from, instead of files."""
     kafka_topics: tuple[str, ...] = ()
@@ -102,7 +108,7 @@ class DataConfig:
     """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
 
     def __post_init__(self) -> None:
-        check_text(self, "data", "eval_data", "kafka_servers", "kafka_group_id", "kafka_config")
+        check_text(self, "data", "eval_data", "time_column", "kafka_servers", "kafka_group_id", "kafka_config")
         check_framing(self)
         check_kafka_start(self)
         check_number(self, "kafka_idle_end_s", at_least=0)
@@ -113,8 +119,8 @@ class DataConfig:
         check_bool(self, "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
-        check_names(self, "label_features")
-        check_names(self, "kafka_topics")
+        for names in ("label_features", "allow_missing", "exclude", "kafka_topics"):
+            check_names(self, names)
 
 
 def check_framing(config: DataConfig) -> None:
