@@ -124,6 +124,7 @@ lint: $(VENV)/.requirements ## Check style, prose, types, layers and C++ formatt
 	mypy
 	PYTHONPATH=src lint-imports
 	$(BIN)/python scripts/check_private_imports.py
+	$(BIN)/python scripts/check_class_names.py
 	$(if $(CPP_FILES),clang-format --dry-run -Werror $(CPP_FILES))
 
 format: $(VENV)/.requirements ## Format Python and C++ in place

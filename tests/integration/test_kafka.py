@@ -28,7 +28,7 @@ from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesE
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
 from monolith.data.sources.kafka.source import KafkaSource
-from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, MetricSpec
 from monolith.training.config.job import DataConfig
 from monolith.training.job_data import open_rows
 
@@ -365,7 +365,7 @@ def test_a_corrupt_message_is_named_and_stays(broker: Broker, opened: Callable[.
 def test_corrupt_messages_can_be_skipped_and_are_counted(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, [framed(b"a"), b"x", framed(b"c"), b"y"])
-    counts: list[tuple[Metric, float, tuple[str, ...]]] = []
+    counts: list[tuple[MetricSpec, float, tuple[str, ...]]] = []
     source = opened(topic, framing=FRAMED, on_corrupt="skip", metrics=lambda *count: counts.append(count))
     assert drain(source) == [b"a", b"c"]
     assert source.position()["offsets"] == {topic: {"0": 4}}
@@ -375,7 +375,7 @@ def test_corrupt_messages_can_be_skipped_and_are_counted(broker: Broker, opened:
 def test_the_lag_is_what_is_left(broker: Broker, opened: Callable[..., KafkaSource]) -> None:
     topic = broker.topic(1)
     broker.produce(topic, numbered(10))
-    counts: list[tuple[Metric, float, tuple[str, ...]]] = []
+    counts: list[tuple[MetricSpec, float, tuple[str, ...]]] = []
     source = opened(topic, poll_records=4, metrics=lambda *count: counts.append(count))
     assert source.lag() == {}
     source.read()
@@ -619,7 +619,7 @@ def test_a_broker_that_is_killed_and_started_again_is_survived_and_told(
     child = restarted(forwarder, numbered(10))
     outages: list[tuple[str, ...]] = []
 
-    def count(metric: Metric, _: float, labels: tuple[str, ...]) -> None:
+    def count(metric: MetricSpec, _: float, labels: tuple[str, ...]) -> None:
         if metric is KAFKA_ERRORS_TOTAL and labels == ("outage",):
             outages.append(labels)
 

@@ -21,7 +21,7 @@ from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import MonolithError
 from monolith.export import export_model
 from monolith.serving import Client
-from monolith.testing.suites.cut_history import Answer, Applied, NotedCut, Violation, violations
+from monolith.testing.suites.cut_history import Answer, Applied, CutViolation, NotedCut, violations
 
 __all__ = ["PROCESSES", "CutStream"]
 
@@ -204,7 +204,7 @@ class CutStream:
                 found.append(NotedCut(state=_state(note.pop("count")), **note))
         return found
 
-    def violations(self) -> list[Violation]:
+    def violations(self) -> list[CutViolation]:
         """All that is wrong."""
         applied = [one for asker in self._askers for one in asker.applied]
         return violations(self.cuts(), self.answers, applied)

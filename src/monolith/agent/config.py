@@ -17,7 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, NoReturn
 
-from monolith.agent.config_file import Entry, read_entries
+from monolith.agent.config_file import ConfigEntry, read_entries
 from monolith.agent.environment import AgentEnvironment, pod_replica_id, read_environment
 from monolith.agent.expressions import compute_number
 from monolith.agent.hosts import check_servers_reachable, is_ipv6_only
@@ -408,8 +408,8 @@ def resolve(config: AgentConfig, environment: AgentEnvironment, *, chooses_ports
     return dataclasses.replace(config, **changes)
 
 
-def _convert(entries: Sequence[Entry]) -> AgentConfig:
-    by_key: dict[str, list[Entry]] = {}
+def _convert(entries: Sequence[ConfigEntry]) -> AgentConfig:
+    by_key: dict[str, list[ConfigEntry]] = {}
     for entry in entries:
         by_key.setdefault(entry.key, []).append(entry)
     for old, new in _OLD_NAMES.items():
@@ -445,7 +445,7 @@ def _kind(name: str) -> str:
     return annotation.partition(" ")[0]
 
 
-def _value(name: str, entry: Entry) -> Any:
+def _value(name: str, entry: ConfigEntry) -> Any:
     text, kind = entry.value, _kind(name)
     is_optional = "None" in str(_FIELDS[name].type)
     if text.lower() == "none":
@@ -471,7 +471,7 @@ def _value(name: str, entry: Entry) -> Any:
     return text
 
 
-def _number(name: str, entry: Entry, kind: str) -> int | float:
+def _number(name: str, entry: ConfigEntry, kind: str) -> int | float:
     try:
         number = compute_number(entry.value)
     except ConfigError as error:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["Entry", "parse_line", "read_entries"]
+__all__ = ["ConfigEntry", "parse_line", "read_entries"]
 
 _INCLUDE = re.compile(r"include[ \t]+([^=\s].*)")
 _ENTRY = re.compile(r"([^\s=]+)[\s=]+([^\s=].*)")
@@ -26,7 +26,7 @@ _MAX_DEPTH = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfigEntry:
     """One key with its value, and where it stands."""
 
     key: str
@@ -61,7 +61,7 @@ def parse_line(text: str, place: str = "line") -> tuple[str, str] | None:
     return key, value
 
 
-def read_entries(path: str | Path) -> list[Entry]:
+def read_entries(path: str | Path) -> list[ConfigEntry]:
     """Return the entries of a file and of the files that it includes, in the order of reading.
 
     Raises:
@@ -70,7 +70,7 @@ def read_entries(path: str | Path) -> list[Entry]:
     return _read(Path(path), included_by="", chain=())
 
 
-def _read(path: Path, *, included_by: str, chain: Sequence[Path]) -> list[Entry]:
+def _read(path: Path, *, included_by: str, chain: Sequence[Path]) -> list[ConfigEntry]:
     prefix = f"{included_by}: " if included_by else ""
     if "\0" in str(path):
         raise ConfigError(f"{prefix}include is {str(path)!r}, expected a path without NUL; correct it")
@@ -80,7 +80,7 @@ def _read(path: Path, *, included_by: str, chain: Sequence[Path]) -> list[Entry]
         raise ConfigError(f"{prefix}include is {str(path)!r}, which is being read: {loop}; remove the include")
     if len(chain) >= _MAX_DEPTH:
         raise ConfigError(f"{prefix}include is {str(path)!r}, the {_MAX_DEPTH}th level; include fewer levels")
-    entries: list[Entry] = []
+    entries: list[ConfigEntry] = []
     for number, text in enumerate(_lines(path, prefix), 1):
         place = f"{path}:{number}"
         include = _INCLUDE.fullmatch(text.partition("#")[0].strip())
@@ -90,7 +90,7 @@ def _read(path: Path, *, included_by: str, chain: Sequence[Path]) -> list[Entry]
             continue
         pair = parse_line(text, place)
         if pair is not None:
-            entries.append(Entry(key=pair[0], value=pair[1], file=str(path), line=number))
+            entries.append(ConfigEntry(key=pair[0], value=pair[1], file=str(path), line=number))
     return entries
 
 

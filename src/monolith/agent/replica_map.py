@@ -24,11 +24,11 @@ from monolith.core.errors import ClusterError
 from monolith.discovery.zookeeper_session import NodeStat, ZooKeeperSession
 from monolith.discovery.zookeeper_watches import NodeWatches, WatchHandle
 
-__all__ = ["ReplicaMap", "Task"]
+__all__ = ["ReplicaMap", "ReplicaTask"]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class ReplicaTask:
     """A task of one location; location None = agents are not aware of locations."""
 
     location: str | None
@@ -74,9 +74,9 @@ class ReplicaMap:
         self._watches = NodeWatches(session, name="agent-replicas")
         self._base_watch: WatchHandle | None = None
         self._locations: dict[str, WatchHandle] = {}
-        self._tasks: dict[Task, WatchHandle] = {}
-        self._nodes: dict[Task, dict[str, WatchHandle]] = {}
-        self._replicas: dict[Task, dict[int, ReplicaMeta]] = {}
+        self._tasks: dict[ReplicaTask, WatchHandle] = {}
+        self._nodes: dict[ReplicaTask, dict[str, WatchHandle]] = {}
+        self._replicas: dict[ReplicaTask, dict[int, ReplicaMeta]] = {}
 
     def start(self) -> None:
         """Watch the nodes; the base path is made if it does not exist."""
@@ -151,7 +151,7 @@ class ReplicaMap:
         """Return True if each task from 0 to ``count`` - 1 has an AVAILABLE replica."""
         return all(self.get_replicas(server_type, index, idc, cluster) for index in range(count))
 
-    def _matching(self, server_type: str, task: int, idc: str | None, cluster: str | None) -> Iterator[Task]:
+    def _matching(self, server_type: str, task: int, idc: str | None, cluster: str | None) -> Iterator[ReplicaTask]:
         for each in self._replicas:
             if each.server_type == server_type and each.index == task and _is_in(each, idc, cluster):
                 yield each
@@ -185,13 +185,13 @@ class ReplicaMap:
                 )
 
     def _note_tasks(self, location: str | None, names: list[str] | None) -> None:
-        tasks: set[Task] = set()
+        tasks: set[ReplicaTask] = set()
         for name in names or ():
             parsed = parse_task(name)
             if parsed is None:
                 self._bad_nodes.report(f"{self._folder(location)}/{name}", None, "name is not <type>:<index>")
             elif name == f"{parsed[0]}:{parsed[1]}":
-                tasks.add(Task(location, *parsed))
+                tasks.add(ReplicaTask(location, *parsed))
         with self._lock:
             if location is not None and location not in self._locations:
                 return
@@ -200,7 +200,7 @@ class ReplicaMap:
                 self._nodes[task] = {}
                 self._tasks[task] = self._watches.watch_children(self._path(task), partial(self._note_nodes, task))
 
-    def _drop_tasks(self, location: str | None, kept: set[Task]) -> None:
+    def _drop_tasks(self, location: str | None, kept: set[ReplicaTask]) -> None:
         gone = [task for task in self._tasks if task.location == location and task not in kept]
         for task in gone:
             self._tasks.pop(task).close()
@@ -210,7 +210,7 @@ class ReplicaMap:
         if gone:
             self._on_change()
 
-    def _note_nodes(self, task: Task, names: list[str] | None) -> None:
+    def _note_nodes(self, task: ReplicaTask, names: list[str] | None) -> None:
         numbers = {name for name in names or () if name.isascii() and name.isdigit() and len(name) <= 18}
         for name in set(names or ()) - numbers:
             self._bad_nodes.report(f"{self._path(task)}/{name}", None, "name is not a replica number")
@@ -229,7 +229,7 @@ class ReplicaMap:
         if gone:
             self._on_change()
 
-    def _note_replica(self, task: Task, name: str, content: bytes | None, _: NodeStat | None) -> None:
+    def _note_replica(self, task: ReplicaTask, name: str, content: bytes | None, _: NodeStat | None) -> None:
         path = f"{self._path(task)}/{name}"
         meta: ReplicaMeta | None = None
         if content:
@@ -248,7 +248,7 @@ class ReplicaMap:
                 self._replicas.setdefault(task, {})[int(name)] = meta
         self._on_change()
 
-    def _remove(self, task: Task, number: int) -> None:
+    def _remove(self, task: ReplicaTask, number: int) -> None:
         replicas = self._replicas.get(task, {})
         replicas.pop(number, None)
         if not replicas:
@@ -257,9 +257,9 @@ class ReplicaMap:
     def _folder(self, location: str | None) -> str:
         return self._base if location is None else f"{self._base}/{location}"
 
-    def _path(self, task: Task) -> str:
+    def _path(self, task: ReplicaTask) -> str:
         return f"{self._folder(task.location)}/{task.server_type}:{task.index}"
 
 
-def _is_in(task: Task, idc: str | None, cluster: str | None) -> bool:
+def _is_in(task: ReplicaTask, idc: str | None, cluster: str | None) -> bool:
     return idc is None or cluster is None or task.location == f"{idc}:{cluster}"

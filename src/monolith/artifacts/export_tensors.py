@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError, ManifestInvalid
 
-__all__ = ["SCALE_SUFFIX", "Place", "is_quantizable", "quantized", "read_tensors", "restored", "write_tensors"]
+__all__ = ["SCALE_SUFFIX", "TensorPlace", "is_quantizable", "quantized", "read_tensors", "restored", "write_tensors"]
 
 SCALE_SUFFIX = ".scale"
 """Suffix of the scales of a weight."""
@@ -32,14 +32,14 @@ _MOST_HEADER_BYTES = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorPlace:
     """Position of an array in its file."""
 
     offset: int
     bytes: int
 
 
-def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, TensorPlace]:
     """Write and sync the arrays; return the position of each."""
     header: dict[str, Any] = {}
     at = 0
@@ -61,7 +61,7 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]]) -> dict[str, P
         file.flush()
         os.fsync(file.fileno())
     return {
-        name: Place(start + each["data_offsets"][0], each["data_offsets"][1] - each["data_offsets"][0])
+        name: TensorPlace(start + each["data_offsets"][0], each["data_offsets"][1] - each["data_offsets"][0])
         for name, each in header.items()
     }
 

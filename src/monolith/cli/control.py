@@ -20,7 +20,7 @@ _EPILOG = (
 )
 
 
-class Action(StrEnum):
+class ControlAction(StrEnum):
     """The actions of ``control``."""
 
     STOP = "stop"
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
 
 def control(
     action: Annotated[
-        Action,
+        ControlAction,
         typer.Argument(
             help="stop: pause all workers after their current step. resume: resume them. status: print their steps. "
             "blocked: print the paused workers. save: save a checkpoint and wait until it is on disk."
@@ -61,28 +61,28 @@ def control(
         typer.echo(_line(action, answer))
 
 
-def _ask(client: ControllerClient, action: Action) -> dict[str, Any]:
-    if action is Action.STOP:
+def _ask(client: ControllerClient, action: ControlAction) -> dict[str, Any]:
+    if action is ControlAction.STOP:
         client.stop_training()
-    elif action is Action.RESUME:
+    elif action is ControlAction.RESUME:
         client.resume_training()
-    elif action is Action.SAVE:
+    elif action is ControlAction.SAVE:
         client.save_checkpoint()
-    elif action is Action.BLOCKED:
+    elif action is ControlAction.BLOCKED:
         status = client.block_status()
         return {"blocked": list(status.blocked), "unblocked": list(status.unblocked)}
     workers = [dataclasses.asdict(worker) for worker in client.worker_status()]
     return {"step": client.training_status(), **({"workers": workers} if len(workers) > 1 else {})}
 
 
-def _line(action: Action, answer: dict[str, Any]) -> str:
-    if action is Action.BLOCKED:
+def _line(action: ControlAction, answer: dict[str, Any]) -> str:
+    if action is ControlAction.BLOCKED:
         return f"blocked: {_indices(answer['blocked'])}; not blocked: {_indices(answer['unblocked'])}"
     texts = {
-        Action.STOP: "training pauses after the current step",
-        Action.RESUME: "training resumed",
-        Action.SAVE: "checkpoint saved",
-        Action.STATUS: "training runs",
+        ControlAction.STOP: "training pauses after the current step",
+        ControlAction.RESUME: "training resumed",
+        ControlAction.SAVE: "checkpoint saved",
+        ControlAction.STATUS: "training runs",
     }
     workers = [
         f"\nworker {each['index']}: step {each['step']:,}, {each['state']}" for each in answer.get("workers", ())

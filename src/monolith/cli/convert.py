@@ -25,7 +25,7 @@ _EPILOG = (
 )
 
 
-class Target(StrEnum):
+class ConvertTarget(StrEnum):
     """The format to write."""
 
     SNAPSHOT = "snapshot"
@@ -44,7 +44,7 @@ def convert(
     destination: Annotated[
         Path, typer.Argument(help="Snapshot folder to write, or EntryDump files: their path before '-00000-of-00001'.")
     ],
-    to: Annotated[Target, typer.Option(help="Format to write.")],
+    to: Annotated[ConvertTarget, typer.Option(help="Format to write.")],
     spec: Annotated[
         list[Path] | None,
         typer.Option(help="JSON file of one TableSpec (TableSpec.to_json) or a list of them; for --to snapshot."),
@@ -64,7 +64,7 @@ def convert(
     """Convert a sparse checkpoint of the original (EntryDump files) to a snapshot, or a snapshot to EntryDump files."""
     specs = _read_specs(spec or [], to, multi)
     with _progress(f"{source.name} to {to.value}") as progress:
-        if to is Target.SNAPSHOT:
+        if to is ConvertTarget.SNAPSHOT:
             if destination.exists() and not overwrite:
                 raise ConfigError(f"destination '{destination}' exists, expected a new path; or add --overwrite")
             rows = _to_snapshot(source, destination, specs, multi, shards, allow_missing_state, progress)
@@ -77,10 +77,10 @@ def convert(
             typer.echo(f"{table}: {count:,} rows")
 
 
-def _read_specs(paths: list[Path], to: Target, multi: bool) -> list[TableSpec]:
+def _read_specs(paths: list[Path], to: ConvertTarget, multi: bool) -> list[TableSpec]:
     from monolith.embedding.specs import TableSpec
 
-    if to is Target.ENTRY_DUMP:
+    if to is ConvertTarget.ENTRY_DUMP:
         if paths:
             raise ConfigError(
                 "--spec is given with --to entry-dump, but a snapshot contains its specs; leave --spec out"

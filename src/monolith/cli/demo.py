@@ -18,7 +18,7 @@ import typer
 
 if TYPE_CHECKING:
     from monolith.demo.demo import Demo, DemoResult
-    from monolith.demo.live import LiveDemo, Move
+    from monolith.demo.live import LiveDemo, ScoreMove
     from monolith.demo.moves import Turn
 
 __all__ = ["register"]
@@ -87,7 +87,7 @@ def _exit_on_signals() -> Iterator[None]:
 # --- live -------------------------------------------------------------------------------------------------------------
 
 
-def _lines(live: LiveDemo, count: int) -> list[Move]:
+def _lines(live: LiveDemo, count: int) -> list[ScoreMove]:
     moved = []
     for move in live.moves(count):
         change = f"score {move.before:.3f} -> {move.after:.3f} (others {move.others:+.3f})"
@@ -96,11 +96,11 @@ def _lines(live: LiveDemo, count: int) -> list[Move]:
     return moved
 
 
-def _live_table(live: LiveDemo, count: int) -> list[Move]:
+def _live_table(live: LiveDemo, count: int) -> list[ScoreMove]:
     from rich.live import Live
     from rich.table import Table
 
-    moved: list[Move] = []
+    moved: list[ScoreMove] = []
     turning: list[str] = []
 
     def table() -> Table:
@@ -139,7 +139,7 @@ def _keep_serving(live: LiveDemo) -> None:
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _as_json(result: DemoResult, moved: Sequence[Move], live: LiveDemo) -> dict[str, object]:
+def _as_json(result: DemoResult, moved: Sequence[ScoreMove], live: LiveDemo) -> dict[str, object]:
     seconds = [move.seconds for move in moved]
     return dataclasses.asdict(result) | {
         "samples_per_s": result.samples_per_s,
@@ -167,7 +167,7 @@ def _show(result: DemoResult) -> None:
     )
 
 
-def _show_freshness(moved: Sequence[Move], live: LiveDemo) -> None:
+def _show_freshness(moved: Sequence[ScoreMove], live: LiveDemo) -> None:
     seconds = [move.seconds for move in moved]
     right = sum((move.after > move.before) == move.is_up for move in moved)
     _print_table(

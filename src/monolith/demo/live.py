@@ -29,7 +29,7 @@ from monolith.demo.world.clicks import Clicks
 from monolith.demo.world.files import example_batch
 from monolith.serving import Client
 
-__all__ = ["MODEL", "LiveDemo", "Move", "Watch", "curl"]
+__all__ = ["MODEL", "LiveDemo", "ScoreMove", "Watch", "curl"]
 
 Watch: TypeAlias = Callable[[Turn, float], None]
 """Receives the turned item and its current score."""
@@ -45,7 +45,7 @@ _PATIENCE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Move:
+class ScoreMove:
     """Score of an item before and after its taste turned."""
 
     item_id: int
@@ -124,7 +124,7 @@ class LiveDemo:
                 process.check()
             self._clock.sleep_s(0.2)
 
-    def moves(self, count: int, watch: Watch = lambda turn, score: None) -> Iterator[Move]:
+    def moves(self, count: int, watch: Watch = lambda turn, score: None) -> Iterator[ScoreMove]:
         """Turn items, one after another; ``watch`` receives every answer.
 
         Raises:
@@ -191,12 +191,12 @@ class LiveDemo:
 
     # --- moves --------------------------------------------------------------------------------------------------------
 
-    def _move(self, turn: Turn, watch: Watch) -> Move:
+    def _move(self, turn: Turn, watch: Watch) -> ScoreMove:
         asked = example_batch(turn.shown)
         others = example_batch(self._shown.rows(0, _BYSTANDERS))
         before, others_before = self._scores(asked), self._scores(others)
         seconds = self._teach(turn.events, asked, lambda score: watch(turn, score))
-        return Move(
+        return ScoreMove(
             item_id=turn.item_id,
             is_up=turn.is_up,
             before=float(before[0]),

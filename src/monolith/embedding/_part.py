@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 from monolith.core.errors import ConfigError
 
 
-class Part:
+class SpecPart:
     """A frozen dataclass that the engine knows by ``kind`` and by numeric ``settings()``."""
 
     __slots__ = ()
@@ -30,7 +30,7 @@ class Part:
         return {name: float(value) for name, value in fields_of(self).items() if name not in self.python_only}
 
 
-PartT = TypeVar("PartT", bound=Part)
+PartT = TypeVar("PartT", bound=SpecPart)
 
 
 def fields_of(part: object) -> dict[str, Any]:
@@ -87,11 +87,11 @@ def check_keys(where: str, given: Iterable[str], known: Iterable[str], required:
             raise ConfigError(f"{where} has no key {key!r}; add it")
 
 
-def encode_part(part: Part) -> dict[str, Any]:
+def encode_part(part: SpecPart) -> dict[str, Any]:
     """Return the JSON form of a part: its kind and every field."""
     encoded: dict[str, Any] = {"kind": part.kind}
     for name, value in fields_of(part).items():
-        encoded[name] = encode_part(value) if isinstance(value, Part) else value
+        encoded[name] = encode_part(value) if isinstance(value, SpecPart) else value
     return encoded
 
 

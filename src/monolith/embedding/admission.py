@@ -10,12 +10,12 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_bool, check_whole
+from monolith.embedding._part import SpecPart, check_bool, check_whole
 
 __all__ = ["FILTERS", "AdmissionFilter", "NoFilter", "ProbabilisticFilter", "SlidingHashFilter"]
 
 
-class AdmissionFilter(Part):
+class AdmissionFilter(SpecPart):
     """The base of all admission filters."""
 
     __slots__ = ()

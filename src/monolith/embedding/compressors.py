@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_number, check_whole
+from monolith.embedding._part import SpecPart, check_number, check_whole
 
 __all__ = ["COMPRESSORS", "Compressor", "FixedR8", "Fp16", "Fp32", "OneBit"]
 
 
-class Compressor(Part):
+class Compressor(SpecPart):
     """The base of all compressors."""
 
     __slots__ = ()

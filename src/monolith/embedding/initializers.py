@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_number
+from monolith.embedding._part import SpecPart, check_number
 
 __all__ = ["INITIALIZERS", "Constant", "Initializer", "Ones", "RandomUniform", "Zeros"]
 
 
-class Initializer(Part):
+class Initializer(SpecPart):
     """The base of all initializers."""
 
     __slots__ = ()

@@ -10,7 +10,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_bool, check_number, check_whole, fields_of
+from monolith.embedding._part import SpecPart, check_bool, check_number, check_whole, fields_of
 
 __all__ = [
     "LEARNING_RATES",
@@ -40,7 +40,7 @@ class LearningRateFunction(ABC):
         """Return the class name and every parameter, sorted by name."""
 
 
-class _SettingsRate(LearningRateFunction, Part):
+class _SettingsRate(LearningRateFunction, SpecPart):
     """A schedule that its dataclass fields describe completely, so it can be written as JSON."""
 
     __slots__ = ()

@@ -12,10 +12,10 @@ from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import Part, check_bool, check_decay, check_number, check_whole
+from monolith.embedding._part import SpecPart, check_bool, check_decay, check_number, check_whole
 
 
-class Optimizer(Part):
+class Optimizer(SpecPart):
     """The base of all update rules."""
 
     __slots__ = ()

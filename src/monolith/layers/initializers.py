@@ -24,13 +24,11 @@ __all__ = [
     "Identity",
     "Initializer",
     "InitializerLike",
-    "Ones",
     "Orthogonal",
     "RandomNormal",
     "RandomUniform",
     "TruncatedNormal",
     "VarianceScaling",
-    "Zeros",
     "get",
 ]
 
@@ -66,24 +64,6 @@ class Constant:
             )
         with torch.no_grad():
             tensor.copy_(values.expand_as(tensor))
-
-
-@dataclass(frozen=True, slots=True)
-class Zeros:
-    """All zeros."""
-
-    def __call__(self, tensor: Tensor) -> None:
-        """Fill ``tensor``."""
-        nn.init.zeros_(tensor)
-
-
-@dataclass(frozen=True, slots=True)
-class Ones:
-    """All ones."""
-
-    def __call__(self, tensor: Tensor) -> None:
-        """Fill ``tensor``."""
-        nn.init.ones_(tensor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +196,8 @@ def _fans(tensor: Tensor) -> tuple[float, float]:
 
 
 _BY_NAME: Mapping[str, Initializer] = {
-    "zeros": Zeros(),
-    "ones": Ones(),
+    "zeros": Constant(0.0),
+    "ones": Constant(1.0),
     "glorot_uniform": VarianceScaling(1.0, "fan_avg", "uniform"),
     "glorot_normal": VarianceScaling(1.0, "fan_avg", "truncated_normal"),
     "he_uniform": VarianceScaling(2.0, "fan_in", "uniform"),

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from monolith.core.clock import Clock
 from monolith.ps.tables import ShardTables
 
-__all__ = ["Health", "HealthState", "Status"]
+__all__ = ["ServerHealth", "HealthState", "Status"]
 
 Status: TypeAlias = Literal["UNKNOWN", "HEALTHY", "UNHEALTHY", "DEGRADED"]
 
@@ -23,7 +23,7 @@ class HealthState:
     message: str
 
 
-class Health:
+class ServerHealth:
     """Reports health and enforces the memory limit of the tables.
 
     Every ``check`` limits the growth of each table to the memory that is left. Between two checks no single table

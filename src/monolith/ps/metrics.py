@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from monolith.core.errors import ShardUnavailable
-from monolith.ps.health import Health
+from monolith.ps.health import ServerHealth
 from monolith.ps.service import PsService
 from monolith.ps.tables import ShardTables
 from monolith.telemetry import names
@@ -19,7 +19,7 @@ from monolith.telemetry.text import Samples
 __all__ = ["serve_metrics"]
 
 
-def serve_metrics(service: PsService, tables: ShardTables, health: Health, host: str, port: int) -> MetricsPage:
+def serve_metrics(service: PsService, tables: ShardTables, health: ServerHealth, host: str, port: int) -> MetricsPage:
     """Serve the metrics and the health of a server until the page is closed.
 
     Raises:

@@ -18,7 +18,7 @@ from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import PendingCut
 from monolith.ps.data_plane import DataPlane
 from monolith.ps.durable_log import DurableLog
-from monolith.ps.health import Health
+from monolith.ps.health import ServerHealth
 from monolith.ps.metrics import serve_metrics
 from monolith.ps.service import Drain, PsService
 from monolith.ps.tables import ShardTables
@@ -53,7 +53,7 @@ class ParameterServer:
         self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
         self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.force_expiry)
         """The tables; created when the first client connects."""
-        self.health = Health(self.tables, config.memory_limit_bytes, clock)
+        self.health = ServerHealth(self.tables, config.memory_limit_bytes, clock)
         self._cut = PendingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
         self._drain = Drain()
         self._data_plane = None if config.security.is_encrypted or not config.data_plane else _data_plane(config)

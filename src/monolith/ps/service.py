@@ -22,7 +22,7 @@ from monolith.ps import messages
 from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
 from monolith.ps.cuts import PendingCut
-from monolith.ps.health import Health
+from monolith.ps.health import ServerHealth
 from monolith.ps.single_table import ReplyBudget, SingleTableCalls
 from monolith.ps.tables import FlushedLog, ShardTables
 from monolith.rpc import grpc
@@ -93,7 +93,7 @@ class PsService:
         offer: DataPlaneOffer,
         end_data_plane: Callable[[], None],
         cut: PendingCut,
-        health: Health,
+        health: ServerHealth,
         drain: Drain,
         clock: Clock,
         default_dim: int,

@@ -20,7 +20,7 @@ from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RecordC
 from monolith.serving import messages
 from monolith.serving.request_deadline import deadline
 
-__all__ = ["BatchQueue", "BatchSettings", "Job", "Work", "parse_batching_parameters"]
+__all__ = ["BatchQueue", "BatchSettings", "QueuedRequest", "Work", "parse_batching_parameters"]
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class Work(Protocol):
         """Return one result per work of equal key. An exception as a result is the error of that work."""
 
 
-class Job:
+class QueuedRequest:
     """One request in the queue. A model thread calls ``done`` once, with the answer or the error set."""
 
     __slots__ = ("answer", "deadline_s", "done", "error", "is_wanted", "queued_s", "work")
@@ -102,7 +102,7 @@ class Job:
     def __init__(
         self,
         work: Work,
-        done: Callable[[Job], None],
+        done: Callable[[QueuedRequest], None],
         deadline_s: float | None = None,
         is_wanted: Callable[[], bool] | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class BatchQueue:
         self.settings = settings
         self._clock = clock or SystemClock()
         self._on_batch = on_batch
-        self._jobs: deque[Job] = deque()
+        self._jobs: deque[QueuedRequest] = deque()
         self._rows = 0
         self._bytes = 0
         self._under_way = 0
@@ -155,7 +155,7 @@ class BatchQueue:
         for thread in self._threads:
             thread.start()
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: QueuedRequest) -> None:
         """Add a job to the queue.
 
         Raises:
@@ -232,7 +232,7 @@ class BatchQueue:
                     if not self._jobs and not self._under_way:
                         self._idle.notify_all()
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[QueuedRequest]:
         first = self._jobs[0]
         key, wait_s = first.work.key, self.settings.wait_s
         if wait_s > 0 and key is not None and not self._is_closed:
@@ -249,7 +249,7 @@ class BatchQueue:
         taken = [self._jobs.popleft()]
         rows = first.work.rows
         if key is not None and self._jobs:
-            rest: deque[Job] = deque()
+            rest: deque[QueuedRequest] = deque()
             for job in self._jobs:
                 if job.work.key == key and rows + job.work.rows <= self.settings.max_rows:
                     rows += job.work.rows
@@ -262,7 +262,7 @@ class BatchQueue:
             self._bytes -= job.work.nbytes
         return taken
 
-    def _answer(self, taken: list[Job]) -> None:
+    def _answer(self, taken: list[QueuedRequest]) -> None:
         now_s = self._clock.monotonic_s()
         jobs = []
         for job in taken:
@@ -288,7 +288,7 @@ class BatchQueue:
             else:
                 self._end(job, answer, None)
 
-    def _end(self, job: Job, answer: Any, error: BaseException | None) -> None:
+    def _end(self, job: QueuedRequest, answer: Any, error: BaseException | None) -> None:
         job.answer, job.error = answer, error
         try:
             job.done(job)

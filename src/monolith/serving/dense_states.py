@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from monolith.serving.cut_history import KEPT, CutKey, OtherCut
 from monolith.serving.loaded_model import DegradedOutputs
-from monolith.serving.servable_parts import Arrays, DenseRunner, OwnProgram, RowSource
+from monolith.serving.servable_parts import Arrays, DenseRunner, EntryRows, OwnProgram
 
 __all__ = ["DenseState", "DenseStates"]
 
@@ -58,7 +58,7 @@ class DenseStates:
         """Release all states."""
         self.shown = ()
 
-    def score_at_common_cut(self, score_at: Callable[[DenseState], Arrays], rows: RowSource) -> Arrays | None:
+    def score_at_common_cut(self, score_at: Callable[[DenseState], Arrays], rows: EntryRows) -> Arrays | None:
         """Return scores at the newest cut that an entry and its parts hold; None if ``close`` was called meanwhile.
 
         Args:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from monolith.data.sources.base import RecordKind
 
-__all__ = ["DEGRADED", "DegradedOutputs", "LoadedModel", "Loader", "Outputs", "Signature", "TensorInfo"]
+__all__ = ["DEGRADED", "DegradedOutputs", "LoadedModel", "Loader", "Outputs", "SignatureView", "TensorView"]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 """Output name to values; the first axis is the row."""
@@ -35,7 +35,7 @@ class DegradedOutputs(dict[str, NDArray[Any]]):
         self.missing = tuple(missing)
 
 
-class TensorInfo(Protocol):
+class TensorView(Protocol):
     """One input or output."""
 
     @property
@@ -47,7 +47,7 @@ class TensorInfo(Protocol):
         """Sizes; -1 for a free size."""
 
 
-class Signature(Protocol):
+class SignatureView(Protocol):
     """One way to call a model."""
 
     @property
@@ -55,11 +55,11 @@ class Signature(Protocol):
         """``score`` takes records or features; any other takes arrays."""
 
     @property
-    def inputs(self) -> Mapping[str, TensorInfo]:
+    def inputs(self) -> Mapping[str, TensorView]:
         """Inputs by name."""
 
     @property
-    def outputs(self) -> Mapping[str, TensorInfo]:
+    def outputs(self) -> Mapping[str, TensorView]:
         """Outputs by name."""
 
 
@@ -67,7 +67,7 @@ class LoadedModel(Protocol):
     """A loaded model. Thread safe."""
 
     @property
-    def signatures(self) -> Mapping[str, Signature]:
+    def signatures(self) -> Mapping[str, SignatureView]:
         """Signatures by name."""
 
     def predict(

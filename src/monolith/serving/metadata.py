@@ -7,7 +7,7 @@ from typing import Any
 
 from monolith.serving import messages
 from monolith.serving.hosted_version import HostedVersion, VersionStatus
-from monolith.serving.loaded_model import TensorInfo
+from monolith.serving.loaded_model import TensorView
 from monolith.serving.tensors import data_type, dtype_name
 
 __all__ = ["metadata_json", "model_spec", "signature_map", "status_json", "status_message"]
@@ -53,7 +53,7 @@ def metadata_json(hosted: HostedVersion) -> dict[str, Any]:
     }
 
 
-def _info_json(name: str, info: TensorInfo) -> dict[str, Any]:
+def _info_json(name: str, info: TensorView) -> dict[str, Any]:
     dims = [{"size": str(size), "name": ""} for size in info.shape]
     return {
         "dtype": dtype_name(data_type(info.dtype)),

@@ -18,7 +18,7 @@ from monolith.embedding.store import Ids, Rows
 from monolith.serving.cut_history import CutKey, OtherCut
 from monolith.serving.remote_calls import RemoteCall, RemoteCalls
 from monolith.serving.remote_messages import predict_request, read_outputs
-from monolith.serving.servable_parts import PartialRows, RowSource
+from monolith.serving.servable_parts import EntryRows, PartialRows
 
 __all__ = ["PsRowClient"]
 
@@ -26,7 +26,7 @@ _SIGNATURE, _ANSWER = "raw_lookup", "flat_emb"
 _PAUSE_S = 0.005  # pause before the next attempt to find a common cut
 
 
-class PsRowClient(RowSource):
+class PsRowClient(EntryRows):
     """``RowSource`` of one version of an entry.
 
     Args:

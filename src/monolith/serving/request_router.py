@@ -14,7 +14,7 @@ from monolith.artifacts.export_manifest import ASSIGNMENTS, SERVING_DEFAULT
 from monolith.core.clock import Clock
 from monolith.core.errors import NotPermitted, RpcTimeout
 from monolith.rpc.status import Code, code_of
-from monolith.serving.batching import BatchQueue, Job
+from monolith.serving.batching import BatchQueue, QueuedRequest
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
 from monolith.serving.loaded_model import DegradedOutputs, Outputs
@@ -111,11 +111,11 @@ class RequestRouter:
                 raise
             return
 
-        def done(job: Job) -> None:
+        def done(job: QueuedRequest) -> None:
             self._end(request, api, on_result, hosted, job.answer or {}, job.error, started_s)
 
         try:
-            self._queue.submit(Job(work, done, started_s + timeout_s, is_wanted))
+            self._queue.submit(QueuedRequest(work, done, started_s + timeout_s, is_wanted))
         except Exception as error:
             self._end(request, api, on_result, hosted, {}, error, started_s)
 

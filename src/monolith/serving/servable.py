@@ -49,7 +49,7 @@ from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs
 from monolith.serving.servable_features import records_of_features
 from monolith.serving.servable_parsers import Parsers
-from monolith.serving.servable_parts import Arrays, DenseRunner, OwnProgram, PartialRows, RowSource
+from monolith.serving.servable_parts import Arrays, DenseRunner, EntryRows, OwnProgram, PartialRows
 from monolith.serving.servable_tables import TableCalls
 from monolith.sync.row_updates import Move, Touched
 
@@ -77,7 +77,7 @@ class Servable:
         folder: Path,
         manifest: ExportManifest,
         tables: MultiTable | None,
-        rows: RowSource | None,
+        rows: EntryRows | None,
         dense: DenseRunner | OwnProgram | None,
     ) -> None:
         self.folder = folder
@@ -112,7 +112,7 @@ class Servable:
         threads: int = 1,
         verify: Literal["sizes", "checksums"] = "sizes",
         in_memory: bool = False,
-        rows: RowSource | None = None,
+        rows: EntryRows | None = None,
         dense: DenseRunner | OwnProgram | None = None,
         manifest: ExportManifest | None = None,
     ) -> Servable:
@@ -655,10 +655,10 @@ def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> Mul
     return tables
 
 
-def _check_parts(folder: Path, tables: MultiTable | None, rows: RowSource | None, dense: object | None) -> None:
+def _check_parts(folder: Path, tables: MultiTable | None, rows: EntryRows | None, dense: object | None) -> None:
     if tables is None and rows is None:
         raise ConfigError(
-            f"'{folder}' is the `entry` of a distributed export; pass rows= (a RowSource for its ps_* shards)"
+            f"'{folder}' is the `entry` of a distributed export; pass rows= (an EntryRows for its ps_* shards)"
         )
     if dense is None:
         raise ConfigError(

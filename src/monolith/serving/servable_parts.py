@@ -12,12 +12,12 @@ from monolith.artifacts.torch_session import TorchSession
 from monolith.embedding.store import Ids, Rows
 from monolith.serving.cut_history import CutKey
 
-__all__ = ["Arrays", "DenseRunner", "OwnProgram", "PartialRows", "RowSource"]
+__all__ = ["Arrays", "DenseRunner", "OwnProgram", "PartialRows", "EntryRows"]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
 
-class RowSource(Protocol):
+class EntryRows(Protocol):
     """Source of an entry's rows. Thread safe."""
 
     def pull(self, ids: Mapping[str, Ids], cut: CutKey | None = None) -> Mapping[str, Rows]:

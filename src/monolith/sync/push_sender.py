@@ -24,13 +24,13 @@ from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import PushTarget
 from monolith.telemetry import names as metrics
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 
 __all__ = ["Export", "PushSettings", "RowSource", "Sender", "SenderStatus"]
 
 logger = logging.getLogger(__name__)
 
-Export: TypeAlias = Callable[[Metric, float, tuple[str, ...]], None]
+Export: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
 """Receives the increment of a counter, or the value of a gauge."""
 _PREDICT = "/tensorflow.serving.PredictionService/Predict"
 _BACKOFFS = RetryPolicy(attempts=1_000_000, initial_backoff_s=0.1, max_backoff_s=5.0)

@@ -11,7 +11,7 @@ from typing import Literal
 __all__ = [
     "ALL",
     "BOUNDS_US",
-    "Metric",
+    "MetricSpec",
     "AGENT_FAILED_RELOADS_TOTAL",
     "AGENT_HEARTBEAT_AGE_SECONDS",
     "AGENT_KNOWN_REPLICAS",
@@ -93,7 +93,7 @@ _STEP_BOUNDS_US = (*BOUNDS_US[4:], 2_500_000, 5_000_000, 10_000_000, 30_000_000)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Metric:
+class MetricSpec:
     """One exported number."""
 
     name: str
@@ -112,404 +112,404 @@ class Metric:
     """Upper ends of a histogram's buckets in microseconds."""
 
 
-TABLE_ROWS = Metric(
+TABLE_ROWS = MetricSpec(
     name="monolith_table_rows",
     kind="gauge",
     help="Rows that the table holds.",
     labels=("table",),
 )
-TABLE_BYTES = Metric(
+TABLE_BYTES = MetricSpec(
     name="monolith_table_bytes",
     kind="gauge",
     help="Memory that the table holds, index and free rows included.",
     labels=("table",),
 )
-TABLE_CLOCK_SECONDS = Metric(
+TABLE_CLOCK_SECONDS = MetricSpec(
     name="monolith_table_clock_seconds",
     kind="gauge",
     help="Event clock of the table, unix seconds; rows expire by it.",
     labels=("table",),
 )
-TABLE_EVICTED_ROWS_TOTAL = Metric(
+TABLE_EVICTED_ROWS_TOTAL = MetricSpec(
     name="monolith_table_evicted_rows_total",
     kind="counter",
     help="Rows removed because their last event is older than the slot's limit.",
     labels=("table",),
 )
-TABLE_NOT_ADMITTED_IDS_TOTAL = Metric(
+TABLE_NOT_ADMITTED_IDS_TOTAL = MetricSpec(
     name="monolith_table_not_admitted_ids_total",
     kind="counter",
     help="Ids without a row that occurred too rarely to get one.",
     labels=("table",),
 )
-TABLE_NONFINITE_GRADIENTS_TOTAL = Metric(
+TABLE_NONFINITE_GRADIENTS_TOTAL = MetricSpec(
     name="monolith_table_nonfinite_gradients_total",
     kind="counter",
     help="Gradient rows skipped because they held NaN or infinity.",
     labels=("table",),
 )
-TRAIN_STEP = Metric(
+TRAIN_STEP = MetricSpec(
     name="monolith_train_step",
     kind="gauge",
     help="Steps of the model over all its runs.",
 )
-TRAIN_STEPS_TOTAL = Metric(
+TRAIN_STEPS_TOTAL = MetricSpec(
     name="monolith_train_steps_total",
     kind="counter",
     help="Steps that this process has finished.",
 )
-TRAIN_SAMPLES_TOTAL = Metric(
+TRAIN_SAMPLES_TOTAL = MetricSpec(
     name="monolith_train_samples_total",
     kind="counter",
     help="Rows of all batches that this process has trained on.",
 )
-TRAIN_IDS_TOTAL = Metric(
+TRAIN_IDS_TOTAL = MetricSpec(
     name="monolith_train_ids_total",
     kind="counter",
     help="Occurrences of ids in all batches that this process has trained on.",
 )
-TRAIN_LOSS = Metric(
+TRAIN_LOSS = MetricSpec(
     name="monolith_train_loss",
     kind="gauge",
     help="Loss per example of the last batch: heads, extra losses and layer losses added up.",
 )
-TRAIN_HEAD = Metric(
+TRAIN_HEAD = MetricSpec(
     name="monolith_train_head",
     kind="gauge",
     help="A quality metric of a head, such as auc or log_loss, over the last window, scored before the update.",
     labels=("head", "metric"),
 )
-TRAIN_STEP_SECONDS = Metric(
+TRAIN_STEP_SECONDS = MetricSpec(
     name="monolith_train_step_seconds",
     kind="histogram",
     help="From the end of one step to the end of the next.",
     bounds_us=_STEP_BOUNDS_US,
 )
-TRAIN_EVENT_TIMES_CLAMPED_TOTAL = Metric(
+TRAIN_EVENT_TIMES_CLAMPED_TOTAL = MetricSpec(
     name="monolith_train_event_times_clamped_total",
     kind="counter",
     help="Records whose event time was further ahead of the clock than max_event_ahead_s.",
 )
-TRAIN_EVENT_TIME_SECONDS = Metric(
+TRAIN_EVENT_TIME_SECONDS = MetricSpec(
     name="monolith_train_event_time_seconds",
     kind="gauge",
     help="Unix time of the newest event that this process has trained on.",
 )
-CHECKPOINT_AGE_SECONDS = Metric(
+CHECKPOINT_AGE_SECONDS = MetricSpec(
     name="monolith_checkpoint_age_seconds",
     kind="gauge",
     help="Time since a checkpoint of this run became durable; since the start of the run before the first.",
 )
-RETRY_FAILURES_TOTAL = Metric(
+RETRY_FAILURES_TOTAL = MetricSpec(
     name="monolith_retry_failures_total",
     kind="counter",
     help="Failed attempts of retried calls, by operation.",
     labels=("call",),
 )
-KAFKA_LAG_RECORDS = Metric(
+KAFKA_LAG_RECORDS = MetricSpec(
     name="monolith_kafka_lag_records",
     kind="gauge",
     help="Messages between the position of a Kafka source and the end of the partition.",
     labels=("topic", "partition"),
 )
-KAFKA_RECORDS_TOTAL = Metric(
+KAFKA_RECORDS_TOTAL = MetricSpec(
     name="monolith_kafka_records_total",
     kind="counter",
     help="Records that a Kafka source has delivered.",
     labels=("topic",),
 )
-KAFKA_ERRORS_TOTAL = Metric(
+KAFKA_ERRORS_TOTAL = MetricSpec(
     name="monolith_kafka_errors_total",
     kind="counter",
     help="Errors of a Kafka source by kind: broker, outage, commit or corrupt.",
     labels=("kind",),
 )
-PS_UP = Metric(
+PS_UP = MetricSpec(
     name="monolith_ps_up",
     kind="gauge",
     help="1 while the parameter server is healthy or degraded, else 0.",
 )
-PS_CALL_SECONDS = Metric(
+PS_CALL_SECONDS = MetricSpec(
     name="monolith_ps_call_seconds",
     kind="histogram",
     help="Duration of a call at the parameter server; pull and push over any transport, other calls over gRPC.",
     labels=("call",),
 )
-PS_CALL_ERRORS_TOTAL = Metric(
+PS_CALL_ERRORS_TOTAL = MetricSpec(
     name="monolith_ps_call_errors_total",
     kind="counter",
     help="Calls that the parameter server refused or failed.",
     labels=("call",),
 )
-PS_IDS_TOTAL = Metric(
+PS_IDS_TOTAL = MetricSpec(
     name="monolith_ps_ids_total",
     kind="counter",
     help="Ids that were pulled from, or pushed to, the table.",
     labels=("table", "call"),
 )
-PS_REPEATED_PUSHES_TOTAL = Metric(
+PS_REPEATED_PUSHES_TOTAL = MetricSpec(
     name="monolith_ps_repeated_pushes_total",
     kind="counter",
     help="Repeated pushes, which the server has not applied twice.",
 )
-PS_LATE_CALLS_TOTAL = Metric(
+PS_LATE_CALLS_TOTAL = MetricSpec(
     name="monolith_ps_late_calls_total",
     kind="counter",
     help="Calls whose deadline passed before they started.",
 )
-PS_CLIENTS = Metric(
+PS_CLIENTS = MetricSpec(
     name="monolith_ps_clients",
     kind="gauge",
     help="Clients whose pushes the parameter server remembers.",
 )
-PS_DELTA_SEQUENCE = Metric(
+PS_DELTA_SEQUENCE = MetricSpec(
     name="monolith_ps_delta_sequence",
     kind="gauge",
     help="The newest segment of the parameter server's delta log.",
 )
-PS_DELTA_AGE_SECONDS = Metric(
+PS_DELTA_AGE_SECONDS = MetricSpec(
     name="monolith_ps_delta_age_seconds",
     kind="gauge",
     help="Seconds since the delta log contained all updates of the parameter server.",
 )
-PS_DELTA_FAILURES_TOTAL = Metric(
+PS_DELTA_FAILURES_TOTAL = MetricSpec(
     name="monolith_ps_delta_failures_total",
     kind="counter",
     help="Failed writes of delta log segments; the next segment contains their updates.",
 )
-SERVING_UP = Metric(
+SERVING_UP = MetricSpec(
     name="monolith_serving_up",
     kind="gauge",
     help="1 while every configured model has an available version, else 0.",
 )
-SERVING_REQUEST_SECONDS = Metric(
+SERVING_REQUEST_SECONDS = MetricSpec(
     name="monolith_serving_request_seconds",
     kind="histogram",
     help="Duration of a request from arrival to response.",
     labels=("model", "api"),
 )
-SERVING_REQUESTS_TOTAL = Metric(
+SERVING_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_requests_total",
     kind="counter",
     help="Responses by gRPC status code; api is grpc or rest.",
     labels=("model", "api", "code"),
 )
-SERVING_ROWS_TOTAL = Metric(
+SERVING_ROWS_TOTAL = MetricSpec(
     name="monolith_serving_rows_total",
     kind="counter",
     help="Rows that models have scored.",
 )
-SERVING_BATCHES_TOTAL = Metric(
+SERVING_BATCHES_TOTAL = MetricSpec(
     name="monolith_serving_batches_total",
     kind="counter",
     help="Calls of models; each computes a batch of requests.",
 )
-SERVING_BATCH_WAIT_SECONDS_TOTAL = Metric(
+SERVING_BATCH_WAIT_SECONDS_TOTAL = MetricSpec(
     name="monolith_serving_batch_wait_seconds_total",
     kind="counter",
     help="Time that the first request of each batch waited.",
 )
-SERVING_QUEUED_ROWS = Metric(
+SERVING_QUEUED_ROWS = MetricSpec(
     name="monolith_serving_queued_rows",
     kind="gauge",
     help="Rows of requests in the queue of the models.",
 )
-SERVING_VERSION_STATE = Metric(
+SERVING_VERSION_STATE = MetricSpec(
     name="monolith_serving_version_state",
     kind="gauge",
     help="State of a version: 10 start, 20 loading, 30 available, 40 unloading, 50 ended.",
     labels=("model", "version"),
 )
-SERVING_DEGRADED_TOTAL = Metric(
+SERVING_DEGRADED_TOTAL = MetricSpec(
     name="monolith_serving_degraded_total",
     kind="counter",
     help="Responses computed without some of their rows, which no server delivered.",
     labels=("model",),
 )
-SERVING_REMOTE_CALLS_TOTAL = Metric(
+SERVING_REMOTE_CALLS_TOTAL = MetricSpec(
     name="monolith_serving_remote_calls_total",
     kind="counter",
     help="Calls to servers of sub-models; dropped: another replica was faster, or the deadline passed.",
     labels=("part", "outcome"),
 )
-SERVING_LOGGED_REQUESTS_TOTAL = Metric(
+SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",
     kind="counter",
     help="Sampled requests: written, or dropped because the log was behind.",
     labels=("outcome",),
 )
-PUSH_ROWS_TOTAL = Metric(
+PUSH_ROWS_TOTAL = MetricSpec(
     name="monolith_push_rows_total",
     kind="counter",
     help="Rows that this run has pushed to a model server.",
     labels=("target",),
 )
-PUSH_FAILURES_TOTAL = Metric(
+PUSH_FAILURES_TOTAL = MetricSpec(
     name="monolith_push_failures_total",
     kind="counter",
     help="Failed requests to a model server; their rows are sent again.",
     labels=("target",),
 )
-PUSH_WAITING_ROWS = Metric(
+PUSH_WAITING_ROWS = MetricSpec(
     name="monolith_push_waiting_rows",
     kind="gauge",
     help="Changed rows that a model server lacks.",
     labels=("target",),
 )
-PUSH_LAG_SECONDS = Metric(
+PUSH_LAG_SECONDS = MetricSpec(
     name="monolith_push_lag_seconds",
     kind="gauge",
     help="Age of the oldest changed row that a model server lacks; 0 without one.",
     labels=("target",),
 )
-CANARY_TRIALS_TOTAL = Metric(
+CANARY_TRIALS_TOTAL = MetricSpec(
     name="monolith_canary_trials_total",
     kind="counter",
     help="Trials of published states on a sample of requests, by outcome: passed, refused, no_sample.",
     labels=("model", "outcome"),
 )
-CANARY_HELD = Metric(
+CANARY_HELD = MetricSpec(
     name="monolith_canary_held",
     kind="gauge",
     help="1 while the version withholds the last published state, which its trial refused.",
     labels=("model", "version"),
 )
-CANARY_MEASURE = Metric(
+CANARY_MEASURE = MetricSpec(
     name="monolith_canary_measure",
     kind="gauge",
     help="Measure of the last trial: the worst of all outputs.",
     labels=("model", "version", "measure"),
 )
-CANARY_LIMIT = Metric(
+CANARY_LIMIT = MetricSpec(
     name="monolith_canary_limit",
     kind="gauge",
     help="Upper limit of a measure.",
     labels=("measure",),
 )
-CANARY_ROWS = Metric(
+CANARY_ROWS = MetricSpec(
     name="monolith_canary_rows",
     kind="gauge",
     help="Rows in the sample of requests for trials.",
     labels=("model",),
 )
-BACKGROUND_THREAD_UP = Metric(
+BACKGROUND_THREAD_UP = MetricSpec(
     name="monolith_background_thread_up",
     kind="gauge",
     help="Whether a background thread of the process runs: 1, or 0 after it died.",
     labels=("thread",),
 )
-PUBLISH_AGE_SECONDS = Metric(
+PUBLISH_AGE_SECONDS = MetricSpec(
     name="monolith_publish_age_seconds",
     kind="gauge",
     help="Age of the newest cut that this trainer published. It grows while publishing fails, or while no row changes.",
 )
-SYNC_AGE_SECONDS = Metric(
+SYNC_AGE_SECONDS = MetricSpec(
     name="monolith_sync_age_seconds",
     kind="gauge",
     help="Age of the cut that a version shows (of=cut), and of the newest event in it (of=event). It grows while the "
     "trainer, the publisher or the follower is dead.",
     labels=("model", "version", "of"),
 )
-SYNC_CUT = Metric(
+SYNC_CUT = MetricSpec(
     name="monolith_sync_cut",
     kind="gauge",
     help="Number of the published cut that a version serves; 0 while it serves its export.",
     labels=("model", "version"),
 )
-SYNC_CUTS_BEHIND = Metric(
+SYNC_CUTS_BEHIND = MetricSpec(
     name="monolith_sync_cuts_behind",
     kind="gauge",
     help="Published cuts that a version does not serve yet.",
     labels=("model", "version"),
 )
-SYNC_LAG_SECONDS = Metric(
+SYNC_LAG_SECONDS = MetricSpec(
     name="monolith_sync_lag_seconds",
     kind="gauge",
     help="Age of the newest published cut that a version does not serve yet; 0 if it serves it.",
     labels=("model", "version"),
 )
-SYNC_SEQUENCE = Metric(
+SYNC_SEQUENCE = MetricSpec(
     name="monolith_sync_sequence",
     kind="gauge",
     help="Segment of a shard's delta log up to which a version is current.",
     labels=("model", "version", "shard"),
 )
-SYNC_FAILURES_TOTAL = Metric(
+SYNC_FAILURES_TOTAL = MetricSpec(
     name="monolith_sync_failures_total",
     kind="counter",
     help="Failed attempts to apply a published cut; the version stayed as it was.",
     labels=("model", "version"),
 )
-SYNC_PUBLISH_TO_SERVABLE_SECONDS = Metric(
+SYNC_PUBLISH_TO_SERVABLE_SECONDS = MetricSpec(
     name="monolith_sync_publish_to_servable_seconds",
     kind="histogram",
     help="Time from the publication of a cut until a server can answer with it.",
     labels=("model",),
 )
-EVENT_TO_SERVABLE_SECONDS = Metric(
+EVENT_TO_SERVABLE_SECONDS = MetricSpec(
     name="monolith_event_to_servable_seconds",
     kind="histogram",
     help="Time from an event until a server can answer with its update.",
     labels=("model",),
 )
-AGENT_FAILED_RELOADS_TOTAL = Metric(
+AGENT_FAILED_RELOADS_TOTAL = MetricSpec(
     name="monolith_agent_failed_reloads_total",
     kind="counter",
     help="Reloads of a server's models that failed and are repeated.",
 )
-AGENT_HEARTBEAT_AGE_SECONDS = Metric(
+AGENT_HEARTBEAT_AGE_SECONDS = MetricSpec(
     name="monolith_agent_heartbeat_age_seconds",
     kind="gauge",
     help="Time since the last heartbeat of an entry server to this agent.",
 )
-AGENT_KNOWN_REPLICAS = Metric(
+AGENT_KNOWN_REPLICAS = MetricSpec(
     name="monolith_agent_known_replicas",
     kind="gauge",
     help="AVAILABLE replicas of a task that this agent knows.",
     labels=("task",),
 )
-AGENT_LEADER = Metric(
+AGENT_LEADER = MetricSpec(
     name="monolith_agent_leader",
     kind="gauge",
     help="1 if this agent schedules models for the fleet, else 0.",
 )
-AGENT_LOST_SESSIONS_TOTAL = Metric(
+AGENT_LOST_SESSIONS_TOTAL = MetricSpec(
     name="monolith_agent_lost_sessions_total",
     kind="counter",
     help="ZooKeeper sessions that this agent lost.",
 )
-AGENT_MAP_AGE_SECONDS = Metric(
+AGENT_MAP_AGE_SECONDS = MetricSpec(
     name="monolith_agent_map_age_seconds",
     kind="gauge",
     help="Time since the replica map of this agent changed.",
 )
-AGENT_OWN_REPLICAS = Metric(
+AGENT_OWN_REPLICAS = MetricSpec(
     name="monolith_agent_own_replicas",
     kind="gauge",
     help="Own replicas of this agent by state.",
     labels=("state",),
 )
-AGENT_RELOADS_TOTAL = Metric(
+AGENT_RELOADS_TOTAL = MetricSpec(
     name="monolith_agent_reloads_total",
     kind="counter",
     help="Reloads of a server's models.",
 )
-AGENT_RESTARTS_TOTAL = Metric(
+AGENT_RESTARTS_TOTAL = MetricSpec(
     name="monolith_agent_restarts_total",
     kind="counter",
     help="Restarts of servers after they ended.",
 )
-AGENT_SERVED_VERSION = Metric(
+AGENT_SERVED_VERSION = MetricSpec(
     name="monolith_agent_served_version",
     kind="gauge",
     help="Version of a sub-model that a server of this agent serves.",
     labels=("sub_model",),
 )
-AGENT_UNFIT_MODELS = Metric(
+AGENT_UNFIT_MODELS = MetricSpec(
     name="monolith_agent_unfit_models",
     kind="gauge",
     help="Models or versions that do not fit into the free memory.",
 )
 
-ALL: tuple[Metric, ...] = tuple(value for value in list(globals().values()) if isinstance(value, Metric))
+ALL: tuple[MetricSpec, ...] = tuple(value for value in list(globals().values()) if isinstance(value, MetricSpec))
 """Every metric, in the order of this file."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from monolith.core.errors import ConfigError
 from monolith.telemetry.histogram import Histogram
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 from monolith.telemetry.text import Samples, render
 
 __all__ = ["Registry"]
@@ -36,11 +36,11 @@ class Registry:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._families: dict[str, tuple[Metric, dict[Labels, Any]]] = {}
+        self._families: dict[str, tuple[MetricSpec, dict[Labels, Any]]] = {}
         self._computed: dict[str, Callable[[], float]] = {}
         self._sources: list[Callable[[], Iterable[Samples]]] = []
 
-    def declare(self, *metrics: Metric) -> None:
+    def declare(self, *metrics: MetricSpec) -> None:
         """Show these metrics before their first value; a counter without labels starts at 0."""
         with self._lock:
             for metric in metrics:
@@ -48,7 +48,7 @@ class Registry:
                 if metric.kind == "counter" and not metric.labels:
                     children.setdefault((), 0)
 
-    def export(self, metric: Metric, value: float, labels: Labels = ()) -> None:
+    def export(self, metric: MetricSpec, value: float, labels: Labels = ()) -> None:
         """Add to a counter, set a gauge, or observe one duration of a histogram.
 
         Args:
@@ -74,7 +74,7 @@ class Registry:
                     raise ConfigError(f"counter {metric.name} got {value!r}, expected at least 0")
                 children[labels] = children.get(labels, 0) + value
 
-    def compute(self, metric: Metric, function: Callable[[], float]) -> None:
+    def compute(self, metric: MetricSpec, function: Callable[[], float]) -> None:
         """Call ``function`` for the value of a gauge whenever the metrics are read; it must be thread safe."""
         with self._lock:
             self._children(metric)
@@ -85,7 +85,7 @@ class Registry:
         with self._lock:
             self._sources.append(source)
 
-    def value(self, metric: Metric, labels: Labels = ()) -> Any:
+    def value(self, metric: MetricSpec, labels: Labels = ()) -> Any:
         """Return the value of a counter or gauge, or the snapshot of a histogram; None before its first value."""
         with self._lock:
             _, children = self._families.get(metric.name, (metric, {}))
@@ -112,7 +112,7 @@ class Registry:
         """Return all metrics in the text form of Prometheus."""
         return render(self.samples())
 
-    def _children(self, metric: Metric) -> dict[Labels, Any]:
+    def _children(self, metric: MetricSpec) -> dict[Labels, Any]:
         """Return the values of a metric by labels; the caller holds the lock."""
         if (family := self._families.get(metric.name)) is None:
             family = self._families[metric.name] = (metric, {})

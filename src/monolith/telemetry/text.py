@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 
 __all__ = ["CONTENT_TYPE", "Samples", "render"]
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-Samples: TypeAlias = tuple[Metric, Iterable[tuple[Sequence[str], Any]]]
+Samples: TypeAlias = tuple[MetricSpec, Iterable[tuple[Sequence[str], Any]]]
 """A metric, and per sample the values of its labels and a number, or the snapshot of a histogram."""
 
 
@@ -29,7 +29,7 @@ def render(samples: Iterable[Samples]) -> str:
     return "".join(f"{line}\n" for metric, values in samples for line in _lines(metric, values))
 
 
-def _lines(metric: Metric, samples: Iterable[tuple[Sequence[str], Any]]) -> Iterator[str]:
+def _lines(metric: MetricSpec, samples: Iterable[tuple[Sequence[str], Any]]) -> Iterator[str]:
     yield f"# HELP {metric.name} {_escape(metric.help)}"
     yield f"# TYPE {metric.name} {metric.kind}"
     for values, value in samples:

@@ -11,7 +11,7 @@ import pytest
 
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RpcTimeout
-from monolith.serving.batching import BatchQueue, BatchSettings, Job, parse_batching_parameters
+from monolith.serving.batching import BatchQueue, BatchSettings, QueuedRequest, parse_batching_parameters
 from monolith.serving.request_deadline import request_deadline_s
 
 
@@ -37,9 +37,9 @@ class Addition:
 class Waiter:
     def __init__(self) -> None:
         self.ended = threading.Event()
-        self.job: Job | None = None
+        self.job: QueuedRequest | None = None
 
-    def __call__(self, job: Job) -> None:
+    def __call__(self, job: QueuedRequest) -> None:
         self.job = job
         self.ended.set()
 
@@ -65,7 +65,7 @@ def queue() -> Iterator[Callable[..., BatchQueue]]:
 
 def submitted(queue: BatchQueue, work: Addition, **job: Any) -> Waiter:
     waiter = Waiter()
-    queue.submit(Job(work, waiter, **job))
+    queue.submit(QueuedRequest(work, waiter, **job))
     return waiter
 
 
@@ -142,10 +142,10 @@ def test_a_caller_that_fails_does_not_end_the_thread(
 ) -> None:
     made, log = queue(), []
 
-    def fail(job: Job) -> None:
+    def fail(job: QueuedRequest) -> None:
         raise RuntimeError("gone")
 
-    made.submit(Job(Addition(log), fail))
+    made.submit(QueuedRequest(Addition(log), fail))
     assert submitted(made, Addition(log)).answer() == 2
     assert "callback failed" in caplog.text
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from monolith.telemetry import names as metrics
-from monolith.telemetry.names import Metric
+from monolith.telemetry.names import MetricSpec
 
 
 def test_every_metric_is_listed_once_and_public() -> None:
-    constants = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
-    assert constants | {"ALL", "BOUNDS_US", "Metric"} == set(metrics.__all__)
+    constants = {name for name, value in vars(metrics).items() if isinstance(value, MetricSpec)}
+    assert constants | {"ALL", "BOUNDS_US", "MetricSpec"} == set(metrics.__all__)
     assert len({metric.name for metric in metrics.ALL}) == len(metrics.ALL) == len(constants)
 
 

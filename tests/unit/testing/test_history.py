@@ -13,7 +13,7 @@ import pytest
 from monolith.core.errors import ShardUnavailable
 from monolith.embedding import MultiTable
 from monolith.embedding.shard_map import shard_of
-from monolith.testing.suites.history import Cells, History, Kill, Lookup, Push, numbers_table
+from monolith.testing.suites.history import Cells, History, Kill, Lookup, NotedPush, numbers_table
 from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
 KEYS = list(range(10))
@@ -35,12 +35,12 @@ class World:
         self.now += 1
         return self.now
 
-    def push(self, client: int, *, applied: int = 1, acknowledged: bool = True, keys: int = 3) -> Push:
+    def push(self, client: int, *, applied: int = 1, acknowledged: bool = True, keys: int = 3) -> NotedPush:
         amounts = {key: self.chance.randint(1, 999) for key in self.chance.sample(KEYS, keys)}
         start = self.tick()
         for key, amount in amounts.items():
             self.cells[key][client] += applied * amount
-        push = Push(client=client, amounts=amounts, start=start, end=self.tick() if acknowledged else None)
+        push = NotedPush(client=client, amounts=amounts, start=start, end=self.tick() if acknowledged else None)
         self.history.pushes.append(push)
         return push
 
@@ -175,7 +175,7 @@ def test_a_push_under_way_at_a_kill_may_have_come_after_it(world: World) -> None
     amounts = dict.fromkeys(KEYS, 7)
     for key in KEYS:
         world.cells[key][0] += 7
-    world.history.pushes.append(Push(client=0, amounts=amounts, start=start, end=world.tick()))
+    world.history.pushes.append(NotedPush(client=0, amounts=amounts, start=start, end=world.tick()))
     world.run(3)
     assert world.kinds() == set()
 

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from monolith.core.errors import CheckpointMissing, ConfigError
 
-__all__ = ["NewFile", "NewShards", "default_shards", "find_shards", "shard_path"]
+__all__ = ["NewDumpFile", "NewShards", "default_shards", "find_shards", "shard_path"]
 
 _SUFFIX = re.compile(r"-(\d{5})-of-(\d{5})")
 _MAX_SHARDS = 99999
@@ -69,7 +69,7 @@ def _members(base: Path) -> dict[tuple[int, int], Path]:
     return dict(sorted(found.items()))
 
 
-class NewFile:
+class NewDumpFile:
     """A file that is written under a temporary name and appears under its own when it is complete."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -128,15 +128,15 @@ class NewShards:
         for base in self._basenames:
             if not overwrite and _members(base):
                 raise ConfigError(f"files {base}-ddddd-of-ddddd exist; choose another name, or allow to overwrite")
-        self._sets: list[list[NewFile]] = []
+        self._sets: list[list[NewDumpFile]] = []
 
-    def __enter__(self) -> list[list[NewFile]]:
+    def __enter__(self) -> list[list[NewDumpFile]]:
         try:
             for base in self._basenames:
-                files: list[NewFile] = []
+                files: list[NewDumpFile] = []
                 self._sets.append(files)
                 for index in range(self._shards):
-                    files.append(NewFile(shard_path(base, index, self._shards)))
+                    files.append(NewDumpFile(shard_path(base, index, self._shards)))
         except BaseException:
             self._discard()
             raise

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from monolith import _native
-from monolith.compat.entry_dump.shard_files import NewFile
+from monolith.compat.entry_dump.shard_files import NewDumpFile
 from monolith.core.errors import ConfigError
 
 __all__ = ["WritableFile"]
@@ -34,9 +34,9 @@ class WritableFile:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._file: NewFile | None = None
+        self._file: NewDumpFile | None = None
         self._path = Path(path)
-        self._file = NewFile(self._path)
+        self._file = NewDumpFile(self._path)
 
     @property
     def path(self) -> Path:
@@ -105,7 +105,7 @@ class WritableFile:
     def __del__(self) -> None:
         self._discard()
 
-    def _open_file(self, action: str) -> NewFile:
+    def _open_file(self, action: str) -> NewDumpFile:
         if self._file is None:
             raise ConfigError(f"{action} on {self._path}, which is closed; open a new WritableFile")
         return self._file

@@ -6,12 +6,12 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
-__all__ = ["Channel"]
+__all__ = ["ThreadChannel"]
 
 T = TypeVar("T")
 
 
-class Channel(Generic[T]):
+class ThreadChannel(Generic[T]):
     """First in, first out. ``close`` ends every wait on both sides and drops the remaining items."""
 
     def __init__(self, capacity: int) -> None:

@@ -9,12 +9,12 @@ import cramjam
 
 from monolith.data.records.codecs import Codec, import_zstandard
 
-__all__ = ["Compressor", "compressor"]
+__all__ = ["RecordCompressor", "compressor"]
 
 _SNAPPY_BLOCK_BYTES = 1 << 18  # Hadoop's default
 
 
-class Compressor(Protocol):
+class RecordCompressor(Protocol):
     """Compresses a stream."""
 
     def compress(self, data: bytes) -> bytes:
@@ -26,14 +26,14 @@ class Compressor(Protocol):
         ...
 
 
-def compressor(codec: Codec) -> Compressor:
+def compressor(codec: Codec) -> RecordCompressor:
     """Return a new compressor of ``codec``."""
     if codec == "none":
         return _Plain()
     if codec == "snappy":
         return _HadoopSnappy()
     if codec == "zstd":
-        made: Compressor = import_zstandard().ZstdCompressor(write_checksum=True).compressobj()
+        made: RecordCompressor = import_zstandard().ZstdCompressor(write_checksum=True).compressobj()
         return made
     return zlib.compressobj(wbits=zlib.MAX_WBITS if codec == "zlib" else 16 + zlib.MAX_WBITS)
 

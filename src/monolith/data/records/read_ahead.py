@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-from monolith.data.records._channel import Channel
+from monolith.data.records._channel import ThreadChannel
 
 __all__ = ["ReadAhead"]
 
@@ -20,7 +20,7 @@ class ReadAhead(Generic[T]):
     """
 
     def __init__(self, source: Iterator[T], depth: int) -> None:
-        self._channel: Channel[tuple[T | None, Exception | None]] = Channel(depth)
+        self._channel: ThreadChannel[tuple[T | None, Exception | None]] = ThreadChannel(depth)
         self._thread = threading.Thread(
             target=_produce, args=(source, self._channel), name="monolith-read-ahead", daemon=True
         )
@@ -48,7 +48,7 @@ class ReadAhead(Generic[T]):
         self._channel.close()  # the thread then ends by itself
 
 
-def _produce(source: Iterator[T], channel: Channel[tuple[T | None, Exception | None]]) -> None:
+def _produce(source: Iterator[T], channel: ThreadChannel[tuple[T | None, Exception | None]]) -> None:
     try:
         for item in source:
             if not channel.put((item, None)):

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-__all__ = ["Answer", "Applied", "NotedCut", "State", "Violation", "violations"]
+__all__ = ["Answer", "Applied", "NotedCut", "State", "CutViolation", "violations"]
 
 State: TypeAlias = tuple[float, ...]
 
@@ -49,7 +49,7 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
-class Violation:
+class CutViolation:
     """A contradiction in a history."""
 
     kind: Literal["missing", "undeclared", "mixed", "unknown", "early", "stale", "backwards"]
@@ -66,7 +66,7 @@ class Violation:
     text: str
 
 
-def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Sequence[Applied]) -> list[Violation]:
+def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Sequence[Applied]) -> list[CutViolation]:
     """Return all contradictions in a history. The answers of a server are in the order of its requests.
 
     Args:
@@ -82,22 +82,22 @@ def violations(cuts: Sequence[NotedCut], answers: Sequence[Answer], applied: Seq
     return found
 
 
-def _wrong_cuts(cuts: Mapping[int, NotedCut]) -> Iterator[Violation]:
+def _wrong_cuts(cuts: Mapping[int, NotedCut]) -> Iterator[CutViolation]:
     for number in range(max(cuts) + 1):
         if number not in cuts:
-            yield Violation("missing", f"no trainer recorded cut {number}")
+            yield CutViolation("missing", f"no trainer recorded cut {number}")
     newest: dict[str, NotedCut] = {}
     for number in sorted(cuts):
         cut = cuts[number]
         before = newest.get(cut.run)
         if before is not None and any(now < then for now, then in zip(cut.state, before.state, strict=True)):
-            yield Violation("undeclared", f"{cut} is behind {before}, of the same training")
+            yield CutViolation("undeclared", f"{cut} is behind {before}, of the same training")
         newest[cut.run] = cut
 
 
 def _wrong_answers(
     cuts: Mapping[int, NotedCut], answers: Sequence[Answer], applied: Sequence[Applied]
-) -> Iterator[Violation]:
+) -> Iterator[CutViolation]:
     numbers: dict[State, list[int]] = {}
     for number in sorted(cuts):
         numbers.setdefault(cuts[number].state, []).append(number)
@@ -113,18 +113,18 @@ def _wrong_answers(
             continue
         taken = [number for number in same if cuts[number].taken_s <= answer.received_s]
         if not taken:
-            yield Violation("early", f"{answer} is of cut {same[0]}, which was taken at {cuts[same[0]].taken_s}")
+            yield CutViolation("early", f"{answer} is of cut {same[0]}, which was taken at {cuts[same[0]].taken_s}")
             continue
         if taken[-1] < reported:
-            yield Violation("stale", f"{answer} is of cut {taken[-1]}, and the server had cut {reported} before")
+            yield CutViolation("stale", f"{answer} is of cut {taken[-1]}, and the server had cut {reported} before")
         elif taken[-1] < shown:
-            yield Violation("backwards", f"{answer} is of cut {taken[-1]}, after one of cut {shown} or later")
+            yield CutViolation("backwards", f"{answer} is of cut {taken[-1]}, after one of cut {shown} or later")
         else:
             shown = next(number for number in taken if number >= max(reported, shown))
 
 
-def _of_no_cut(cuts: Mapping[int, NotedCut], answer: Answer) -> Violation:
+def _of_no_cut(cuts: Mapping[int, NotedCut], answer: Answer) -> CutViolation:
     parts = zip(*(cut.state for cut in cuts.values()), strict=True)
     if all(value in known for value, known in zip(answer.state, parts, strict=True)):
-        return Violation("mixed", f"{answer} has parts of several cuts")
-    return Violation("unknown", f"no cut is like {answer}")
+        return CutViolation("mixed", f"{answer} has parts of several cuts")
+    return CutViolation("unknown", f"no cut is like {answer}")

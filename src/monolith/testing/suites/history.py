@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.embedding.shard_map import shard_of
 
-__all__ = ["Cells", "History", "Kill", "Lookup", "Push", "Violation", "numbers_table"]
+__all__ = ["Cells", "History", "Kill", "Lookup", "NotedPush", "Violation", "numbers_table"]
 
 Cells: TypeAlias = Mapping[int, Sequence[int]]
 """Key to one number per client."""
@@ -34,7 +34,7 @@ def numbers_table(clients: int) -> TableSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class NotedPush:
     """One client adds amounts to keys."""
 
     client: int
@@ -91,7 +91,7 @@ class History:
 
     clients: int
     shards: int
-    pushes: list[Push] = field(default_factory=list)
+    pushes: list[NotedPush] = field(default_factory=list)
     lookups: list[Lookup] = field(default_factory=list)
     kills: list[Kill] = field(default_factory=list)
 
@@ -116,7 +116,7 @@ class _Stream:
     """Calls of one client to one server, in sequence, so a kill loses a run of calls without gaps."""
 
     def __init__(
-        self, client: int, shard: int, shards: int, calls: Sequence[Push], kills: Sequence[Kill], final: Cells
+        self, client: int, shard: int, shards: int, calls: Sequence[NotedPush], kills: Sequence[Kill], final: Cells
     ) -> None:
         self._client = client
         self._kills = kills
@@ -238,7 +238,7 @@ class _Stream:
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    call: Push
+    call: NotedPush
     amounts: _Vector
 
     @property

@@ -13,7 +13,7 @@ import numpy as np
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import MonolithError
 from monolith.embedding import EmbeddingStore
-from monolith.testing.suites.history import Cells, History, Lookup, Push
+from monolith.testing.suites.history import Cells, History, Lookup, NotedPush
 
 __all__ = ["HistoryClients", "NumbersStore", "read_numbers"]
 
@@ -126,4 +126,4 @@ class HistoryClients:
             store.push({TABLE: np.array(keys, np.int64)}, {TABLE: grads})
             end = self._clock.monotonic_s()
         finally:
-            self._history.pushes.append(Push(client=client, amounts=amounts, start=start, end=end))
+            self._history.pushes.append(NotedPush(client=client, amounts=amounts, start=start, end=end))

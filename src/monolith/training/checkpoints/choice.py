@@ -20,7 +20,7 @@ from monolith.core.errors import CheckpointMissing, ConfigError
 from monolith.core.storage import is_url
 from monolith.training.checkpoints.settings import CheckpointSettings
 
-__all__ = ["CHECKPOINTS", "DENSE_ONLY", "Choice", "choose", "choose_for_reading", "local_folder"]
+__all__ = ["CHECKPOINTS", "DENSE_ONLY", "CheckpointChoice", "choose", "choose_for_reading", "local_folder"]
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ DENSE_ONLY = "dense_only"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class CheckpointChoice:
     """The checkpoint to restore, and the markers to write after restoring it."""
 
     saved: SavedCheckpoint | None
@@ -43,7 +43,7 @@ class Choice:
             write_marker(path, note)
 
 
-def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
+def choose(model_dir: Path, settings: CheckpointSettings) -> CheckpointChoice:
     """Decide for a training run.
 
     Raises:
@@ -67,7 +67,7 @@ def choose(model_dir: Path, settings: CheckpointSettings) -> Choice:
         notes[clear_path] = {"number": number}
     elif settings.clear_nn:
         logger.info("clear_nn was done before; remove the marker to do it again marker=%s", clear_path)
-    return Choice(saved=saved, is_dense_cleared=is_dense_cleared, notes=notes)
+    return CheckpointChoice(saved=saved, is_dense_cleared=is_dense_cleared, notes=notes)
 
 
 def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCheckpoint | None:

@@ -30,7 +30,7 @@ from monolith.training.checkpoints.dense_weights import Aliases
 from monolith.training.checkpoints.state import Captured, TrainingState
 from monolith.training.checkpoints.tensor_files import read_tensors, write_tensors
 
-__all__ = ["TABLES", "Loaded", "read_files", "restore_dense", "restore_tables", "write_dense"]
+__all__ = ["TABLES", "LoadedCheckpoint", "read_files", "restore_dense", "restore_tables", "write_dense"]
 
 DENSE, OPTIMIZER, OPTIMIZER_TREE, STATE = "dense.safetensors", "optimizer.safetensors", "optimizer.json", "state.json"
 TABLES = "tables"
@@ -46,7 +46,7 @@ def write_dense(folder: Path, captured: Captured) -> None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Loaded:
+class LoadedCheckpoint:
     """The verified content of a checkpoint, except its tables."""
 
     path: Path
@@ -56,7 +56,7 @@ class Loaded:
     state: Mapping[str, Any]
 
 
-def read_files(saved: SavedCheckpoint) -> Loaded:
+def read_files(saved: SavedCheckpoint) -> LoadedCheckpoint:
     """Check the sizes of all files and the checksums of all but the tables', which are checked as they are read.
 
     Raises:
@@ -64,7 +64,7 @@ def read_files(saved: SavedCheckpoint) -> Loaded:
     """
     tables = [file.name for file in saved.manifest.files if file.name.startswith(f"{TABLES}/")]
     verify_files(saved.path, saved.manifest, size_only=tables)
-    return Loaded(
+    return LoadedCheckpoint(
         path=saved.path,
         dense=read_tensors(saved.path / DENSE),
         optimizer_tensors=read_tensors(saved.path / OPTIMIZER),
@@ -89,7 +89,9 @@ def restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepor
     return report if isinstance(report, RestoreReport) else None
 
 
-def restore_dense(loaded: Loaded, state: TrainingState, weights: Mapping[str, Tensor], aliases: Aliases) -> None:
+def restore_dense(
+    loaded: LoadedCheckpoint, state: TrainingState, weights: Mapping[str, Tensor], aliases: Aliases
+) -> None:
     """Put weights that fit, optimizers and random generators back."""
     state.model.load_state_dict(weights)
     for name, optimizer in state.optimizers.items():

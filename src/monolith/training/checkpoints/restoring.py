@@ -66,7 +66,7 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
 
 def _restored(
     step: int,
-    loaded: files.Loaded,
+    loaded: files.LoadedCheckpoint,
     report: RestoreReport | None,
     *,
     metrics: Mapping[str, Any],
@@ -76,7 +76,7 @@ def _restored(
     return Restored(step=step, path=path, data=data, metrics=metrics, extra=extra, report=report)
 
 
-def _read_files(saved: SavedCheckpoint) -> files.Loaded:
+def _read_files(saved: SavedCheckpoint) -> files.LoadedCheckpoint:
     try:
         return files.read_files(saved)
     except ManifestInvalid as error:

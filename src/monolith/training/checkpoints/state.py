@@ -15,7 +15,7 @@ from monolith.core.errors import ConfigError
 from monolith.embedding.store import EmbeddingStore, Manifest
 from monolith.training.checkpoints import optimizer_states, random_states
 
-__all__ = ["Captured", "Cut", "CuttingStore", "TrainingState", "capture"]
+__all__ = ["Captured", "StoreCut", "CuttingStore", "TrainingState", "capture"]
 
 
 @dataclass(kw_only=True)
@@ -38,7 +38,7 @@ class TrainingState:
 
 
 @runtime_checkable
-class Cut(Protocol):
+class StoreCut(Protocol):
     """Tables as they were at one instant."""
 
     def write(self, path: str | PathLike[str]) -> Manifest:
@@ -54,7 +54,7 @@ class Cut(Protocol):
 class CuttingStore(Protocol):
     """A store that can be written while it is trained."""
 
-    def cut(self) -> Cut:
+    def cut(self) -> StoreCut:
         """Take the tables as they are now."""
         ...
 

@@ -38,7 +38,7 @@ from monolith.training.run import HeadResult
 __all__ = [
     "ControlFlags",
     "Decision",
-    "DensePart",
+    "MemberWeights",
     "DueSave",
     "Group",
     "GroupClosed",
@@ -110,7 +110,7 @@ class MemberPosition:
     data_ended: bool
 
 
-class DensePart(Protocol):
+class MemberWeights(Protocol):
     """The dense weights that the members of a group keep equal."""
 
     @property
@@ -253,7 +253,7 @@ class Group(Protocol):
         """Return the data of this member with as many batches as the longest data of all members."""
         ...
 
-    def join(self, dense: DensePart, step: int, flags: Callable[[], ControlFlags]) -> int:
+    def join(self, dense: MemberWeights, step: int, flags: Callable[[], ControlFlags]) -> int:
         """Connect with the other members; return the step that the group is at.
 
         Args:
@@ -284,7 +284,7 @@ class Group(Protocol):
 
     # --- Stepper ---
 
-    def begin_step(self, pulled: PulledBatch, dense: DensePart) -> float:
+    def begin_step(self, pulled: PulledBatch, dense: MemberWeights) -> float:
         """Prepare a step; return the share of the layer losses that this member counts.
 
         Layer losses exist once per step, however many examples it has.

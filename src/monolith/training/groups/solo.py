@@ -19,11 +19,11 @@ from monolith.training.config import RunConfig, SaveTimer
 from monolith.training.groups.base import (
     ControlFlags,
     Decision,
-    DensePart,
     Group,
     GroupGradients,
     LocalGradients,
     MemberPosition,
+    MemberWeights,
     StoreSource,
 )
 from monolith.training.run import HeadResult
@@ -93,7 +93,7 @@ class Solo(Group):
         return dataset
 
     @override
-    def join(self, dense: DensePart, step: int, flags: Callable[[], ControlFlags]) -> int:
+    def join(self, dense: MemberWeights, step: int, flags: Callable[[], ControlFlags]) -> int:
         return step
 
     @override
@@ -115,7 +115,7 @@ class Solo(Group):
     # --- Stepper ---
 
     @override
-    def begin_step(self, pulled: PulledBatch, dense: DensePart) -> float:
+    def begin_step(self, pulled: PulledBatch, dense: MemberWeights) -> float:
         return 1.0
 
     @override

@@ -24,7 +24,7 @@ from monolith.telemetry.names import (
     TRAIN_STEP,
     TRAIN_STEP_SECONDS,
     TRAIN_STEPS_TOTAL,
-    Metric,
+    MetricSpec,
 )
 from monolith.telemetry.page import MetricsPage
 from monolith.telemetry.registry import Registry
@@ -38,7 +38,7 @@ __all__ = ["PrometheusHook"]
 
 logger = logging.getLogger(__name__)
 
-_TABLE_COUNTS: tuple[tuple[Metric, Callable[[TableSize], int]], ...] = (
+_TABLE_COUNTS: tuple[tuple[MetricSpec, Callable[[TableSize], int]], ...] = (
     (TABLE_EVICTED_ROWS_TOTAL, lambda size: size.evicted_rows),
     (TABLE_NOT_ADMITTED_IDS_TOTAL, lambda size: size.not_admitted_ids),
     (TABLE_NONFINITE_GRADIENTS_TOTAL, lambda size: size.nonfinite_gradients),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
-from monolith.data.records._channel import Channel
+from monolith.data.records._channel import ThreadChannel
 from monolith.data.records.framing import Framing
 from monolith.data.records.writer import RecordWriter
 from monolith.data.sources.files import FileSource
@@ -240,7 +240,7 @@ def test_a_source_that_is_dropped_takes_its_thread_with_it(tmp_path: Path) -> No
 
 
 def test_a_read_that_waits_ends_when_the_channel_is_closed() -> None:
-    channel: Channel[int] = Channel(1)
+    channel: ThreadChannel[int] = ThreadChannel(1)
     assert channel.put(1)
     waiting = threading.Thread(target=channel.put, args=(2,))
     waiting.start()

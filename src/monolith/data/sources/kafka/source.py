@@ -45,13 +45,13 @@ from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.kafka.client import assigns_incrementally, consumer_settings, load_client
 from monolith.data.sources.kafka.outage import Outage
 from monolith.data.sources.kafka.start_offsets import Partition, Start, StartOffsets, check_start
-from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, Metric
+from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, MetricSpec
 
 __all__ = ["KafkaSource", "MetricSink"]
 
 logger = logging.getLogger(__name__)
 
-MetricSink: TypeAlias = Callable[[Metric, float, tuple[str, ...]], None]
+MetricSink: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
 """Receives a metric, a number (a counter's increment or a gauge's value) and the values of its labels."""
 
 Answer = TypeVar("Answer")
@@ -519,7 +519,7 @@ class KafkaSource(Source):
         for (topic, number), lag in self.lag().items():
             self._export(KAFKA_LAG_RECORDS, lag, topic, str(number))
 
-    def _export(self, metric: Metric, value: float, *labels: str) -> None:
+    def _export(self, metric: MetricSpec, value: float, *labels: str) -> None:
         if self._metrics is not None:
             self._metrics(metric, value, labels)
 

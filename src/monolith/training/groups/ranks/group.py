@@ -33,12 +33,12 @@ from monolith.training.groups.aligned_batches import AlignedBatches, StepSizes
 from monolith.training.groups.base import (
     ControlFlags,
     Decision,
-    DensePart,
     DueSave,
     Group,
     GroupGradients,
     LocalGradients,
     MemberPosition,
+    MemberWeights,
     StoreSource,
 )
 from monolith.training.groups.ranks.connection import RankConnection
@@ -174,7 +174,7 @@ class Ranks(Group):
         return AlignedBatches(dataset, declaration, self._steps, self._sizes)
 
     @override
-    def join(self, dense: DensePart, step: int, flags: Callable[[], ControlFlags]) -> int:
+    def join(self, dense: MemberWeights, step: int, flags: Callable[[], ControlFlags]) -> int:
         return step
 
     @override
@@ -205,7 +205,7 @@ class Ranks(Group):
     # --- Stepper ---
 
     @override
-    def begin_step(self, pulled: PulledBatch, dense: DensePart) -> float:
+    def begin_step(self, pulled: PulledBatch, dense: MemberWeights) -> float:
         if not self._are_weights_shared:
             self._share_weights(pulled, dense)
         self._samples = sum(self._sizes.popleft())
@@ -250,7 +250,7 @@ class Ranks(Group):
         squares: list[float] = self._steps.sum(torch.tensor(own, dtype=torch.float64)).tolist()
         return squares
 
-    def _share_weights(self, pulled: PulledBatch, dense: DensePart) -> None:
+    def _share_weights(self, pulled: PulledBatch, dense: MemberWeights) -> None:
         """Give all ranks the weights of one rank; a rank with examples shapes its lazy weights before."""
         self._are_weights_shared = True
         model = dense.model

@@ -28,12 +28,12 @@ from monolith.training.groups.aligned_batches import PaddedBatches
 from monolith.training.groups.base import (
     ControlFlags,
     Decision,
-    DensePart,
     Group,
     GroupClosed,
     GroupGradients,
     LocalGradients,
     MemberPosition,
+    MemberWeights,
     StoreSource,
 )
 from monolith.training.groups.shared_clipping import clip_shared
@@ -131,7 +131,7 @@ class Workers(Group):
         return PaddedBatches(dataset, declaration)
 
     @override
-    def join(self, dense: DensePart, step: int, flags: Callable[[], ControlFlags]) -> int:
+    def join(self, dense: MemberWeights, step: int, flags: Callable[[], ControlFlags]) -> int:
         self._sync.flags = flags
         self._sync.join(_PackedDense(dense), step, is_current=self._is_current())
         return self._sync.rounds
@@ -160,7 +160,7 @@ class Workers(Group):
     # --- Stepper ---
 
     @override
-    def begin_step(self, pulled: PulledBatch, dense: DensePart) -> float:
+    def begin_step(self, pulled: PulledBatch, dense: MemberWeights) -> float:
         return 1 / self._size
 
     @override
@@ -202,7 +202,7 @@ class Workers(Group):
 class _PackedDense:
     """The dense part of one worker as bytes, for the worker that joins or rejoins."""
 
-    def __init__(self, dense: DensePart) -> None:
+    def __init__(self, dense: MemberWeights) -> None:
         self._dense = dense
 
     def pack(self) -> bytes:

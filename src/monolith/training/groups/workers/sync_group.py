@@ -31,14 +31,14 @@ from monolith.training.groups.channel import PeersLost
 from monolith.training.groups.workers.connections import WorkerChannels
 from monolith.training.groups.workers.rendezvous import Rendezvous
 
-__all__ = ["DenseState", "RoundTotals", "SyncGroup"]
+__all__ = ["SharedState", "RoundTotals", "SyncGroup"]
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 
-class DenseState(Protocol):
+class SharedState(Protocol):
     """The state that is equal at all workers after each round."""
 
     def pack(self) -> bytes:
@@ -80,10 +80,10 @@ class SyncGroup:
         self.is_incomplete = False
         """Whether this worker was stopped while it waited for a missing worker."""
         self._channels: WorkerChannels | None = None
-        self._state: DenseState
+        self._state: SharedState
         self._is_current = False
 
-    def join(self, state: DenseState, rounds: int, *, is_current: bool) -> None:
+    def join(self, state: SharedState, rounds: int, *, is_current: bool) -> None:
         """Connect with the others, and load the weights of the worker with the most rounds, the chief first.
 
         Args:
