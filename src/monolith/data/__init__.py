@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
     from monolith.data.prediction_files import PredictionFiles
-    from monolith.data.readers import files, frame, from_source, kafka, parquet, stdin
+    from monolith.data.readers import arrow, csv, files, frame, from_source, json_lines, kafka, parquet, stdin
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
     from monolith.data.records.writer import RecordWriter
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     # functions that return datasets
+    "arrow",
+    "csv",
     "files",
     "frame",
     "from_source",
+    "json_lines",
     "kafka",
     "parquet",
     "stdin",
@@ -50,7 +53,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "readers": ("files", "frame", "from_source", "kafka", "parquet", "stdin"),
+    "readers": ("arrow", "csv", "files", "frame", "from_source", "json_lines", "kafka", "parquet", "stdin"),
     "sources.patterns": ("date_patterns",),
     "batch": ("Batch", "Ragged", "Texts"),
     "dataset": ("Dataset", "look_ahead"),

@@ -12,8 +12,8 @@ from typing import Any
 
 from monolith.core import fid
 from monolith.core.errors import ConfigError, DataError
+from monolith.data import readers
 from monolith.data.dataset import Dataset
-from monolith.data.readers import files
 from monolith.data.records.detect import detect
 from monolith.data.schema import DenseFeature, Schema, SparseFeature
 
@@ -27,7 +27,8 @@ def infer_schema(data: Dataset | str | os.PathLike[str], *, rows: int = 1000) ->
     become dense, as wide as the widest row, padded when rows differ.
 
     Args:
-        data: A dataset without ``batch``, or a file; framing, compression and message of a file are detected.
+        data: A dataset without ``batch``, or a file: Parquet, CSV, JSON lines, Arrow, or records, whose framing,
+            compression and message are detected.
         rows: How many rows to look at.
 
     Raises:
@@ -52,12 +53,15 @@ def infer_schema(data: Dataset | str | os.PathLike[str], *, rows: int = 1000) ->
 
 
 def _open(path: str | os.PathLike[str]) -> Dataset:
+    if (kind := readers.table_kind(os.fspath(path))) is not None:
+        opened: Dataset = getattr(readers, kind)(path)
+        return opened
     found = detect(path)
     if found.record is None or found.framing is None:
         raise DataError(
             f"{os.fspath(path)}: {' '.join(found.evidence)}; give a dataset with record= and framing= instead"
         )
-    return files(os.fspath(path), record=found.record, framing=found.framing, compression=found.compression)
+    return readers.files(os.fspath(path), record=found.record, framing=found.framing, compression=found.compression)
 
 
 class _Seen:

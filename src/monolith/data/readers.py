@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 from monolith.core.errors import ConfigError
@@ -21,12 +21,25 @@ from monolith.data.sources.column_options import ColumnOptions
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.patterns import expand
 from monolith.data.sources.stdin import StdinSource
+from monolith.data.sources.text_tables import TextType, without_compression
 from monolith.data.sources.work_list import WorkList
 
 if TYPE_CHECKING:
     from monolith.data.sources.table_files import TableFormat
 
-__all__ = ["files", "frame", "from_source", "kafka", "parquet", "stdin"]
+__all__ = [
+    "TableKind",
+    "arrow",
+    "csv",
+    "files",
+    "frame",
+    "from_source",
+    "json_lines",
+    "kafka",
+    "parquet",
+    "stdin",
+    "table_kind",
+]
 
 OnCorrupt = Literal["raise", "skip"]
 Patterns: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -186,6 +199,156 @@ def parquet(
         work_list=work_list,
         worker=worker,
     )
+
+
+def csv(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    delimiter: str | None = None,
+    header: Sequence[str] = (),
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of CSV files, with a header and a column per feature. Needs the extra ``parquet``.
+
+    The first rows of the first file decide the types of columns: integers, reals, truth values or text. A later field
+    of another type is an error. Empty fields and ``NA``, ``null``, ``NaN`` and similar words are missing values.
+    Further arguments as in ``parquet``; files with the suffix ``.gz``, ``.zst``, ``.bz2`` or ``.lz4`` are compressed.
+
+    Args:
+        patterns: As those of ``files``.
+        columns: The columns to read, with or without types of features.
+        column_types: Types of columns in the files (int, float or text), instead of inferred ones.
+        delimiter: Between fields; None = a tab for ``.tsv``, else a comma.
+        header: Names of the columns, for files without a header.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        shard: (index, count): this worker's share of the files, or of the rows when there are fewer files.
+        batch_rows: Rows that are encoded together.
+        work_list: A list of files shared with other workers, instead of ``patterns``; give ``column_types`` with it.
+        worker: This worker's name in the work list.
+        allow_missing: Columns of the schema that a file may lack; True = any.
+        exclude: Columns that are not read.
+        time_column: Column of the event time.
+    """
+    from monolith.data.sources.csv_files import CsvFormat
+
+    return _tables(
+        lambda first: CsvFormat(first, column_types, delimiter=delimiter, header=header),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def json_lines(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of files with one JSON object per line, a field per feature. Needs the extra ``parquet``.
+
+    Arguments as in ``csv``.
+    """
+    from monolith.data.sources.json_files import JsonLinesFormat
+
+    return _tables(
+        lambda first: JsonLinesFormat(first, column_types),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def arrow(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of Arrow IPC files (Feather) and streams. Needs the extra ``parquet``.
+
+    Arguments as in ``parquet``.
+    """
+    from monolith.data.sources.arrow_files import ArrowFormat
+
+    return _tables(
+        lambda _: ArrowFormat(),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+TableKind: TypeAlias = Literal["parquet", "csv", "json_lines", "arrow"]
+"""A format of files of columns."""
+
+_TABLE_SUFFIXES: Mapping[str, TableKind] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json_lines",
+    ".ndjson": "json_lines",
+    ".json": "json_lines",
+    ".arrow": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
+
+
+def table_kind(path: str) -> TableKind | None:
+    """Return the format of a file of columns by its name; None for record files.
+
+    >>> table_kind("day.csv.gz"), table_kind("part-0.pb")
+    ('csv', None)
+    """
+    stem = without_compression(path).lower()
+    return next((kind for suffix, kind in _TABLE_SUFFIXES.items() if stem.endswith(suffix)), None)
 
 
 def _tables(

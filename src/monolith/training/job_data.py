@@ -1,13 +1,15 @@
-"""The datasets of a job: files, standard input, or Kafka."""
+"""The datasets of a job: record files, files of columns, standard input, or Kafka."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 from monolith import data
 from monolith.core.errors import ConfigError
 from monolith.data import Dataset, Framing, Schema
+from monolith.data.readers import TableKind, table_kind
 from monolith.data.records.detect import detect
 from monolith.data.sources.base import RecordKind
 from monolith.data.sources.kafka.client import read_settings
@@ -61,28 +63,63 @@ def open_rows(
             record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
         )
     paths = expand(patterns)
-    if all(path.endswith(".parquet") for path in paths):
-        columns: dict[str, Any] = {
-            "seed": seed,
-            "allow_missing": config.allow_missing,
-            "exclude": config.exclude,
-            "time_column": config.time_column,
-        }
-        if files is not None:
-            return data.parquet(work_list=files.work_list, worker=files.worker, **columns)
-        return data.parquet(patterns, shard=shard, **columns)
+    if (kind := _table_kind(config, paths)) is not None:
+        return _open_tables(kind, config, patterns, seed, shard, files)
     options: dict[str, Any] = {"compression": config.compression, "seed": seed}
     if files is None:
         options |= {"patterns": patterns, "shard": shard}
     else:
         options |= {"work_list": files.work_list, "worker": files.worker}
     if config.record != "auto":
-        return data.files(record=config.record, framing=_framing(config), **options)
+        return data.files(record=_named_record(config), framing=_framing(config), **options)
     detected = detect(paths[0])
     framing = detected.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
     if detected.record is None or framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
     return data.files(record=detected.record, framing=framing, **options)
+
+
+def _table_kind(config: DataConfig, paths: Sequence[str]) -> TableKind | None:
+    """Return the format of files of columns; None for record files.
+
+    Raises:
+        ConfigError: The files are of different formats.
+    """
+    if config.record in get_args(TableKind):
+        return cast(TableKind, config.record)
+    if config.record != "auto":
+        return None
+    kinds = {table_kind(path): path for path in paths}
+    if len(kinds) > 1:
+        some = ", ".join(f"{path!r}" for path in list(kinds.values())[:3])
+        raise ConfigError(f"data names files of different formats ({some}), expected one; read one format per job")
+    return next(iter(kinds))
+
+
+def _open_tables(
+    kind: TableKind,
+    config: DataConfig,
+    patterns: str,
+    seed: int,
+    shard: tuple[int, int],
+    files: WorkListShare | None,
+) -> Dataset:
+    options: dict[str, Any] = {
+        "seed": seed,
+        "allow_missing": config.allow_missing,
+        "exclude": config.exclude,
+        "time_column": config.time_column,
+    }
+    if kind in ("csv", "json_lines"):
+        options["column_types"] = config.column_types
+    if kind == "csv":
+        options |= {"delimiter": config.csv_delimiter, "header": config.csv_header}
+    if files is None:
+        options |= {"patterns": patterns, "shard": shard}
+    else:
+        options |= {"work_list": files.work_list, "worker": files.worker}
+    make: Callable[..., Dataset] = getattr(data, kind)
+    return make(**options)
 
 
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
@@ -111,10 +148,12 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
 
 
 def _named_record(config: DataConfig) -> RecordKind:
+    kinds = ", ".join(get_args(RecordKind))
     if config.record == "auto":
-        kinds = ", ".join(get_args(RecordKind))
         raise ConfigError(f"record is 'auto', and the format of a stream cannot be detected; give --record: {kinds}")
-    return config.record
+    if config.record not in get_args(RecordKind):
+        raise ConfigError(f"record is {config.record!r}, which a stream cannot have; give --record: {kinds}")
+    return cast(RecordKind, config.record)
 
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from monolith.core.errors import ConfigError
 from monolith.data.records.framing import Framing
 from monolith.data.sources.kafka.start_offsets import parse_start
+from monolith.data.sources.text_tables import check_types
 from monolith.training.config._checks import (
     check_bool,
     check_choice,
@@ -24,7 +25,9 @@ from monolith.training.config.run import RunConfig
 
 __all__ = ["DataConfig", "JobConfig", "TaskConfig"]
 
-RecordName: TypeAlias = Literal["auto", "instance", "example", "example_batch", "tf_example"]
+RecordName: TypeAlias = Literal[
+    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow"
+]
 CompressionName: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
 
 
@@ -57,11 +60,12 @@ class DataConfig:
     """What is read, and how it becomes batches."""
 
     data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input."""
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet, *.csv, *.jsonl, *.arrow; '-' is
+    standard input."""
     eval_data: str | None = None
     """Files to evaluate on, of the same kind."""
     record: RecordName = "auto"
-    """Message in the files; auto looks at the first one."""
+    """Message in the files, or format of files of columns; auto looks at the name and the content of the first one."""
     compression: CompressionName = "auto"
     """Compression of the files; auto goes by their names."""
     record_framing: str = "auto"
@@ -92,6 +96,12 @@ class DataConfig:
     """Columns that are not read as features."""
     time_column: str | None = None
     """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
+    column_types: Mapping[str, str] = field(default_factory=dict)
+    """Types of columns of CSV and JSON lines, such as {zip: text, price: float}; others by the first rows."""
+    csv_delimiter: str | None = None
+    """Delimiter of CSV files; none = a tab for *.tsv, else a comma."""
+    csv_header: tuple[str, ...] = ()
+    """Names of the columns of CSV files without a header."""
     kafka_servers: str | None = None
     """Brokers (host:port,...) to read the training data from, instead of files."""
     kafka_topics: tuple[str, ...] = ()
@@ -109,6 +119,10 @@ class DataConfig:
 
     def __post_init__(self) -> None:
         check_text(self, "data", "eval_data", "time_column", "kafka_servers", "kafka_group_id", "kafka_config")
+        check_mapping(self, "column_types")
+        check_types(self.column_types)
+        if self.csv_delimiter is not None and len(self.csv_delimiter) != 1:
+            raise ConfigError(f"{label(self, 'csv_delimiter')}, expected one character")
         check_framing(self)
         check_kafka_start(self)
         check_number(self, "kafka_idle_end_s", at_least=0)
@@ -119,7 +133,7 @@ class DataConfig:
         check_bool(self, "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
-        for names in ("label_features", "allow_missing", "exclude", "kafka_topics"):
+        for names in ("label_features", "allow_missing", "exclude", "csv_header", "kafka_topics"):
             check_names(self, names)
 
 
