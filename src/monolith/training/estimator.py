@@ -360,11 +360,25 @@ class Estimator:
         return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(
-        self, data: Dataset | Sequence[Batch], *, checkpoint: str | Path | None = None
-    ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name."""
-        for _, heads in self._score(data, checkpoint):
-            arrays = {name: result.predictions for name, result in heads.results().items()}
+        self,
+        data: Dataset | Sequence[Batch],
+        *,
+        checkpoint: str | Path | None = None,
+        keys: Callable[[Batch], Mapping[str, Any]] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name.
+
+        Args:
+            data: A dataset with ``batch()``, or batches.
+            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            keys: Returns further columns of a batch, which come first.
+        """
+        for batch, heads in self._score(data, checkpoint):
+            arrays: dict[str, Any] = {} if keys is None else dict(keys(batch))
+            for name, result in heads.results().items():
+                if name in arrays:
+                    raise ConfigError(f"a key and a head are called {name!r}, expected different names; rename one")
+                arrays[name] = result.predictions
             for output in heads.outputs.values():
                 for name, value in output.extra.items():
                     if name in arrays:

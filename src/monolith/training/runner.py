@@ -10,6 +10,7 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import WorkListShare, open_batches, open_rows
+from monolith.training.key_columns import KeyColumns
 from monolith.training.run import Run, StepResult
 from monolith.training.task import Mode, Task
 
@@ -155,9 +157,22 @@ class Job:
             yield metrics
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the predictions of ``data``, batch by batch."""
-        batches = self._batches(self.config.data, is_training=False, has_labels=False)
-        return self.estimator.predict(batches, checkpoint=checkpoint)
+        """Iterate over the keys and predictions of ``data``, batch by batch; the data needs no labels.
+
+        Raises:
+            ConfigError: The data has no column of a key, or is a stream whose columns are unknown.
+        """
+        names = self.config.keys or tuple(self._remembered.get("keys", ()))
+        if not names:
+            batches = self._batches(self.config.data, is_training=False, has_labels=False)
+            return self.estimator.predict(batches, checkpoint=checkpoint)
+        if self.config.data is None or self.config.data == "-":
+            raise ConfigError(f"keys is {names} and data is {self.config.data!r}, expected files; give --data FILES")
+        config = replace(self.config, exclude=tuple(name for name in self.config.exclude if name not in names))
+        rows = open_rows(config, config.data, seed=config.seed)
+        keys = KeyColumns(names, infer_schema(rows))
+        batches = open_batches(config, rows, keys.extend(self._schema(has_labels=False)), is_training=False)
+        return self.estimator.predict(batches, checkpoint=checkpoint, keys=keys.read)
 
     def write_features(self) -> FeatureFiles:
         """Write the training data, as the model would see it, to files in the model folder.
@@ -242,6 +257,7 @@ class Job:
             "task": _resolve_task(self._task),
             "task_options": self._options,
             "label_features": list(self._labels),
+            "keys": list(self.config.keys),
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
         replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")

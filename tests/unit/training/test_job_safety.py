@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -152,3 +154,36 @@ def test_a_folder_in_use_names_the_other_process(trained: Path, tmp_path: Path) 
 def test_the_job_is_on_disk_with_the_first_step(trained: Path) -> None:
     body = json.loads((trained / "job.json").read_text())
     assert (body["task"], body["label_features"]) == ("deepfm", ["click"])
+
+
+def test_predictions_carry_the_keys_of_their_rows(trained: Path, tmp_path: Path) -> None:
+    names = [f"row {number}" for number in range(ROWS)]
+    path = write(tmp_path / "keyed.parquet", name=names, click=None)
+    plain = [score for batch in job(trained, path, task=None).predict() for score in batch["ctr"].tolist()]
+    keyed = list(job(trained, path, task=None, keys=("name", "user"), exclude=("name",)).predict())
+    assert [name for batch in keyed for name in batch["name"]] == names
+    assert [int(user) for batch in keyed for user in batch["user"]] == columns()["user"].tolist()
+    assert [score for batch in keyed for score in batch["ctr"].tolist()] == plain
+    assert list(keyed[0]) == ["name", "user", "ctr"]
+    with pytest.raises(ConfigError, match=r"keys names 'nam', expected a column of the data; .*name"):
+        list(job(trained, path, task=None, keys=("nam",)).predict())
+
+
+def test_the_folder_remembers_the_keys_of_its_training(tmp_path: Path) -> None:
+    path = write(tmp_path / "train.parquet")
+    job(tmp_path / "run", path, keys=("user",)).train()
+    assert list(next(iter(job(tmp_path / "run", path, task=None).predict()))) == ["user", "ctr"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "arrow"])
+def test_files_of_every_format_train_alike(tmp_path: Path, suffix: str) -> None:
+    table = pa.table(columns())
+    path = tmp_path / f"train.{suffix}"
+    if suffix == "csv":
+        pa.csv.write_csv(table, path)
+    elif suffix == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in table.to_pylist()))
+    else:
+        pa.feather.write_feather(table, path)
+    reference = job(None, write(tmp_path / "train.parquet")).train()
+    assert job(None, str(path)).train() == pytest.approx(reference, abs=1e-6)

@@ -94,6 +94,8 @@ class DataConfig:
     """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
     exclude: tuple[str, ...] = ()
     """Columns that are not read as features."""
+    keys: tuple[str, ...] = ()
+    """Columns that predict writes beside the scores; training records them in the model folder."""
     time_column: str | None = None
     """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
     column_types: Mapping[str, str] = field(default_factory=dict)
@@ -133,7 +135,7 @@ class DataConfig:
         check_bool(self, "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
-        for names in ("label_features", "allow_missing", "exclude", "csv_header", "kafka_topics"):
+        for names in ("label_features", "allow_missing", "exclude", "keys", "csv_header", "kafka_topics"):
             check_names(self, names)
 
 
