@@ -13,7 +13,7 @@ from monolith.training.config.options import with_config_options
 
 __all__ = ["register"]
 
-_EXAMPLE = "Example: monolith predict --model-dir runs/clicks --data day-9.parquet --keys user,item --out scores.parquet"
+_EXAMPLE = "Example: monolith predict --model-dir runs/clicks --data day-9.parquet --keys user --out scores.parquet"
 
 
 def register(app: typer.Typer) -> None:

@@ -417,7 +417,7 @@ class Dataset:
                 f"the state has version {state.get('version')!r}, expected {_STATE_VERSION}; "
                 "use the release that wrote it"
             )
-        if state.get("steps") != self._signature():
+        if state.get("steps") not in (self._signature(), self._signature(has_sizes=False)):
             raise DataError(
                 f"the state was saved by the steps {state.get('steps')!r}, this dataset has {self._signature()!r}; "
                 "restore it into the same steps, or start without it"
@@ -455,10 +455,16 @@ class Dataset:
         copy._steps = (*self._steps, *steps)
         return copy
 
-    def _signature(self) -> str:
+    def _signature(self, *, has_sizes: bool = True) -> str:
+        """Return the names of the steps, and the windows of shuffles, which states of earlier releases lack."""
         # Prefetching has no state, so it may change between two runs.
         steps = [step for step in self._steps if not isinstance(step, _Prefetch)]
         names = [type(step).__name__.lstrip("_").lower() for step in steps]
+        if has_sizes:
+            names = [
+                f"{name}({step.size})" if isinstance(step, _Shuffle) else name
+                for name, step in zip(names, steps, strict=True)
+            ]
         return " > ".join([self._origin.name(), *names])
 
     @property

@@ -143,6 +143,11 @@ class Estimator:
         return self._step
 
     @property
+    def data_ended(self) -> bool:
+        """True if the last training read its data to the end."""
+        return self._data_ended
+
+    @property
     def model_dir(self) -> Path:
         """The run's folder."""
         return Path(self.config.model_dir)

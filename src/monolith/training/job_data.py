@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
 from monolith import data
@@ -18,7 +18,11 @@ from monolith.data.sources.patterns import expand
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["WorkListShare", "open_batches", "open_rows"]
+__all__ = ["WorkListShare", "default_shuffle", "exclude_features", "open_batches", "open_rows"]
+
+_SHUFFLED_ROWS = 1_000_000
+_SHUFFLED_VALUES = 64_000_000
+_FEWEST_SHUFFLED = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +126,37 @@ def _open_tables(
     return make(**options)
 
 
-def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
+def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
+    """Return a schema without some features; files of records have them nevertheless."""
+    return replace(
+        schema,
+        sparse=[each for each in schema.sparse_features if each.name not in names],
+        dense=[each for each in schema.dense_features if each.name not in names],
+    )
+
+
+def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | None) -> int:
+    """Return the window of shuffled rows of a job without the setting.
+
+    Most files of columns are sorted, by time or by user, and a model learns less from sorted rows. Records, streams and
+    rows with event times keep their order, because expiry and progressive validation rely on it. A shuffled reader
+    would claim files of a work list far ahead.
+    """
+    if config.data is None or config.data == "-" or files is not None or config.time_column is not None:
+        return 0
+    if _table_kind(config, expand(config.data)) is None:
+        return 0
+    features = len(schema.sparse_features) + len(schema.dense_features)
+    return max(_FEWEST_SHUFFLED, min(_SHUFFLED_ROWS, _SHUFFLED_VALUES // max(1, features)))
+
+
+def open_batches(
+    config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool, shuffle_buffer: int = 0
+) -> Dataset:
     """Return rows as the batches of a job; shuffled and repeated only for training."""
     if is_training:
         # Also for one epoch: a position stays valid when the number of epochs changes.
-        rows = rows.shuffle(config.shuffle_buffer).repeat(config.epochs or None)
+        rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
     return rows.with_schema(schema).batch(config.batch_size)
 
 

@@ -5,9 +5,11 @@ The folder of a trained model contains its job, so evaluating and predicting nee
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -18,16 +20,20 @@ from typing_extensions import override
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
+from monolith.core import storage
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
+from monolith.data.profile import DataProfile, profile_rows
+from monolith.data.sources.patterns import expand
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config import RunConfig
 from monolith.training.config.job import JobConfig
+from monolith.training.data_report import DataReport, make_report
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
@@ -35,7 +41,7 @@ from monolith.training.folder_lock import lock_folder
 from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
-from monolith.training.job_data import WorkListShare, open_batches, open_rows
+from monolith.training.job_data import WorkListShare, default_shuffle, exclude_features, open_batches, open_rows
 from monolith.training.key_columns import KeyColumns
 from monolith.training.run import Run, StepResult
 from monolith.training.task import Mode, Task
@@ -60,6 +66,7 @@ class Job:
         extra: Additional state of checkpoints; see ``Estimator``.
         group: The processes that train together; see ``Estimator``.
         files: The work list of the files of ``data``; None = this worker reads its shard of the files.
+        on_report: Called with the roles of the columns before a training on files.
 
     Raises:
         ConfigError: The task does not exist, or neither the settings nor the folder name one.
@@ -75,12 +82,16 @@ class Job:
         extra: Callable[[], Mapping[str, Any]] | None = None,
         group: Group | None = None,
         files: WorkListShare | None = None,
+        on_report: Callable[[DataReport], None] | None = None,
     ) -> None:
         self.config = config
         self._files = files
+        self._on_report = on_report
+        self._profile: DataProfile | None = None
         self._remembered = _read_job(config) if config.task is None else {}
         self._inferred: Schema | None = None
         self._own_task: Task | None = None
+        self._is_alone = store is None and group is None
         self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
             self._make_model,
@@ -114,10 +125,38 @@ class Job:
             return self._train_and_evaluate()
         _check_task(self.config)
         with lock_folder(Path(self.config.model_dir), wait_s=self._lock_wait_s):
-            return self._train_and_evaluate()
+            if self._is_finished():
+                return {}
+            metrics = self._train_and_evaluate()
+            if self._is_alone and self.estimator.data_ended:
+                self._remember(finished=self._data_digest())
+            return metrics
+
+    def _is_finished(self) -> bool:
+        """Return True if the folder's training has read this data to its end."""
+        if self.config.more or not self.config.resume_data or not self._is_alone:
+            return False
+        finished = _read_job(self.config, default={}).get("finished")
+        if finished is None or finished != self._data_digest():
+            return False
+        logger.warning(
+            "training is finished, nothing trained step=%d data=%s; to train on the same data again: --more",
+            self.estimator.step,
+            self.config.data,
+        )
+        return True
+
+    def _data_digest(self) -> str | None:
+        """Return a digest of the files and the number of passes; None for streams."""
+        config = self.config
+        if config.data is None or config.data == "-":
+            return None
+        files = [(os.path.abspath(path), storage.file_bytes(path)) for path in expand(config.data)]
+        return hashlib.sha256(json.dumps([config.epochs, files]).encode()).hexdigest()
 
     def _train_and_evaluate(self) -> dict[str, float]:
         train = self._batches(self.config.data, is_training=True)
+        self._report_data()
         if self.config.eval_data is None:
             return self._train(train)
         evaluate = self._batches(self.config.eval_data, is_training=False)
@@ -182,10 +221,12 @@ class Job:
         """
         if not self.config.model_dir:
             raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
-        batches = self._batches(self.config.data, is_training=True)
+        batches = self._batches(self.config.data, is_training=True, window=self.config.shuffle_buffer or 0)
         return write_features(batches, Path(self.config.model_dir), index=self.config.index)
 
-    def _batches(self, patterns: str | None, *, is_training: bool, has_labels: bool = True) -> Dataset:
+    def _batches(
+        self, patterns: str | None, *, is_training: bool, has_labels: bool = True, window: int | None = None
+    ) -> Dataset:
         files = self._files if is_training else None
         if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
             if files is not None:
@@ -196,7 +237,54 @@ class Job:
             return own
         shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
-        return open_batches(self.config, rows, self._schema(has_labels=has_labels), is_training=is_training)
+        schema = self._schema(has_labels=has_labels)
+        return open_batches(
+            self.config,
+            rows,
+            schema,
+            is_training=is_training,
+            shuffle_buffer=self._shuffle_buffer if is_training else 0,
+        )
+
+    @property
+    def _shuffle_buffer(self) -> int:
+        """The setting; or that of the folder's training, whose position has its windows; or the default."""
+        if self.config.shuffle_buffer is not None:
+            return self.config.shuffle_buffer
+        known = _read_job(self.config, default={})
+        if known and self.config.resume_data:
+            return int(known.get("shuffle_buffer", 0))
+        return default_shuffle(self.config, self.schema, self._files)
+
+    # --- the report ---------------------------------------------------------------------------------------------------
+
+    def _report_data(self) -> None:
+        """Report the role of each column of the first rows, and log warnings."""
+        config = self.config
+        if not config.model_dir:
+            logger.warning("model_dir is empty, the trained model is lost at the end; give --model-dir to keep it")
+        if config.data is None or config.data == "-" or config.index:
+            return
+        profile = self._profile or profile_rows(open_rows(config, config.data, seed=config.seed))
+        owners = self.estimator.model.declaration.features.values()
+        report = make_report(
+            profile,
+            self.schema,
+            time_column=config.time_column,
+            expire_days={each.table: each.expire_days for each in owners},
+            is_shuffled=self._shuffle_buffer > 1,
+        )
+        roles = {role: ",".join(report.names(role)) for role in ("label", "weight", "time", "sparse", "dense")}
+        logger.info(
+            "columns read %s not_read=%s shuffle_buffer=%d",
+            " ".join(f"{role}={names or 'none'}" for role, names in roles.items()),
+            ",".join(report.names("not read")) or "none",
+            self._shuffle_buffer,
+        )
+        for warning in report.warnings:
+            logger.warning("%s", warning)
+        if self._on_report is not None:
+            self._on_report(report)
 
     def _own_data(self, is_training: bool) -> Dataset | None:
         """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
@@ -240,15 +328,33 @@ class Job:
         """Return the schema of the first training, or infer one from the data."""
         seen = _read_job(self.config, default={}).get("schema")
         if seen is not None:
-            return Schema.from_json(json.dumps(seen))
+            return self._add_named(Schema.from_json(json.dumps(seen)))
         if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        return infer_schema(open_rows(self.config, self.config.data, seed=self.config.seed))
+        self._profile = profile_rows(open_rows(self.config, self.config.data, seed=self.config.seed))
+        return exclude_features(self._profile.schema(), self.config.exclude)
 
-    def _remember(self) -> None:
+    def _add_named(self, schema: Schema) -> Schema:
+        """Return the folder's schema with the features that the options name and the folder does not have yet."""
+        known = {each.name for each in (*schema.sparse_features, *schema.dense_features)}
+        listed = [self.config.task_options.get(kind) for kind in ("sparse", "dense")]
+        named = {name for names in listed if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
+        if named <= known or self.config.data in (None, "-"):
+            return schema
+        self._profile = profile_rows(open_rows(self.config, self.config.data, seed=self.config.seed))
+        found = self._profile.schema()
+        added = [name for name in self._profile.columns if name in named - known]
+        logger.info("features added to those of the folder features=%s", ",".join(added))
+        return replace(
+            schema,
+            sparse=[*schema.sparse_features, *(each for each in found.sparse_features if each.name in added)],
+            dense=[*schema.dense_features, *(each for each in found.dense_features if each.name in added)],
+        )
+
+    def _remember(self, finished: str | None = None) -> None:
         if not self.estimator.config.model_dir:
             return
         folder = Path(self.config.model_dir)
@@ -258,6 +364,8 @@ class Job:
             "task_options": self._options,
             "label_features": list(self._labels),
             "keys": list(self.config.keys),
+            "shuffle_buffer": self._shuffle_buffer,
+            "finished": finished,
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
         replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")

@@ -187,3 +187,43 @@ def test_files_of_every_format_train_alike(tmp_path: Path, suffix: str) -> None:
         pa.feather.write_feather(table, path)
     reference = job(None, write(tmp_path / "train.parquet")).train()
     assert job(None, str(path)).train() == pytest.approx(reference, abs=1e-6)
+
+
+def test_a_finished_training_does_nothing_without_more(
+    trained: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before, data = files_of(trained), str(tmp_path / "train.parquet")
+    assert job(trained, data).train() == {}
+    assert "training is finished, nothing trained step=4" in caplog.text
+    assert files_of(trained) == before
+    again = job(trained, data, more=True)
+    again.train()
+    assert again.estimator.step == 8
+
+
+def test_new_files_train_a_finished_folder_further(trained: Path, tmp_path: Path) -> None:
+    following = job(trained, write(tmp_path / "next.parquet"))
+    following.train()
+    assert following.estimator.step == 8
+
+
+def test_a_stopped_training_is_not_finished(tmp_path: Path) -> None:
+    data = write(tmp_path / "train.parquet")
+    job(tmp_path / "run", data, max_steps=2).train()
+    rest = job(tmp_path / "run", data)
+    rest.train()
+    assert rest.estimator.step == 4
+
+
+def test_a_feature_that_the_options_name_is_added_to_the_folder(tmp_path: Path) -> None:
+    first = {"sparse": ["user"], "dense": [], "dim": 2, "hidden": [4]}
+    old = write(tmp_path / "old.parquet", movie=None)
+    new = write(tmp_path / "new.parquet")
+    job(tmp_path / "run", old, task_options=first).train()
+    grown = {**first, "sparse": ["user", "movie"]}
+    with pytest.raises(SchemaMismatch, match=r"do not fit the model: other shape.*clear_nn"):
+        job(tmp_path / "run", new, task_options=grown).train()
+    added = job(tmp_path / "run", new, task_options=grown, clear_nn=True)
+    added.train()
+    assert [each.name for each in added.schema.sparse_features] == ["user", "movie"]
+    assert job(tmp_path / "run", new, task=None, task_options={}).evaluate()["samples"] == ROWS

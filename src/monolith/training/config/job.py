@@ -47,10 +47,13 @@ class TaskConfig:
     """Steps between evaluations on eval_data; None = one at the end."""
     eval_steps: int | None = None
     """Batches per evaluation; None = all."""
+    more: bool = False
+    """Train again on data that a training of the model folder has read to its end."""
 
     def __post_init__(self) -> None:
         check_text(self, "task")
         check_mapping(self, "task_options")
+        check_bool(self, "more")
         check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
         refuse_both(self, "steps", "max_steps")
 
@@ -82,8 +85,9 @@ class DataConfig:
     """Examples per step."""
     epochs: int = 1
     """Times that the data is read; 0 = for ever."""
-    shuffle_buffer: int = 0
-    """Rows of a window in which rows are shuffled; 0 = as they come."""
+    shuffle_buffer: int | None = None
+    """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
+    columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""
     enable_dynamic_sharding: bool = False
     """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
     resume_data: bool = True
