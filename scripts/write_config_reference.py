@@ -1,19 +1,26 @@
-"""Writes docs/reference/configuration.md from the dataclasses; ``--check`` only says whether it is current.
+"""Write docs/reference/configuration.md and the keywords of ``RunConfig`` from the dataclasses.
 
-A field's meaning is the docstring below it, so the page and ``--help`` cannot disagree.
+``--check`` fails when a file is not current, and writes nothing. A field's meaning is the docstring below it, so the
+page and ``--help`` cannot disagree.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import sys
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 from monolith.core.config_fields import ConfigField, config_fields
+from monolith.core.config_sections import FlatField, flat_fields
 from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.config import RunConfig
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "configuration.md"
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "reference" / "configuration.md"
+KEYWORDS = ROOT / "src" / "monolith" / "training" / "config" / "run_settings.py"
 
 _HEAD = """\
 # Configuration
@@ -22,12 +29,40 @@ Every field, its default and its meaning. Written by `scripts/write_config_refer
 this page. How values are given, and which of them wins, is in the [guide](../guide/configuration.md).
 
 A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the variable
-`MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`. The
-sections up to `push` are those of `RunConfig`; `monolith train`, `evaluate` and `predict` take `task` and `data`
-too, and `train` also `cluster` and `serving`.
+`MONOLITH_SAVE_CHECKPOINTS_STEPS`, and in a file `save_checkpoints_steps:` at the top or below `checkpoint:`.
+`RunConfig` holds `run`, the sections up to `push`, and `serving`. `monolith train`, `evaluate` and `predict` take
+`task` and `data` too, and `train` also `cluster`.
 
 `num_extra_ps` and `num_redundant_ps` may only be 0; [why](../guide/distributed.md). A setting of the original that has
 no effect here is refused, and the error states the remedy.
+"""
+_KEYWORDS_HEAD = """\
+\"\"\"The keywords of ``RunConfig`` for type checkers: its sections and their fields, as users name them.
+
+Written by ``scripts/write_config_reference.py``; change the sections, not this module.
+\"\"\"
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+from monolith.training.config.checkpoint import CheckpointConfig
+from monolith.training.config.export import ExportConfig
+from monolith.training.config.gradient import ClipType, DenseOptimizerName, GradientConfig
+from monolith.training.config.metrics import MetricsConfig
+from monolith.training.config.pipeline import PipelineConfig
+from monolith.training.config.publish import PublishConfig
+from monolith.training.config.push import PushConfig
+from monolith.training.config.runtime import Accelerator, RuntimeConfig
+
+__all__ = ["RunSettings"]
+
+
+class RunSettings(TypedDict, total=False):
+    \"\"\"Keywords of ``RunConfig``.\"\"\"
+
 """
 _SECTIONS = (
     "run",
@@ -71,15 +106,32 @@ def _default(field: ConfigField) -> str:
     return f"`{field.default}`"
 
 
+def keywords() -> str:
+    """Return the module of the keywords as it should be."""
+    flat = flat_fields(RunConfig)
+    sections = [field for field in dataclasses.fields(RunConfig) if field.name not in flat]
+    lines = [f"    {field.name}: {field.type}" for field in sections]
+    lines += [f"    {field.name}: {_annotation(field)}" for field in flat.values()]
+    return _KEYWORDS_HEAD + "\n".join(lines) + "\n"
+
+
+def _annotation(field: FlatField) -> str:
+    """Return the annotation in the section's source; a time in whole units is an int for users."""
+    annotation = str(inspect.get_annotations(field.owner)[field.path[-1]]).replace("'", '"')
+    is_whole_time = field.name != field.path[-1] and field.hint in (int, int | None)
+    return annotation.replace("float", "int") if is_whole_time else annotation
+
+
 def main(arguments: list[str]) -> int:
-    """Write the page, or check it, and return the exit status."""
-    wanted = page()
+    """Write the files, or check them, and return the exit status."""
+    wanted = {PAGE: page(), KEYWORDS: keywords()}
+    stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     if arguments == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text() == wanted:
-            return 0
-        sys.stderr.write(f"{PAGE} is not current; run python scripts/write_config_reference.py\n")
-        return 1
-    PAGE.write_text(wanted)
+        for path in stale:
+            sys.stderr.write(f"{path} is not current; run python scripts/write_config_reference.py\n")
+        return 1 if stale else 0
+    for path in stale:
+        path.write_text(wanted[path])
     return 0
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from measure.results import PeerMissing, Result, skipped
+from monolith.demo.experiments.colliding_ids import collide
 from quality.batches import Renamed
-from quality.collisions import collide
 from quality.job import SERVERS, WORKERS, train_job
 from quality.models import train_ours, train_peer
 from quality.movielens import Ratings, load, split_last

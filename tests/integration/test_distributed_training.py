@@ -74,7 +74,7 @@ def test_a_worker_finds_the_servers_of_its_job_and_ends_them(tmp_path: Path, pat
 
     def server(index: int) -> None:
         process = DistributedConfig(role="ps", index=index, num_ps=2)
-        told = server_config(process, Security(), config.model_dir)
+        told = server_config(process, Security(), config.run.model_dir)
         run_role(MemoryDiscovery(registry), process, lambda session: serve(session, told, SimpleQueue()))
 
     def worker(session: Session) -> dict[str, float]:
@@ -104,7 +104,7 @@ def test_a_server_that_comes_back_has_the_rows_of_its_last_checkpoint_and_others
         def after_step(self, run: Any, result: Any) -> None:
             if result.step == 7:
                 rows["before"] = tuple(server.tables.rows for server in servers.servers)
-                servers.restart(1, ServerConfig(recover_from=newest_tables(config.model_dir)))
+                servers.restart(1, ServerConfig(recover_from=newest_tables(config.run.model_dir)))
                 rows["after"] = tuple(server.tables.rows for server in servers.servers)
 
     with PsServers(2) as servers:

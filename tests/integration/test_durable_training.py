@@ -120,7 +120,7 @@ def test_a_server_that_is_lost_in_the_middle_brings_back_what_was_durable_and_ot
             log.flush()
             log.close()
             before = [rows_of(server) for server in servers.servers]
-            servers.restart(1, servers_of(Path(config.model_dir)))
+            servers.restart(1, servers_of(Path(config.run.model_dir)))
             run.store.pull({next(iter(run.store.specs)): np.arange(2)})  # before a checkpoint it needs to be told
             seen.append([rows_of(server) for server in servers.servers] == before)
 

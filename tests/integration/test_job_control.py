@@ -113,7 +113,7 @@ def test_a_lost_server_takes_the_whole_job_back_when_it_is_to(tmp_path: Path) ->
         def after_step(self, run: Any, result: Any) -> None:
             if result.step >= 30 and folder.saved() and not lost.is_set():
                 lost.set()
-                servers.restart(1, ServerConfig(recover_from=newest_tables(config.model_dir)))
+                servers.restart(1, ServerConfig(recover_from=newest_tables(config.run.model_dir)))
 
     with PsServers(2) as servers, ThreadPoolExecutor(2) as pool:
         for worker in start(pool, servers, config, {0: [Lose()]}):

@@ -24,6 +24,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 import monolith as mt
+from monolith.core.config_sections import build_section
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, RetriesExhausted
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import Example, LineId
@@ -321,7 +322,8 @@ def test_a_job_reads_a_topic_by_its_settings(broker: Broker, tmp_path: Path, is_
     broker.produce(topic, [b"".join(header.frame(row) for row in rows)] if is_framed else rows)
     settings = tmp_path / "client.properties"
     settings.write_text("".join(f"{name}={value}\n" for name, value in broker.quick.items()))
-    config = DataConfig(
+    config = build_section(
+        DataConfig,
         record="example",
         lagrangex_header=is_framed,
         kafka_servers=broker.servers,
@@ -338,7 +340,8 @@ def test_a_job_reads_a_topic_by_its_settings(broker: Broker, tmp_path: Path, is_
 def test_a_job_passes_the_settings_of_its_file_on(broker: Broker, tmp_path: Path) -> None:
     settings = tmp_path / "client.properties"
     settings.write_text("security.protocol=no_such_protocol\n")
-    config = DataConfig(
+    config = build_section(
+        DataConfig,
         record="example",
         kafka_servers=broker.servers,
         kafka_topics=("t",),

@@ -58,11 +58,11 @@ class Weights(Hook):
 
 def run_job(config: ClusterJobConfig, hooks: dict[int, list[Hook]]) -> list[WorkerJob]:
     """Run all workers of a job, each in a thread of its own."""
-    load_class(config.task or "")  # before several threads do
-    with PsServers(config.num_ps) as servers, ThreadPoolExecutor(config.num_workers) as pool:
+    load_class(config.model.task or "")  # before several threads do
+    with PsServers(config.cluster.num_ps) as servers, ThreadPoolExecutor(config.run.runtime.num_workers) as pool:
         workers = [
             connect(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
-            for index in range(config.num_workers)
+            for index in range(config.run.runtime.num_workers)
         ]
         for done in [pool.submit(worker.train) for worker in workers]:
             done.result(120)

@@ -55,10 +55,10 @@ class CountSteps(Hook):
 
 def run_job(config: ClusterJobConfig, hooks: dict[int, list[Hook]]) -> None:
     """Run all workers of a job, each in a thread of its own."""
-    with PsServers(1) as servers, ThreadPoolExecutor(config.num_workers) as pool:
+    with PsServers(1) as servers, ThreadPoolExecutor(config.run.runtime.num_workers) as pool:
         workers = [
             connect(servers.addresses, replace(config, index=index), Security(), hooks=hooks.get(index, []))
-            for index in range(config.num_workers)
+            for index in range(config.run.runtime.num_workers)
         ]
         for done in [pool.submit(worker.train) for worker in workers]:
             done.result(120)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from monolith.core.config_sections import build_section
 from monolith.embedding import Adagrad, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.testing import FakeClock
 from monolith.training.checkpoints import Checkpointer, TrainingState
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    checkpoints_max_to_keep: int | None = 10
-    keep_checkpoint_every_n_hours: float | None = 24.0
-    restore_dir: str | None = None
-    restore_ckpt: str | None = None
-    clear_nn: bool = False
-    continue_training: bool = False
-    reload_alias_map: None = None
-    background_save: bool = False
-    feature_eviction_on_save: bool = False
+from monolith.training.config import CheckpointConfig
 
 
 def make_state(specs: list[TableSpec] | None = None) -> TrainingState:
@@ -43,7 +31,9 @@ def steps_of(checkpointer: Checkpointer) -> list[int]:
 
 
 def make(path: Path, clock: FakeClock | None = None, **settings: Any) -> Checkpointer:
-    return Checkpointer(path, Settings(**settings), clock=clock or FakeClock())
+    return Checkpointer(
+        path, build_section(CheckpointConfig, **{"background_save": False, **settings}), clock=clock or FakeClock()
+    )
 
 
 def test_expired_rows_do_not_come_back_and_adagrad_rows_do(tmp_path: Path) -> None:

@@ -21,11 +21,13 @@ import numpy as np
 import torch
 import torch._dynamo  # the optimizers' first step would, in every worker
 
-from checkpoint_runs import Settings, content_of, make_checkpointer, make_state, train
+from checkpoint_runs import content_of, make_checkpointer, make_state, train
 from monolith import _native
 from monolith.core.clock import SystemClock
+from monolith.core.config_sections import build_section
 from monolith.core.errors import ArtifactError
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
+from monolith.training.config import CheckpointConfig
 
 SAFE = struct.Struct("<q")
 """The last step that was said to be safe; -1 = none."""
@@ -44,7 +46,9 @@ def new_run(seed: int) -> TrainingState:
 def train_until_killed(model_dir: str, safe_path: str, seed: int, failpoint: str, arm_after: int) -> None:
     """Resume, train and save again and again; every fourth step is saved twice, every fifth also dense-only."""
     with Path(safe_path).open("r+b") as file, mmap.mmap(file.fileno(), SAFE.size) as safe:
-        checkpointer = Checkpointer(model_dir, Settings(checkpoints_max_to_keep=2), clock=SystemClock())
+        checkpointer = Checkpointer(
+            model_dir, build_section(CheckpointConfig, checkpoints_max_to_keep=2), clock=SystemClock()
+        )
         pending: list[PendingSave] = []
         state = new_run(seed)
         checkpointer.restore(state)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +9,15 @@ import numpy as np
 import torch
 from torch import nn
 
+from monolith.core.config_sections import build_section
 from monolith.embedding import Adagrad, MultiTable, RandomUniform, SliceSpec, TableSpec
 from monolith.layers import Dense
 from monolith.testing import FakeClock
 from monolith.training.checkpoints import Checkpointer, TrainingState
+from monolith.training.config import CheckpointConfig
 
 USER = TableSpec("user", [SliceSpec(2, optimizer=Adagrad(0.1), initializer=RandomUniform())], deterministic=True)
 ITEM = TableSpec("item", [SliceSpec(3, optimizer=Adagrad(0.1))], deterministic=True)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The fields of the checkpoint section that a checkpointer asks for."""
-
-    checkpoints_max_to_keep: int | None = 10
-    keep_checkpoint_every_n_hours: float | None = 24.0
-    restore_dir: str | None = None
-    restore_ckpt: str | None = None
-    clear_nn: bool = False
-    continue_training: bool = False
-    reload_alias_map: Mapping[str, str] | None = None
-    background_save: bool = True
-    feature_eviction_on_save: bool = False
 
 
 class Net(nn.Module):
@@ -95,7 +79,7 @@ def content_of(state: TrainingState) -> dict[str, Any]:
 
 
 def make_checkpointer(model_dir: Path, clock: FakeClock | None = None, **settings: Any) -> Checkpointer:
-    return Checkpointer(model_dir, Settings(**settings), clock=clock or FakeClock())
+    return Checkpointer(model_dir, build_section(CheckpointConfig, **settings), clock=clock or FakeClock())
 
 
 def save_run(model_dir: Path, steps: tuple[int, ...] = (3,), seed: int = 0, **settings: Any) -> TrainingState:
@@ -107,7 +91,3 @@ def save_run(model_dir: Path, steps: tuple[int, ...] = (3,), seed: int = 0, **se
         checkpointer.save(state, reason="test").wait()
     checkpointer.close()
     return state
-
-
-def with_settings(settings: Settings, **changes: Any) -> Settings:
-    return dataclasses.replace(settings, **changes)

@@ -214,6 +214,7 @@ class CheckpointFolder:
     def _remove(self, name: str) -> None:
         aside = self.root / f"{_REMOVED}{name}-{secrets.token_hex(8)}"
         (self.root / name).rename(aside)
+        sync_folder(self.root)  # else a power loss brings the name back with some of its files
         _native.failpoint("checkpoint.old_removed")
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("checkpoint removed path=%s", self.root / name)

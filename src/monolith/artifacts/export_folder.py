@@ -149,7 +149,7 @@ class ExportFolder:
         try:
             for sub in sorted(subs, key=lambda each: (each == "entry", each)):
                 target = self.path_of(version, sub)
-                target.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(target.parent)
                 _put(staging / sub, target)
                 paths[sub] = target
                 sync_folder(target.parent)
@@ -210,6 +210,7 @@ class ExportFolder:
     def _remove(self, path: Path) -> None:
         aside = path.parent / f"{_REMOVED}{path.name}-{secrets.token_hex(8)}"
         path.rename(aside)
+        sync_folder(path.parent)  # else a power loss brings the name back with some of its files
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("export removed path=%s", path)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from monolith.core.durable_files import replace_file, seal, unseal
+from monolith.core.durable_files import make_folder, replace_file, seal, unseal
 from monolith.core.errors import ManifestInvalid
 
 __all__ = ["read_marker", "write_marker"]
@@ -16,7 +16,7 @@ __all__ = ["read_marker", "write_marker"]
 
 def write_marker(path: Path, note: dict[str, Any]) -> None:
     """Write a marker durably."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     replace_file(path, seal(note))
 
 

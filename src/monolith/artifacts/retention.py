@@ -17,7 +17,7 @@ class Retention:
 
     max_to_keep: int | None = 10
     """None or 0 removes nothing."""
-    spare_every_hours: float | None = 24.0
+    spare_every_s: float | None = 24 * 3600.0
     """One checkpoint per interval is kept forever; None spares none."""
 
     def __post_init__(self) -> None:
@@ -26,10 +26,8 @@ class Retention:
             raise ConfigError(
                 f"checkpoints_max_to_keep is {self.max_to_keep!r}, expected a number from 1, or 0 for all"
             )
-        if self.spare_every_hours is not None and not self.spare_every_hours >= 0:
-            raise ConfigError(
-                f"keep_checkpoint_every_n_hours is {self.spare_every_hours!r}, expected hours from 0, or None"
-            )
+        if self.spare_every_s is not None and not self.spare_every_s >= 0:
+            raise ConfigError(f"spare_every_s is {self.spare_every_s!r}, expected seconds from 0, or None")
 
     def spare(
         self, last: CheckpointManifest | None, saved_at_s: float, started_at_s: float
@@ -41,9 +39,9 @@ class Retention:
             saved_at_s: Time of the new checkpoint.
             started_at_s: Start of the run.
         """
-        if self.spare_every_hours is None:
+        if self.spare_every_s is None:
             return False, None
-        pause_s = self.spare_every_hours * 3600
+        pause_s = self.spare_every_s
         due_s = started_at_s + pause_s
         if last is not None and last.spare_after_s is not None:
             due_s = min(last.spare_after_s, saved_at_s + pause_s)  # a shorter interval takes effect immediately

@@ -13,6 +13,7 @@ import typer
 
 from monolith.core.errors import ConfigError
 from monolith.training.cluster.job_config import ClusterJobConfig
+from monolith.training.config.cluster import RanksMode
 from monolith.training.config.options import with_config_options
 
 __all__ = ["register"]
@@ -54,9 +55,9 @@ def train(
         else:
             report.print_config(loaded.report)
         return
-    if loaded.config.export_when_saving and not loaded.config.model_dir:
+    if loaded.config.run.export.export_when_saving and not loaded.config.run.model_dir:
         raise ConfigError("export_when_saving is True and model_dir is '', expected a folder; give --model-dir")
-    if loaded.config.is_distributed or loaded.config.server_type == "evaluator":
+    if loaded.config.is_distributed or loaded.config.cluster.server_type == "evaluator":
         from monolith.training.cluster.roles.process import run_process
 
         faulthandler.enable()  # a crash or abort prints the stack of every thread
@@ -67,7 +68,7 @@ def train(
         if metrics is not None:
             show_metrics(metrics, as_json=as_json)
         return
-    if loaded.config.enable_sync_training:
+    if isinstance(loaded.config.cluster.mode, RanksMode):
         from monolith.training.cluster.roles.rank import run_rank
         from monolith.training.hooks import StopSignalHook
 
@@ -80,7 +81,7 @@ def train(
     from monolith.training.runner import Job
 
     job = Job(loaded.config, hooks=[StopSignalHook()], on_report=None if as_json else show_columns)
-    if loaded.config.only_feature_engineering:
+    if loaded.config.run.runtime.only_feature_engineering:
         for path in job.write_features().paths:
             typer.echo(path)
         return

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from monolith.core.config_fields import ConfigField, config_fields, unknown_field
+from monolith.core.config_fields import ConfigField, config_fields
 from monolith.core.config_file import FileEntry, read_config_file
+from monolith.core.config_sections import unknown_field
 from monolith.core.errors import ConfigError
 
 __all__ = [
@@ -145,7 +146,7 @@ def variable_of(field: str) -> str:
 
 def changed_fields(config: object) -> dict[str, Any]:
     """Return the fields of a configuration that differ from their defaults."""
-    values = {name: (getattr(config, name), field.default) for name, field in config_fields(type(config)).items()}
+    values = {name: (field.read(config), field.default) for name, field in config_fields(type(config)).items()}
     return {name: value for name, (value, default) in values.items() if value != default}
 
 
@@ -249,7 +250,7 @@ def _report(config: object, field: ConfigField, given: Sequence[Setting]) -> Fie
     return FieldReport(
         field=field.name,
         section=field.section,
-        value=getattr(config, field.name),
+        value=field.read(config),
         layer=used.layer,
         place=used.place,
         overrode=tuple(given[1:]),

@@ -1,7 +1,7 @@
-"""The fields of a configuration dataclass: type, section, help, and how a value from outside becomes one of theirs.
+"""The fields of a configuration dataclass: type, section, help, and the conversion of values from outside.
 
-A base class that is a dataclass is a section, and its name is the class's: ``CheckpointConfig`` is ``checkpoint``. A
-field's help is the docstring below it. :mod:`monolith.core.config` merges the values.
+A field's help is the docstring below it. Its section is the attribute that holds it (see ``config_sections``), or the
+class that declares it: ``CheckpointConfig`` is ``checkpoint``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ import re
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from monolith.core.config_file import parse_value
+from monolith.core.config_sections import flat_fields
 from monolith.core.errors import ConfigError
 
-__all__ = ["ConfigField", "config_fields", "unknown_field"]
+__all__ = ["ConfigField", "config_fields"]
 
 _WORDS: Mapping[object, str] = {
     bool: "true or false",
@@ -49,6 +50,8 @@ class ConfigField:
     default: Any
     """``dataclasses.MISSING`` when it must be given."""
     help: str
+    read: Callable[[object], Any]
+    """Returns the field's value in a configuration."""
 
     @property
     def kinds(self) -> tuple[object, ...]:
@@ -110,37 +113,22 @@ class ConfigField:
 
 
 def config_fields(config_type: type) -> dict[str, ConfigField]:
-    """Return the fields of a configuration type by name, in its own order.
+    """Return the fields of a configuration type and its sections by flat name, in order.
 
     Raises:
-        ConfigError: It is no dataclass.
+        ConfigError: ``config_type`` is not a dataclass.
     """
-    if not dataclasses.is_dataclass(config_type):
-        raise ConfigError(f"{config_type!r} is no dataclass; give a configuration type")
-    hints = typing.get_type_hints(config_type)
-    owners = _owners(config_type)
     return {
-        field.name: ConfigField(
-            name=field.name,
-            section=_section(owners[field.name]),
-            hint=hints[field.name],
-            default=field.default if field.default_factory is dataclasses.MISSING else field.default_factory(),
-            help=_helps(owners[field.name]).get(field.name, ""),
+        flat.name: ConfigField(
+            name=flat.name,
+            section=flat.section or _section(flat.owner),
+            hint=flat.hint,
+            default=flat.default,
+            help=_helps(flat.owner).get(flat.path[-1], ""),
+            read=flat.read,
         )
-        for field in dataclasses.fields(config_type)
-        if field.init
+        for flat in flat_fields(config_type).values()
     }
-
-
-def unknown_field(
-    name: str, known: Iterable[str], retired: Mapping[str, str], *, place: str, config_type: type
-) -> ConfigError:
-    """Return the error for a field that a configuration type does not have."""
-    if name in retired:
-        return ConfigError(f"{place} sets {name!r}, which is retired: {retired[name]}")
-    near = difflib.get_close_matches(name, list(known), n=1)
-    remedy = f"did you mean {near[0]!r}?" if near else "remove it; --print-config lists the fields"
-    return ConfigError(f"{place} sets {name!r}, which is no field of {config_type.__name__}; {remedy}")
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:
@@ -150,11 +138,6 @@ def _choices(hint: Any) -> tuple[Any, ...]:
 def _kind(choice: Any) -> object:
     origin = typing.get_origin(choice) or choice
     return Mapping if isinstance(origin, type) and issubclass(origin, Mapping) else origin
-
-
-def _owners(config_type: type) -> dict[str, type]:
-    """The class that declares each field; the lowest one where several do."""
-    return {name: base for base in reversed(config_type.__mro__) for name in inspect.get_annotations(base)}
 
 
 def _section(owner: type) -> str:

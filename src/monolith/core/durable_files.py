@@ -10,7 +10,7 @@ import json
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,11 +45,22 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder with its missing parents, and sync the parent of each: the folder survives a power loss."""
+    """Create a folder with its missing parents, and sync the parent of each: the folder survives a power loss.
+
+    Raises:
+        OSError: A folder could not be created or synced. A folder that was not synced is removed again, because the
+            next call would take it for a safe one.
+    """
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for path in missing:
-        sync_folder(path.parent)
+    for path in reversed(missing):
+        path.mkdir(exist_ok=True)
+        try:
+            sync_folder(path.parent)
+        except OSError:
+            with suppress(OSError):  # another process uses it
+                path.rmdir()
+            raise
+    folder.mkdir(exist_ok=True)  # raises if a file has the name
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -279,6 +279,37 @@ class Batch:
             extras={name: np.asarray(value) for name, value in (extras or {}).items()},
         )
 
+    @classmethod
+    def concat(cls, batches: Sequence[Batch]) -> Batch:
+        """Return the rows of all batches as one batch, copied.
+
+        Raises:
+            ConfigError: There is no batch, or the batches differ in their columns, or a column holds texts.
+        """
+        if not batches:
+            raise ConfigError("batches is empty, expected at least one batch")
+        first = batches[0]
+        columns = {group: list(getattr(first, group)) for group in ("ids", "dense", "extras")}
+        for batch in batches:
+            for group, names in columns.items():
+                if set(getattr(batch, group)) != set(names):
+                    given = ", ".join(getattr(batch, group)) or "none"
+                    raise ConfigError(f"the {group} of a batch are {given}, expected those of the first: {names}")
+        lists = {name: _concat_ragged([(each.ids[name], each.size) for each in batches]) for name in first.ids}
+        return cls(
+            size=sum(batch.size for batch in batches),
+            ids=lists,
+            dense={name: _concat_arrays([each.dense[name] for each in batches], name) for name in first.dense},
+            extras={name: _concat_arrays([each.extras[name] for each in batches], name) for name in first.extras},
+            actions=_concat_ragged([(each.actions, each.size) for each in batches]),
+            label=np.concatenate([np.asarray(each.label) for each in batches]),
+            label_mask=np.concatenate([np.asarray(each.label_mask) for each in batches]),
+            weight=np.concatenate([np.asarray(each.weight) for each in batches]),
+            sample_rate=np.concatenate([np.asarray(each.sample_rate) for each in batches]),
+            event_time_s=np.concatenate([np.asarray(each.event_time_s) for each in batches]),
+            uid=np.concatenate([np.asarray(each.uid) for each in batches]),
+        )
+
 
 _ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "uid", "actions")
 
@@ -286,6 +317,21 @@ _ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "
 def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(value, np.float32)
     return array.reshape(len(array), -1)
+
+
+def _concat_ragged(parts: Sequence[tuple[Ragged, int]]) -> Ragged:
+    lists = [ids.expanded(rows) for ids, rows in parts]
+    lengths = np.concatenate([np.diff(np.asarray(ids.offsets)) for ids in lists])
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    values = [np.asarray(ids.values)[ids.offsets[0] : ids.offsets[-1]] for ids in lists]
+    return Ragged(np.concatenate(values), offsets)
+
+
+def _concat_arrays(arrays: Sequence[Array], name: str) -> npt.NDArray[Any]:
+    if any(isinstance(array, Texts) for array in arrays):
+        raise ConfigError(f"column {name!r} holds texts, expected numbers; leave it out of the schema")
+    return np.concatenate([np.asarray(array) for array in arrays])
 
 
 def _numbers_or_texts(value: Any) -> Array:

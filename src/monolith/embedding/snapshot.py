@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from monolith import _native
-from monolith.core.durable_files import only_writer, seal, sync_folder, unseal, write_synced
+from monolith.core.durable_files import make_folder, only_writer, seal, sync_folder, unseal, write_synced
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding.arguments import check_whole
 from monolith.embedding.specs import TableSpec
@@ -139,7 +139,7 @@ class TableCut:
         folder = Path(path)
         try:
             _check_target(folder, shards)
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             with only_writer(folder):
                 self._write_and_publish(folder, shards)
                 return read_manifest(folder)
@@ -201,7 +201,7 @@ class SharedSnapshot:
 
     def __enter__(self) -> SharedSnapshot:
         _check_target(self.folder, None)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._lock = only_writer(self.folder)
         self._lock.__enter__()
         return self

@@ -5,6 +5,8 @@ Declares them on a model and passes their tensors to its network.
 
 from __future__ import annotations
 
+import difflib
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias, TypedDict
 
@@ -134,7 +136,17 @@ def _dense_features(given: DenseInputs) -> list[DenseFeature]:
 
 
 def declare_sparse(model: Model, feature: SparseFeature, options: TableOptions) -> None:
-    """Declare a feature with a separate table."""
+    """Declare a feature with a separate table.
+
+    Raises:
+        ConfigError: An option is unknown.
+    """
+    unknown = [name for name in options if name not in TableOptions.__annotations__]
+    if unknown:
+        known = sorted({*inspect.signature(type(model)).parameters, *TableOptions.__annotations__} - {"tables"})
+        near = difflib.get_close_matches(unknown[0], known, 1)
+        hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(known)}"
+        raise ConfigError(f"option of {type(model).__name__} is {unknown[0]!r}, expected a known one; {hint}")
     model.embedding_feature(
         feature.name,
         slot=feature.slot,

@@ -1,24 +1,22 @@
-"""Configuration of a parameter server. The tables come from the model that connects."""
+"""Configuration of a parameter server, in sections by owner. The tables come from the model that connects."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
 
-__all__ = ["ServerConfig"]
+__all__ = ["PsLimits", "PsListenConfig", "PsRecoveryConfig", "PsTableConfig", "ServerConfig"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServerConfig:
-    """One server among ``shards``."""
+class PsListenConfig:
+    """Interfaces and ports of a server."""
 
-    index: int = 0
-    """Index of the shard, from 0."""
-    shards: int = 1
-    """Number of servers of the job."""
     host: str = "127.0.0.1"
     """Interface to listen on; the default is this machine only. Use token and TLS on other interfaces."""
     advertised_host: str = ""
@@ -29,18 +27,48 @@ class ServerConfig:
     """Whether to offer the native data plane; off with TLS, which it lacks."""
     data_port: int = 0
     """TCP port of the data plane; 0 lets the system choose."""
-    max_connections: int = 1024
-    """Limit of connections per data-plane listener; each has a thread."""
-    security: Security = field(default_factory=Security)
-    """TLS and token."""
+    metrics_port: int | None = None
+    """Port of /metrics (Prometheus) and /healthz, on ``host``; 0 lets the system choose, None = not served."""
+
+    def __post_init__(self) -> None:
+        for name in ("port", "data_port", "metrics_port"):
+            port = getattr(self, name)
+            if port is not None and not 0 <= port < 1 << 16:
+                raise ConfigError(f"{name} is {port}; give 0 (any) to 65535")
+
+    @property
+    def dialed_host(self) -> str:
+        """The host that clients dial."""
+        return self.advertised_host or self.host
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsLimits:
+    """Bounds of calls, connections and messages."""
+
     threads: int = 16
     """Concurrent gRPC calls, without those that wait at barriers."""
     max_barrier_waiters: int = 512
     """Concurrent waiters at barriers."""
+    max_connections: int = 1024
+    """Limit of connections per data-plane listener; each has a thread."""
     max_message_bytes: int = 256 << 20
     """Limit of one request and one response, over gRPC and the data plane."""
     max_inflight_bytes: int = 1 << 30
     """Memory that the requests of all connections of one data-plane listener may take together."""
+
+    def __post_init__(self) -> None:
+        _check_positive(
+            self, "threads", "max_connections", "max_barrier_waiters", "max_message_bytes", "max_inflight_bytes"
+        )
+        if self.max_message_bytes >= 1 << 31:
+            raise ConfigError(f"max_message_bytes is {self.max_message_bytes}; gRPC carries less than 2 GiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsTableConfig:
+    """Tables of a server: memory, expiry and cuts."""
+
     force_expiry: bool = False
     """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
     default_dim: int = 16
@@ -49,6 +77,20 @@ class ServerConfig:
     """Memory limit of all tables together; None = no limit."""
     cut_lease_s: float = 600.0
     """Lease of a pending cut: how long it keeps old rows without a save."""
+    hold_lease_s: float = 10.0
+    """Lease of a hold: how long a joint cut delays pushes if its client dies."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "default_dim")
+        if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
+            raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
+        _check_above_zero(self, "cut_lease_s", "hold_lease_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PsRecoveryConfig:
+    """The state that a restarted server recovers."""
+
     recover_from: Path | None = None
     """Snapshot to recover this shard's rows from; any number of shards may have written it."""
     delta_log: Path | None = None
@@ -59,26 +101,43 @@ class ServerConfig:
     """
     delta_interval_s: float = 1.0
     """Seconds between two segments of the log; a crash loses at most that much of the acknowledged updates."""
-    hold_lease_s: float = 10.0
-    """Lease of a hold: how long a joint cut delays pushes if its client dies."""
-    metrics_port: int | None = None
-    """Port of /metrics (Prometheus) and /healthz, on ``host``; 0 lets the system choose, None = not served."""
 
     def __post_init__(self) -> None:
+        _check_above_zero(self, "delta_interval_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class ServerConfig:
+    """One server among ``shards``. The constructor takes sections, single fields of them, or both.
+
+    >>> ServerConfig(index=1, shards=2, port=4000).listen.port
+    4000
+    """
+
+    index: int = 0
+    """Index of the shard, from 0."""
+    shards: int = 1
+    """Number of servers of the job."""
+    security: Security = field(default_factory=Security)
+    """TLS and token."""
+    listen: PsListenConfig = section(PsListenConfig)
+    limits: PsLimits = section(PsLimits)
+    tables: PsTableConfig = section(PsTableConfig)
+    recovery: PsRecoveryConfig = section(PsRecoveryConfig)
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, {})
         if self.shards < 1 or not 0 <= self.index < self.shards:
             raise ConfigError(f"index is {self.index} of {self.shards} servers; give 0 to {max(self.shards - 1, 0)}")
-        for name in ("port", "data_port", "metrics_port"):
-            port = getattr(self, name)
-            if port is not None and not 0 <= port < 1 << 16:
-                raise ConfigError(f"{name} is {port}; give 0 (any) to 65535")
-        positive = "threads", "max_connections", "max_barrier_waiters", "default_dim", "max_message_bytes"
-        for name in (*positive, "max_inflight_bytes"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give at least 1")
-        if self.max_message_bytes >= 1 << 31:
-            raise ConfigError(f"max_message_bytes is {self.max_message_bytes}; gRPC carries less than 2 GiB")
-        if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
-            raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
-        for name in ("cut_lease_s", "hold_lease_s", "delta_interval_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)}; give a number above 0")
+
+
+def _check_positive(owner: object, *names: str) -> None:
+    for name in names:
+        if getattr(owner, name) < 1:
+            raise ConfigError(f"{name} is {getattr(owner, name)}; give at least 1")
+
+
+def _check_above_zero(owner: object, *names: str) -> None:
+    for name in names:
+        if not getattr(owner, name) > 0:
+            raise ConfigError(f"{name} is {getattr(owner, name)}; give a number above 0")

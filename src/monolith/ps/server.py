@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -50,13 +49,14 @@ class ParameterServer:
     def __init__(self, config: ServerConfig, clock: Clock | None = None) -> None:
         clock = clock or SystemClock()
         self.config = config
-        self._log = None if config.delta_log is None else _durable_log(config, config.delta_log, clock)
-        self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.force_expiry)
+        folder = config.recovery.delta_log
+        self._log = None if folder is None else DurableLog(folder, config.index, config.shards, clock)
+        self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.tables.force_expiry)
         """The tables; created when the first client connects."""
-        self.health = ServerHealth(self.tables, config.memory_limit_bytes, clock)
-        self._cut = PendingCut(self.tables, config.cut_lease_s, clock, config.hold_lease_s)
+        self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock)
+        self._cut = PendingCut(self.tables, config.tables.cut_lease_s, clock, config.tables.hold_lease_s)
         self._drain = Drain()
-        self._data_plane = None if config.security.is_encrypted or not config.data_plane else _data_plane(config)
+        self._data_plane = None if config.security.is_encrypted or not config.listen.data_plane else _data_plane(config)
         self.service = PsService(
             self.tables,
             offer=self._offer,
@@ -65,14 +65,14 @@ class ParameterServer:
             health=self.health,
             drain=self._drain,
             clock=clock,
-            default_dim=config.default_dim,
-            max_barrier_waiters=config.max_barrier_waiters,
-            max_message_bytes=config.max_message_bytes,
+            default_dim=config.tables.default_dim,
+            max_barrier_waiters=config.limits.max_barrier_waiters,
+            max_message_bytes=config.limits.max_message_bytes,
         )
-        threads = config.threads + config.max_barrier_waiters
+        threads = config.limits.threads + config.limits.max_barrier_waiters
         self._workers = ThreadPoolExecutor(threads, thread_name_prefix="ps")
         self._server = grpc.make_server(
-            self._workers, self.service.handlers(), config.security, config.max_message_bytes
+            self._workers, self.service.handlers(), config.security, config.limits.max_message_bytes
         )
         self._metrics: MetricsPage | None = None
         self._ending = threading.Event()
@@ -93,16 +93,18 @@ class ParameterServer:
         """
         config = self.config
         try:
-            if self._log is not None and config.recover_from is None and not config.discard_log:
+            if self._log is not None and config.recovery.recover_from is None and not config.recovery.discard_log:
                 self._log.check_shards()
-            if config.recover_from is not None:
-                self.tables.recover(config.recover_from)
+            if config.recovery.recover_from is not None:
+                self.tables.recover(config.recovery.recover_from)
                 logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
-            port = grpc.bind(self._server, _join_address(config.host, config.port), config.security)
-            self.address = _join_address(config.advertised_host or config.host, port)
-            if config.metrics_port is not None:
-                self._metrics = serve_metrics(self.service, self.tables, self.health, config.host, config.metrics_port)
-                self.metrics_address = _join_address(config.advertised_host or config.host, self._metrics.port)
+            port = grpc.bind(self._server, _join_address(config.listen.host, config.listen.port), config.security)
+            self.address = _join_address(config.listen.dialed_host, port)
+            if config.listen.metrics_port is not None:
+                self._metrics = serve_metrics(
+                    self.service, self.tables, self.health, config.listen.host, config.listen.metrics_port
+                )
+                self.metrics_address = _join_address(config.listen.dialed_host, self._metrics.port)
         except BaseException:
             if self._log is not None:
                 self._log.close()
@@ -180,7 +182,7 @@ class ParameterServer:
             self._cut.drop_expired()
 
     def _run_log(self) -> None:
-        while not self._ending.wait(self.config.delta_interval_s):
+        while not self._ending.wait(self.config.recovery.delta_interval_s):
             self._write_log()
 
     def _write_log(self) -> None:
@@ -193,18 +195,14 @@ class ParameterServer:
             logger.exception("delta log flush failed, retrying")
 
 
-def _durable_log(config: ServerConfig, folder: Path, clock: Clock) -> DurableLog:
-    return DurableLog(folder, config.index, config.shards, clock)
-
-
 def _data_plane(config: ServerConfig) -> DataPlane:
     return DataPlane(
-        config.host,
-        config.data_port,
-        advertised_host=config.advertised_host,
-        max_frame_bytes=config.max_message_bytes,
-        max_connections=config.max_connections,
-        max_inflight_bytes=config.max_inflight_bytes,
+        config.listen.host,
+        config.listen.data_port,
+        advertised_host=config.listen.advertised_host,
+        max_frame_bytes=config.limits.max_message_bytes,
+        max_connections=config.limits.max_connections,
+        max_inflight_bytes=config.limits.max_inflight_bytes,
     )
 
 

@@ -1,22 +1,33 @@
-"""Settings of a model server. Plain values, checked at construction."""
+"""Settings of a model server, in sections by owner. Plain values, checked at construction."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
 from monolith.serving.model_config import ModelConfig
 
-__all__ = ["ServingConfig"]
+__all__ = [
+    "AccessConfig",
+    "GrpcConfig",
+    "LoadingConfig",
+    "ModelSourceConfig",
+    "MonitoringConfig",
+    "RestConfig",
+    "ServingConfig",
+    "TimeoutConfig",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ServingConfig:
-    """Settings of one model server."""
+class ModelSourceConfig:
+    """Models to serve, and the scans for new versions."""
 
     models: Sequence[ModelConfig] = ()
     """Models to serve; or use ``model_config_file``."""
@@ -26,34 +37,64 @@ class ServingConfig:
     """Seconds between two reads of that file; 0 reads it only at the start."""
     version_poll_s: float = 1.0
     """Seconds between two scans for new versions; 0 scans only at the start."""
-    host: str = "127.0.0.1"
-    """Interface to listen on; the default is loopback. Use token and TLS on other interfaces."""
-    port: int | None = 8500
-    """gRPC port; 0 selects a free port, None disables gRPC."""
-    rest_port: int | None = 8501
-    """Port of REST, health and metrics; 0 selects a free port, None disables REST."""
-    security: Security = field(default_factory=Security)
-    """TLS and tokens of both ports."""
+
+    def __post_init__(self) -> None:
+        _check_not_negative(self, "model_config_poll_s", "version_poll_s")
+        if self.models and self.model_config_file is not None:
+            raise ConfigError("models and model_config_file are set, expected only one of them")
+        names = [model.name for model in self.models]
+        if len(set(names)) != len(names):
+            raise ConfigError(f"models are {names}, expected unique names")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AccessConfig:
+    """Calls that change a server."""
+
     allow_assign: bool = False
     """Accept assignments without an admin token, and with one also for versions that follow a publisher."""
     allow_reload: bool = False
     """Accept a reload of models without an admin token."""
     model_roots: Sequence[Path] = ()
     """Folders for the base paths of a reload; empty means the parents of the configured base paths."""
-    batching: BatchSettings = field(default_factory=BatchSettings)
-    """Bounds of batches and of the queue."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrpcConfig:
+    """Bounds of gRPC; ``max_message_bytes`` and ``max_calls`` also bound REST."""
+
     max_message_bytes: int = 64 << 20
     """Largest gRPC message, and largest REST body."""
-    rest_max_pending_bytes: int = 256 << 20
-    """Bytes of all REST bodies that wait for a response; further requests get 503."""
-    rest_max_values: int = 1 << 20
-    """Largest number of JSON values in a REST body."""
     max_calls: int = 1024
     """Concurrent gRPC calls, and REST connections; further ones are refused."""
     grpc_threads: int = 64
     """Threads that read and answer gRPC calls; further calls wait, up to ``max_calls``."""
     grpc_options: Sequence[tuple[str, str | int]] = ()
     """Further gRPC channel arguments."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "max_message_bytes", "max_calls", "grpc_threads")
+        if self.max_message_bytes >= 1 << 31:
+            raise ConfigError(f"max_message_bytes is {self.max_message_bytes!r}, expected less than 2 GiB")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestConfig:
+    """Bounds of REST."""
+
+    rest_max_pending_bytes: int = 256 << 20
+    """Bytes of all REST bodies that wait for a response; further requests get 503."""
+    rest_max_values: int = 1 << 20
+    """Largest number of JSON values in a REST body."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "rest_max_pending_bytes", "rest_max_values")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutConfig:
+    """Timeouts of requests and connections."""
+
     request_timeout_s: float = 30.0
     """Timeout of a request; a client's deadline may be shorter."""
     idle_timeout_s: float = 60.0
@@ -62,6 +103,18 @@ class ServingConfig:
     """Time for a REST client to send a request."""
     drain_s: float = 10.0
     """Time for current requests to finish when the server stops."""
+
+    def __post_init__(self) -> None:
+        for name in ("request_timeout_s", "idle_timeout_s", "read_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
+        _check_not_negative(self, "drain_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadingConfig:
+    """Loading of versions."""
+
     load_threads: int = 2
     """Versions loaded in parallel."""
     load_retries: int = 5
@@ -72,6 +125,16 @@ class ServingConfig:
     """Replay the warm-up requests of a version before it is served."""
     verify_tables: bool = True
     """Check the checksums of mapped tables in the background, and unload a damaged version."""
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "load_threads")
+        _check_not_negative(self, "load_retries", "load_retry_interval_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MonitoringConfig:
+    """The metrics page and the request log."""
+
     metrics_path: str = "/monitoring/prometheus/metrics"
     """Path of the Prometheus page, besides /metrics."""
     request_log_rate: float = 0.0
@@ -80,34 +143,53 @@ class ServingConfig:
     """Path prefix of the log files."""
 
     def __post_init__(self) -> None:
+        if not self.metrics_path.startswith("/"):
+            raise ConfigError(f"metrics_path is {self.metrics_path!r}, expected a path that begins with /")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class ServingConfig:
+    """Settings of one model server. The constructor takes sections, single fields of them, or both.
+
+    >>> ServingConfig(port=0, drain_s=1.0).timeouts.drain_s
+    1.0
+    """
+
+    host: str = "127.0.0.1"
+    """Interface to listen on; the default is loopback. Use token and TLS on other interfaces."""
+    port: int | None = 8500
+    """gRPC port; 0 selects a free port, None disables gRPC."""
+    rest_port: int | None = 8501
+    """Port of REST, health and metrics; 0 selects a free port, None disables REST."""
+    security: Security = field(default_factory=Security)
+    """TLS and tokens of both ports."""
+    batching: BatchSettings = field(default_factory=BatchSettings)
+    """Bounds of batches and of the queue."""
+    sources: ModelSourceConfig = section(ModelSourceConfig)
+    access: AccessConfig = section(AccessConfig)
+    grpc: GrpcConfig = section(GrpcConfig)
+    rest: RestConfig = section(RestConfig)
+    timeouts: TimeoutConfig = section(TimeoutConfig)
+    loading: LoadingConfig = section(LoadingConfig)
+    monitoring: MonitoringConfig = section(MonitoringConfig)
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, {})
         for name in ("port", "rest_port"):
             port = getattr(self, name)
             if port is not None and not 0 <= port < 1 << 16:
                 raise ConfigError(f"{name} is {port!r}, expected 0 (any) to 65535")
         if self.port is None and self.rest_port is None:
             raise ConfigError("port and rest_port are None, expected at least one port")
-        for name in (
-            "max_message_bytes",
-            "rest_max_pending_bytes",
-            "rest_max_values",
-            "max_calls",
-            "grpc_threads",
-            "load_threads",
-        ):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected at least 1")
-        if self.max_message_bytes >= 1 << 31:
-            raise ConfigError(f"max_message_bytes is {self.max_message_bytes!r}, expected less than 2 GiB")
-        for name in ("request_timeout_s", "idle_timeout_s", "read_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
-        for name in ("model_config_poll_s", "version_poll_s", "drain_s", "load_retries", "load_retry_interval_s"):
-            if not getattr(self, name) >= 0:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected 0 or more")
-        if not self.metrics_path.startswith("/"):
-            raise ConfigError(f"metrics_path is {self.metrics_path!r}, expected a path that begins with /")
-        if self.models and self.model_config_file is not None:
-            raise ConfigError("models and model_config_file are set, expected only one of them")
-        names = [model.name for model in self.models]
-        if len(set(names)) != len(names):
-            raise ConfigError(f"models are {names}, expected unique names")
+
+
+def _check_positive(owner: object, *names: str) -> None:
+    for name in names:
+        if getattr(owner, name) < 1:
+            raise ConfigError(f"{name} is {getattr(owner, name)!r}, expected at least 1")
+
+
+def _check_not_negative(owner: object, *names: str) -> None:
+    for name in names:
+        if not getattr(owner, name) >= 0:
+            raise ConfigError(f"{name} is {getattr(owner, name)!r}, expected 0 or more")

@@ -62,17 +62,19 @@ class ModelServer:
         self.metrics = metrics or ServingMetrics()
         self.models = HostedModels(
             loader,
-            warm_up=_warm_up if config.warm_up else None,
-            verify=_verify if config.verify_tables else None,
+            warm_up=_warm_up if config.loading.warm_up else None,
+            verify=_verify if config.loading.verify_tables else None,
             clock=clock,
-            load_threads=config.load_threads,
-            load_retries=config.load_retries,
-            retry_interval_s=config.load_retry_interval_s,
+            load_threads=config.loading.load_threads,
+            load_retries=config.loading.load_retries,
+            retry_interval_s=config.loading.load_retry_interval_s,
         )
         self.queue = BatchQueue(config.batching, clock, self.metrics.batch)
-        self._log = RequestLog(config.request_log_rate, config.request_log_prefix, self.metrics.logged)
+        self._log = RequestLog(
+            config.monitoring.request_log_rate, config.monitoring.request_log_prefix, self.metrics.logged
+        )
         self._router = RequestRouter(
-            self.models, self.queue, self.metrics, clock, assigns_following=config.allow_assign
+            self.models, self.queue, self.metrics, clock, assigns_following=config.access.allow_assign
         )
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
@@ -110,9 +112,9 @@ class ModelServer:
         except BaseException:
             self.stop(0.0)
             raise
-        self._every(config.version_poll_s, self.models.poll, "version-poll")
-        if config.model_config_file is not None:
-            self._every(config.model_config_poll_s, self._reread_models, "config-poll")
+        self._every(config.sources.version_poll_s, self.models.poll, "version-poll")
+        if config.sources.model_config_file is not None:
+            self._every(config.sources.model_config_poll_s, self._reread_models, "config-poll")
         logger.info("model server listening grpc=%s rest=%s", self.address or "-", self.rest_address or "-")
         return self
 
@@ -135,7 +137,7 @@ class ModelServer:
         if self._ending.is_set():
             return
         self._ending.set()
-        drain_s = self.config.drain_s if drain_s is None else drain_s
+        drain_s = self.config.timeouts.drain_s if drain_s is None else drain_s
         stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
         if self._http is not None:
             self._http.close(drain_s)
@@ -165,16 +167,16 @@ class ModelServer:
     def _start_grpc(self, port: int, access: Access) -> None:
         config = self.config
         services = GrpcServices(
-            self._router, self.configure, self._log, lambda: self.is_ready, config.request_timeout_s, access
+            self._router, self.configure, self._log, lambda: self.is_ready, config.timeouts.request_timeout_s, access
         )
-        self._workers = ThreadPoolExecutor(config.grpc_threads, thread_name_prefix="grpc")
+        self._workers = ThreadPoolExecutor(config.grpc.grpc_threads, thread_name_prefix="grpc")
         server = grpc.make_server(
             self._workers,
             services.handlers(),
             config.security,
-            config.max_message_bytes,
-            config.max_calls,
-            config.grpc_options,
+            config.grpc.max_message_bytes,
+            config.grpc.max_calls,
+            config.grpc.grpc_options,
         )
         bound = grpc.bind(server, _join(config.host, port), config.security)
         server.start()
@@ -186,19 +188,19 @@ class ModelServer:
         rest = Rest(
             self._router,
             lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._all_samples()),
-            config.metrics_path,
+            config.monitoring.metrics_path,
             lambda: self.is_ready,
             access,
-            config.request_timeout_s,
-            config.rest_max_values,
+            config.timeouts.request_timeout_s,
+            config.rest.rest_max_values,
         )
         limits = HttpLimits(
-            max_body=config.max_message_bytes,
-            max_pending=config.rest_max_pending_bytes,
-            max_connections=config.max_calls,
-            idle_s=config.idle_timeout_s,
-            read_s=config.read_timeout_s,
-            answer_s=config.request_timeout_s,
+            max_body=config.grpc.max_message_bytes,
+            max_pending=config.rest.rest_max_pending_bytes,
+            max_connections=config.grpc.max_calls,
+            idle_s=config.timeouts.idle_timeout_s,
+            read_s=config.timeouts.read_timeout_s,
+            answer_s=config.timeouts.request_timeout_s,
         )
         self._rest = rest
         self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
@@ -233,18 +235,18 @@ class ModelServer:
         thread.start()
 
     def _read_models(self) -> Sequence[ModelConfig]:
-        if self.config.model_config_file is None:
-            return self.config.models
-        text = _read(self.config.model_config_file)
-        found = parse_model_configs(text, str(self.config.model_config_file))
+        if self.config.sources.model_config_file is None:
+            return self.config.sources.models
+        text = _read(self.config.sources.model_config_file)
+        found = parse_model_configs(text, str(self.config.sources.model_config_file))
         self._config_text = text
         return found
 
     def _reread_models(self) -> None:
-        assert self.config.model_config_file is not None
-        if _read(self.config.model_config_file) != self._config_text:
+        assert self.config.sources.model_config_file is not None
+        if _read(self.config.sources.model_config_file) != self._config_text:
             self.models.configure(self._read_models())
-            logger.info("model config reloaded file=%s", self.config.model_config_file)
+            logger.info("model config reloaded file=%s", self.config.sources.model_config_file)
 
 
 def _warm_up(hosted: HostedVersion) -> None:
@@ -254,13 +256,13 @@ def _warm_up(hosted: HostedVersion) -> None:
 
 
 def _access(config: ServingConfig, models: Sequence[ModelConfig]) -> Access:
-    log_root = [Path(config.request_log_prefix).parent] if config.request_log_prefix else []
+    log_root = [Path(config.monitoring.request_log_prefix).parent] if config.monitoring.request_log_prefix else []
     return Access(
         token=config.security.token,
         admin_token=config.security.admin_token,
-        allow_assign=config.allow_assign,
-        allow_reload=config.allow_reload,
-        roots=tuple(config.model_roots) or tuple(model.base_path.parent for model in models),
+        allow_assign=config.access.allow_assign,
+        allow_reload=config.access.allow_reload,
+        roots=tuple(config.access.model_roots) or tuple(model.base_path.parent for model in models),
         log_roots=log_root,
     )
 

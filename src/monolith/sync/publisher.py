@@ -161,6 +161,8 @@ class Publisher:
         self.root = Path(root)
         make_folder(self.root)
         self._claim: int | None = _claim(self.root)
+        for leftover in self.root.glob("*.json.tmp-*"):  # of a killed publisher
+            leftover.unlink(missing_ok=True)
         self._rows = rows
         self._weights = weights
         self._clock = clock

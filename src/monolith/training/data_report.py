@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -10,7 +11,9 @@ from monolith.core.errors import ConfigError
 from monolith.data import Schema
 from monolith.data.profile import ColumnProfile, DataProfile
 
-__all__ = ["ColumnReport", "DataReport", "Role", "make_report"]
+__all__ = ["ColumnReport", "DataReport", "Role", "log_report", "make_report"]
+
+logger = logging.getLogger(__name__)
 
 Role: TypeAlias = Literal["sparse", "dense", "label", "weight", "time", "not read"]
 """How a training uses a column."""
@@ -39,7 +42,7 @@ class DataReport:
     columns: tuple[ColumnReport, ...]
     warnings: tuple[str, ...]
 
-    def names(self, role: Role) -> list[str]:
+    def names(self, role: str) -> list[str]:
         """Return the columns of a role."""
         return [each.name for each in self.columns if each.role == role]
 
@@ -79,6 +82,19 @@ def make_report(
         *([] if is_shuffled else _warn_order(profile)),
     ]
     return DataReport(profile.rows, tuple(columns), tuple(warnings))
+
+
+def log_report(report: DataReport, *, shuffle_buffer: int) -> None:
+    """Log the columns of each role, and the warnings."""
+    roles = {role: ",".join(report.names(role)) for role in ("label", "weight", "time", "sparse", "dense")}
+    logger.info(
+        "columns read %s not_read=%s shuffle_buffer=%d",
+        " ".join(f"{role}={names or 'none'}" for role, names in roles.items()),
+        ",".join(report.names("not read")) or "none",
+        shuffle_buffer,
+    )
+    for warning in report.warnings:
+        logger.warning("%s", warning)
 
 
 _ORDER: Mapping[str, int] = {

@@ -30,34 +30,44 @@ __all__ = ["default_hooks", "share_metrics_registry"]
 def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
     """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted."""
     hooks: list[Hook] = [ThroughputHook()]
-    if config.log_step_count_steps:
+    if config.metrics.log_step_count_steps:
         hooks.append(
-            ProgressHook(metrics, target_steps=until, every_steps=config.log_step_count_steps, is_live=config.progress)
+            ProgressHook(
+                metrics,
+                target_steps=until,
+                every_steps=config.metrics.log_step_count_steps,
+                is_live=config.metrics.progress,
+            )
         )
-    if config.metrics_port is not None:
-        hooks.append(PrometheusHook(metrics, config.metrics_port, host=config.metrics_host))
+    if config.metrics.metrics_port is not None:
+        hooks.append(PrometheusHook(metrics, config.metrics.metrics_port, host=config.metrics.metrics_host))
     hooks += _prediction_dump_hooks(config)
-    if config.sync_targets and config.publish_dir is not None:
-        hooks.append(PushHook(config.publish_dir, config))  # before its publisher, so that it ends after the publisher
-    if config.publish_dir is not None:
+    if config.push.sync_targets and config.publish.publish_dir is not None:
+        # Before its publisher, so that it ends after the publisher.
+        hooks.append(PushHook(config.publish.publish_dir, config.push))
+    if config.publish.publish_dir is not None:
         hooks.append(
             PublishHook(
-                config.publish_dir,
-                every_s=config.publish_interval_s,
-                flavour=config.publish_flavour,
-                stream=stream_of(config),
+                config.publish.publish_dir,
+                every_s=config.publish.publish_interval_s,
+                flavour=config.publish.publish_flavour,
+                stream=stream_of(config.publish),
             )
         )
     if config.model_dir:
         hooks.append(StopFileHook())
-        if getattr(config, "export_when_saving", False):
+        if config.export.export_when_saving:
             hooks.append(ExportHook())
-        if config.save_summary_steps:
-            hooks.append(SummaryHook(metrics, every_steps=config.save_summary_steps))
-        if config.profile_some_steps_from is not None:
-            hooks.append(ProfilerHook(config.profile_some_steps_from, every_steps=config.profile_save_steps_interval))
-        if config.controller_port is not None:
-            hooks.append(ControllerHook(config.controller_port))
+        if config.metrics.save_summary_steps:
+            hooks.append(SummaryHook(metrics, every_steps=config.metrics.save_summary_steps))
+        if config.runtime.profile_some_steps_from is not None:
+            hooks.append(
+                ProfilerHook(
+                    config.runtime.profile_some_steps_from, every_steps=config.runtime.profile_save_steps_interval
+                )
+            )
+        if config.runtime.controller_port is not None:
+            hooks.append(ControllerHook(config.runtime.controller_port))
     return hooks
 
 
@@ -71,16 +81,16 @@ def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
 
 
 def _prediction_dump_hooks(config: RunConfig) -> list[Hook]:
-    name = config.deep_insight_name or "model"
+    name, dump = config.metrics.deep_insight_name or "model", config.metrics.dump
     options: dict[str, Any] = {
-        "sample_ratio": config.deep_insight_sample_ratio,
-        "heads": None if config.deep_insight_target is None else config.deep_insight_target.split(","),
-        "extra_fields": config.extra_fields_keys,
+        "sample_ratio": dump.deep_insight_sample_ratio,
+        "heads": None if dump.deep_insight_target is None else dump.deep_insight_target.split(","),
+        "extra_fields": dump.extra_fields_keys,
     }
     hooks: list[Hook] = []
-    if (path := config.prediction_path) is not None:
-        hooks.append(PredictionDumpHook(lambda: prediction_files(path, worker=config.index), name, **options))
-    servers, topic = config.prediction_kafka_servers, config.prediction_kafka_topic
+    if (path := dump.prediction_path) is not None:
+        hooks.append(PredictionDumpHook(lambda: prediction_files(path, worker=config.runtime.index), name, **options))
+    servers, topic = dump.prediction_kafka_servers, dump.prediction_kafka_topic
     if servers is not None and topic is not None:
         hooks.append(PredictionDumpHook(lambda: prediction_topic(servers, topic), name, **options))
     return hooks

@@ -83,6 +83,7 @@ class Estimator:
         self._group = group or Solo()
         model_dir = (config or RunConfig()).model_dir
         self.config = self._group.member_config(config or RunConfig())
+        self.config.check_index()
         self._more_extra = extra or dict
         self._is_alone = extra is None
         self._places_saved = 1
@@ -96,11 +97,15 @@ class Estimator:
             raise ConfigError(
                 f"the model is a {type(self.model).__name__}, expected a monolith.Model, or a function of one"
             )
-        specs = self.model.declaration.table_specs(seed=self.config.seed, deterministic=self.config.deterministic)
-        self.store: EmbeddingStore = self._group.open_store(store, specs, force_expiry=self.config.force_expiry)
-        gradients = self.config
+        specs = self.model.declaration.table_specs(
+            seed=self.config.runtime.seed, deterministic=self.config.runtime.deterministic
+        )
+        self.store: EmbeddingStore = self._group.open_store(
+            store, specs, force_expiry=self.config.checkpoint.force_expiry
+        )
+        gradients = self.config.gradient
         self._stepper = Stepper(
-            self.model.to(self.config.accelerator),
+            self.model.to(self.config.runtime.accelerator),
             self.model.attach(self.store),
             make_optimizers(
                 self.model,
@@ -116,14 +121,14 @@ class Estimator:
             ),
             group=self._group,
             weight_decay=gradients.dense_weight_decay,
-            device=self.config.accelerator,
+            device=self.config.runtime.accelerator,
         )
-        self._timers = SaveTimer.from_config(self.config), SaveTimer.dense_only(self.config)
+        self._timers = SaveTimer.from_config(self.config.checkpoint), SaveTimer.dense_only(self.config.checkpoint)
         self._checkpointer: Checkpointer | None = None
         if model_dir:
             timer, dense_timer = self._timers
             self._checkpointer = self._group.make_checkpointer(
-                model_dir, self.config, clock=self._clock, timer=timer, dense_timer=dense_timer
+                model_dir, self.config.checkpoint, clock=self._clock, timer=timer, dense_timer=dense_timer
             )
         self._metrics = self._new_metrics()
         self._step = 0
@@ -238,7 +243,7 @@ class Estimator:
             stepper=self._stepper,
             dataset=dataset,
             checkpointer=self._checkpointer,
-            metrics=self._metrics if self.config.progressive_validation is not False else None,
+            metrics=self._metrics if self.config.metrics.progressive_validation is not False else None,
             hooks=chosen,
             clock=self._clock,
             step=self._step,
@@ -251,7 +256,7 @@ class Estimator:
             self._metrics.reset()
         self._has_trained = True
         try:
-            with _deterministic(self.config.deterministic):
+            with _deterministic(self.config.runtime.deterministic):
                 run.run(until)
         finally:
             self._holds = "training"
@@ -280,7 +285,7 @@ class Estimator:
             raise ConfigError("the dataset gives single rows; add .batch(n) to it")
         if data.schema is None:
             data = data.with_schema(self.model.declaration.schema())
-        return data.prefetch(self.config.batch_prefetch_capacity)
+        return data.prefetch(self.config.pipeline.batch_prefetch_capacity)
 
     def _resume(self, dataset: Any) -> bool:
         """Restore the position of the last run; return False without one, or when it is the end of the data."""
@@ -324,8 +329,8 @@ class Estimator:
                 return evaluations
 
     def _new_metrics(self) -> RunMetrics:
-        window = self.config.log_step_count_steps or 100
-        return RunMetrics(window_steps=window, auc_exact_size=self.config.auc_exact_size)
+        window = self.config.metrics.log_step_count_steps or 100
+        return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
@@ -481,7 +486,7 @@ class Estimator:
             return
         if self._checkpointer is not None:
             self._restore_checkpoint(self._checkpointer)
-        member = self._group.restore_member(self.restored_extra, self.config.seed)
+        member = self._group.restore_member(self.restored_extra, self.config.runtime.seed)
         if member is not None:
             self._place, self._data_ended = member.position, member.data_ended
 
@@ -532,14 +537,14 @@ class Estimator:
 
 def _prepare(config: RunConfig) -> None:
     """Seed every generator and set the threads, before the model is built."""
-    random.seed(config.seed)
-    np.random.seed(config.seed % (1 << 32))
-    torch.manual_seed(config.seed)
-    if config.accelerator == "cuda" and not torch.cuda.is_available():
+    random.seed(config.runtime.seed)
+    np.random.seed(config.runtime.seed % (1 << 32))
+    torch.manual_seed(config.runtime.seed)
+    if config.runtime.accelerator == "cuda" and not torch.cuda.is_available():
         raise ConfigError("accelerator is 'cuda', but torch sees no CUDA device; use 'cpu', or install a CUDA torch")
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
-        embedding.set_threads(config.threads)
+    if config.runtime.threads is not None:
+        torch.set_num_threads(config.runtime.threads)
+        embedding.set_threads(config.runtime.threads)
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def open_rows(
     """
     if files is not None and (patterns is None or patterns == "-"):
         raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
-    if config.kafka_topics and patterns is None:
+    if config.kafka.kafka_topics and patterns is None:
         return _kafka(config, seed)
     if patterns is None:
         raise ConfigError(
@@ -77,7 +77,9 @@ def open_rows(
     if config.record != "auto":
         return data.files(record=_named_record(config), framing=_framing(config), **options)
     detected = detect(paths[0])
-    framing = detected.framing if config.record_framing == "auto" else Framing.parse(config.record_framing)
+    framing = (
+        detected.framing if config.framing.record_framing == "auto" else Framing.parse(config.framing.record_framing)
+    )
     if detected.record is None or framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
     return data.files(record=detected.record, framing=framing, **options)
@@ -110,14 +112,14 @@ def _open_tables(
 ) -> Dataset:
     options: dict[str, Any] = {
         "seed": seed,
-        "allow_missing": config.allow_missing,
-        "exclude": config.exclude,
-        "time_column": config.time_column,
+        "allow_missing": config.columns.allow_missing,
+        "exclude": config.columns.exclude,
+        "time_column": config.columns.time_column,
     }
     if kind in ("csv", "json_lines"):
-        options["column_types"] = config.column_types
+        options["column_types"] = config.columns.column_types
     if kind == "csv":
-        options |= {"delimiter": config.csv_delimiter, "header": config.csv_header}
+        options |= {"delimiter": config.columns.csv_delimiter, "header": config.columns.csv_header}
     if files is None:
         options |= {"patterns": patterns, "shard": shard}
     else:
@@ -142,7 +144,7 @@ def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | N
     rows with event times keep their order, because expiry and progressive validation rely on it. A shuffled reader
     would claim files of a work list far ahead.
     """
-    if config.data is None or config.data == "-" or files is not None or config.time_column is not None:
+    if config.data is None or config.data == "-" or files is not None or config.columns.time_column is not None:
         return 0
     if _table_kind(config, expand(config.data)) is None:
         return 0
@@ -161,19 +163,19 @@ def open_batches(
 
 
 def _kafka(config: DataConfig, seed: int) -> Dataset:
-    if config.kafka_servers is None or config.kafka_group_id is None:
+    if config.kafka.kafka_servers is None or config.kafka.kafka_group_id is None:
         raise ConfigError("kafka_topics needs kafka_servers and kafka_group_id; give --kafka-servers, --kafka-group-id")
     return data.kafka(
-        config.kafka_servers,
-        list(config.kafka_topics),
-        config.kafka_group_id,
+        config.kafka.kafka_servers,
+        list(config.kafka.kafka_topics),
+        config.kafka.kafka_group_id,
         record=_named_record(config),
-        start=parse_start(config.kafka_start),
+        start=parse_start(config.kafka.kafka_start),
         framing=_framing(config, is_message=True),
         seed=seed,
-        poll_records=config.kafka_poll_records,
-        idle_end_s=config.kafka_idle_end_s,
-        config=None if config.kafka_config is None else read_settings(config.kafka_config),
+        poll_records=config.kafka.kafka_poll_records,
+        idle_end_s=config.kafka.kafka_idle_end_s,
+        config=None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config),
     )
 
 
@@ -188,16 +190,16 @@ def _named_record(config: DataConfig) -> RecordKind:
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:
     """Return the framing of a file or of a Kafka message; without settings, a message is one bare record."""
-    if config.record_framing != "auto":
-        return Framing.parse(config.record_framing)
-    if not (config.kafka_dump or config.kafka_dump_prefix or config.lagrangex_header):
+    if config.framing.record_framing != "auto":
+        return Framing.parse(config.framing.record_framing)
+    if not (config.framing.kafka_dump or config.framing.kafka_dump_prefix or config.framing.lagrangex_header):
         if is_message:
             return Framing.bare()
         if config.record == "tf_example":
             return Framing.tfrecord()
     return Framing(
-        sort_id=config.sort_id,
-        kafka_dump=config.kafka_dump,
-        kafka_dump_prefix=config.kafka_dump_prefix,
-        lagrangex_header=config.lagrangex_header,
+        sort_id=config.framing.sort_id,
+        kafka_dump=config.framing.kafka_dump,
+        kafka_dump_prefix=config.framing.kafka_dump_prefix,
+        lagrangex_header=config.framing.lagrangex_header,
     )

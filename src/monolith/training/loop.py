@@ -103,14 +103,14 @@ class TrainingRun:
         self._has_labels = False
         self._unlabelled_steps = 0
         self._started: list[Hook] = []
-        self._event_times = EventTimes(config.max_event_ahead_s, clock)
+        self._event_times = EventTimes(config.pipeline.max_event_ahead_s, clock)
         self._batches = read_marked(self._dataset, self._event_times.bound)
         self._pipeline = Pipeline(
             stepper,
             self._batches,
-            prefetch=config.embedding_prefetch_capacity,
-            late_push=config.enable_embedding_postpush,
-            late_dense=config.enable_variable_postpush,
+            prefetch=config.pipeline.embedding_prefetch_capacity,
+            late_push=config.pipeline.enable_embedding_postpush,
+            late_dense=config.pipeline.enable_variable_postpush,
         )
         self._mark: Mark = getattr(self._dataset, "mark", lambda: no_position)()
         self._saving: list[tuple[PendingSave, Any]] = []
@@ -301,7 +301,7 @@ class TrainingRun:
             return  # the stop ended a source that waited: more data may follow
         if self._step == self._first_step:
             # One of several workers may find all data taken by the others; the chief checks the case of all workers.
-            if not self._is_resumed and self._config.num_workers == 1:
+            if not self._is_resumed and self._config.runtime.num_workers == 1:
                 raise DataError("the data gave no batch to train on; check the patterns and filters")
             if self._is_resumed:
                 logger.warning(
@@ -455,7 +455,7 @@ class TrainingRun:
         for hook in self._hooks:
             hook.before_end(self)
         # With other workers, tables may have changed since the last save without a step of this worker.
-        if self._step > self._last_saved_step or self.data_ended or self._config.num_workers > 1:
+        if self._step > self._last_saved_step or self.data_ended or self._config.runtime.num_workers > 1:
             self._save("at the end")
         for pending in [*(pending for pending, _ in self._saving), *self._dense_saves]:
             pending.wait()

@@ -5,35 +5,27 @@ The folder of a trained model contains its job, so evaluating and predicting nee
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import json
 import logging
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from typing_extensions import override
-
 from monolith import models
 from monolith.artifacts import CheckpointFolder
-from monolith.core import storage
-from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import SingleTaskModelParams, load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.data.profile import DataProfile, profile_rows
-from monolith.data.sources.patterns import expand
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config import RunConfig
 from monolith.training.config.job import JobConfig
-from monolith.training.data_report import DataReport, make_report
+from monolith.training.data_report import DataReport, log_report, make_report
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
@@ -42,15 +34,14 @@ from monolith.training.groups import Group
 from monolith.training.hooks import Hook
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import WorkListShare, default_shuffle, exclude_features, open_batches, open_rows
+from monolith.training.job_file import JobFileHook, check_task, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
-from monolith.training.run import Run, StepResult
 from monolith.training.task import Mode, Task
 
 __all__ = ["Job"]
 
 logger = logging.getLogger(__name__)
 
-_JOB_FILE = "job.json"
 _RESTART_S = 10.0
 """How long the chief of a cluster waits for its predecessor to exit."""
 
@@ -87,16 +78,16 @@ class Job:
         self.config = config
         self._files = files
         self._on_report = on_report
-        self._profile: DataProfile | None = None
-        self._remembered = _read_job(config) if config.task is None else {}
+        self._remembered = read_job(config.run.model_dir) if config.model.task is None else {}
         self._inferred: Schema | None = None
+        self._profile: DataProfile | None = None
         self._own_task: Task | None = None
         self._is_alone = store is None and group is None
         self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
             self._make_model,
-            run_config or config,
-            hooks=[*hooks, _JobFileHook(self._remember)],
+            run_config or config.run,
+            hooks=[*hooks, JobFileHook(self._remember)],
             store=store,
             extra=extra,
             group=group,
@@ -116,83 +107,82 @@ class Job:
     def train(self) -> dict[str, float]:
         """Train, and evaluate when there is data for it; return the last metrics.
 
-        A training that is refused before its first step leaves the model folder as it was.
+        A training that is refused before its first step leaves the model folder as it was. A training of data that
+        the folder's training has finished returns no metrics, unless the setting ``more`` is on.
 
         Raises:
             ConfigError: Another process trains in the model folder, or the folder has another task.
         """
         if not self.estimator.config.model_dir:
             return self._train_and_evaluate()
-        _check_task(self.config)
-        with lock_folder(Path(self.config.model_dir), wait_s=self._lock_wait_s):
+        check_task(self.config.run.model_dir, self.config.model.task)
+        with lock_folder(Path(self.config.run.model_dir), wait_s=self._lock_wait_s):
             if self._is_finished():
                 return {}
             metrics = self._train_and_evaluate()
             if self._is_alone and self.estimator.data_ended:
-                self._remember(finished=self._data_digest())
+                self._remember(finished=digest_data(self.config.input))
             return metrics
 
     def _is_finished(self) -> bool:
         """Return True if the folder's training has read this data to its end."""
-        if self.config.more or not self.config.resume_data or not self._is_alone:
+        if self.config.model.more or not self.config.input.resume_data or not self._is_alone:
             return False
-        finished = _read_job(self.config, default={}).get("finished")
-        if finished is None or finished != self._data_digest():
+        finished = read_job(self.config.run.model_dir, default={}).get("finished")
+        if finished is None or finished != digest_data(self.config.input):
             return False
         logger.warning(
             "training is finished, nothing trained step=%d data=%s; to train on the same data again: --more",
             self.estimator.step,
-            self.config.data,
+            self.config.input.data,
         )
         return True
 
-    def _data_digest(self) -> str | None:
-        """Return a digest of the files and the number of passes; None for streams."""
-        config = self.config
-        if config.data is None or config.data == "-":
-            return None
-        files = [(os.path.abspath(path), storage.file_bytes(path)) for path in expand(config.data)]
-        return hashlib.sha256(json.dumps([config.epochs, files]).encode()).hexdigest()
-
     def _train_and_evaluate(self) -> dict[str, float]:
-        train = self._batches(self.config.data, is_training=True)
+        train = self._batches(self.config.input.data, is_training=True)
         self._report_data()
-        if self.config.eval_data is None:
+        if self.config.input.eval_data is None:
             return self._train(train)
-        evaluate = self._batches(self.config.eval_data, is_training=False)
-        if self.config.steps_per_eval is None:
+        evaluate = self._batches(self.config.input.eval_data, is_training=False)
+        if self.config.model.steps_per_eval is None:
             self._train(train)
-            return self.estimator.evaluate(evaluate, self.config.eval_steps)
-        max_steps = self.config.max_steps
-        if self.config.steps is not None:
-            max_steps = self.estimator.step + self.config.steps
+            return self.estimator.evaluate(evaluate, self.config.model.eval_steps)
+        max_steps = self.config.model.max_steps
+        if self.config.model.steps is not None:
+            max_steps = self.estimator.step + self.config.model.steps
         evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
             max_steps=max_steps,
-            steps_per_eval=self.config.steps_per_eval,
-            eval_steps=self.config.eval_steps,
-            resume_data=self.config.resume_data,
+            steps_per_eval=self.config.model.steps_per_eval,
+            eval_steps=self.config.model.eval_steps,
+            resume_data=self.config.input.resume_data,
         )
         return evaluations[-1] if evaluations else {}
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
-        return self.estimator.train(data, config.steps, config.max_steps, resume_data=config.resume_data)
+        return self.estimator.train(
+            data, config.model.steps, config.model.max_steps, resume_data=config.input.resume_data
+        )
+
+    def read_training_data(self) -> Dataset:
+        """Return the batches of ``data`` as a training reads them."""
+        return self._batches(self.config.input.data, is_training=True)
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
-        batches = self._batches(self.config.data, is_training=False)
-        return self.estimator.evaluate(batches, self.config.eval_steps, checkpoint=checkpoint)
+        batches = self._batches(self.config.input.data, is_training=False)
+        return self.estimator.evaluate(batches, self.config.model.eval_steps, checkpoint=checkpoint)
 
     def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
         """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
-        folder = CheckpointFolder(Path(self.config.model_dir) / CHECKPOINTS)
+        folder = CheckpointFolder(Path(self.config.run.model_dir) / CHECKPOINTS)
         checkpoints = follow_checkpoints(
-            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.max_steps
+            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.model.max_steps
         )
         for step, metrics in evaluate_checkpoints(checkpoints, lambda step, path: self.evaluate(path)):
-            write_summary(metrics, step, Path(self.config.model_dir) / "eval")
+            write_summary(metrics, step, Path(self.config.run.model_dir) / "eval")
             yield metrics
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
@@ -201,14 +191,16 @@ class Job:
         Raises:
             ConfigError: The data has no column of a key, or is a stream whose columns are unknown.
         """
-        names = self.config.keys or tuple(self._remembered.get("keys", ()))
+        config = self.config.input
+        names = config.columns.keys or tuple(self._remembered.get("keys", ()))
         if not names:
-            batches = self._batches(self.config.data, is_training=False, has_labels=False)
+            batches = self._batches(config.data, is_training=False, has_labels=False)
             return self.estimator.predict(batches, checkpoint=checkpoint)
-        if self.config.data is None or self.config.data == "-":
-            raise ConfigError(f"keys is {names} and data is {self.config.data!r}, expected files; give --data FILES")
-        config = replace(self.config, exclude=tuple(name for name in self.config.exclude if name not in names))
-        rows = open_rows(config, config.data, seed=config.seed)
+        if config.data is None or config.data == "-":
+            raise ConfigError(f"keys is {names} and data is {config.data!r}, expected files; give --data FILES")
+        exclude = tuple(name for name in config.columns.exclude if name not in names)
+        config = replace(config, columns=replace(config.columns, exclude=exclude))
+        rows = open_rows(config, config.data, seed=self.config.run.runtime.seed)
         keys = KeyColumns(names, infer_schema(rows))
         batches = open_batches(config, rows, keys.extend(self._schema(has_labels=False)), is_training=False)
         return self.estimator.predict(batches, checkpoint=checkpoint, keys=keys.read)
@@ -219,70 +211,61 @@ class Job:
         Raises:
             ConfigError: There is no model folder.
         """
-        if not self.config.model_dir:
+        if not self.config.run.model_dir:
             raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
-        batches = self._batches(self.config.data, is_training=True, window=self.config.shuffle_buffer or 0)
-        return write_features(batches, Path(self.config.model_dir), index=self.config.index)
+        window = self.config.input.shuffle_buffer or 0
+        batches = self._batches(self.config.input.data, is_training=True, window=window)
+        return write_features(batches, Path(self.config.run.model_dir), index=self.config.run.runtime.index)
 
     def _batches(
         self, patterns: str | None, *, is_training: bool, has_labels: bool = True, window: int | None = None
     ) -> Dataset:
         files = self._files if is_training else None
-        if patterns is None and not self.config.kafka_topics and (own := self._own_data(is_training)) is not None:
+        if (
+            patterns is None
+            and not self.config.input.kafka.kafka_topics
+            and (own := self._own_data(is_training)) is not None
+        ):
             if files is not None:
                 raise ConfigError(
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
                     "data"
                 )
             return own
-        shard = (self.config.index, self.config.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config, patterns, seed=self.config.seed, shard=shard, files=files)
+        shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
+        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        if window is None:
+            window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        return open_batches(
-            self.config,
-            rows,
-            schema,
-            is_training=is_training,
-            shuffle_buffer=self._shuffle_buffer if is_training else 0,
-        )
+        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window)
 
     @property
     def _shuffle_buffer(self) -> int:
         """The setting; or that of the folder's training, whose position has its windows; or the default."""
-        if self.config.shuffle_buffer is not None:
-            return self.config.shuffle_buffer
-        known = _read_job(self.config, default={})
-        if known and self.config.resume_data:
+        if self.config.input.shuffle_buffer is not None:
+            return self.config.input.shuffle_buffer
+        known = read_job(self.config.run.model_dir, default={})
+        if known and self.config.input.resume_data:
             return int(known.get("shuffle_buffer", 0))
-        return default_shuffle(self.config, self.schema, self._files)
-
-    # --- the report ---------------------------------------------------------------------------------------------------
+        return default_shuffle(self.config.input, self.schema, self._files)
 
     def _report_data(self) -> None:
         """Report the role of each column of the first rows, and log warnings."""
-        config = self.config
-        if not config.model_dir:
+        config = self.config.input
+        if not self.config.run.model_dir:
             logger.warning("model_dir is empty, the trained model is lost at the end; give --model-dir to keep it")
-        if config.data is None or config.data == "-" or config.index:
+        if config.data is None or config.data == "-" or self.config.run.runtime.index:
             return
-        profile = self._profile or profile_rows(open_rows(config, config.data, seed=config.seed))
+        profile = self._profile or profile_rows(open_rows(config, config.data, seed=self.config.run.runtime.seed))
         owners = self.estimator.model.declaration.features.values()
         report = make_report(
             profile,
             self.schema,
-            time_column=config.time_column,
+            time_column=config.columns.time_column,
             expire_days={each.table: each.expire_days for each in owners},
             is_shuffled=self._shuffle_buffer > 1,
         )
-        roles = {role: ",".join(report.names(role)) for role in ("label", "weight", "time", "sparse", "dense")}
-        logger.info(
-            "columns read %s not_read=%s shuffle_buffer=%d",
-            " ".join(f"{role}={names or 'none'}" for role, names in roles.items()),
-            ",".join(report.names("not read")) or "none",
-            self._shuffle_buffer,
-        )
-        for warning in report.warnings:
-            logger.warning("%s", warning)
+        log_report(report, shuffle_buffer=self._shuffle_buffer)
         if self._on_report is not None:
             self._on_report(report)
 
@@ -299,16 +282,16 @@ class Job:
 
     @property
     def _task(self) -> str:
-        task: str = self.config.task or self._remembered["task"]
+        task: str = self.config.model.task or self._remembered["task"]
         return task
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.config.label_features or tuple(self._remembered.get("label_features", ()))
+        return self.config.input.label_features or tuple(self._remembered.get("label_features", ()))
 
     @property
     def _options(self) -> dict[str, Any]:
-        return {**self._remembered.get("task_options", {}), **self.config.task_options}
+        return {**self._remembered.get("task_options", {}), **self.config.model.task_options}
 
     def _make_model(self) -> Model:
         cls = _find_class(self._task)
@@ -326,27 +309,30 @@ class Job:
 
     def _infer_schema(self) -> Schema:
         """Return the schema of the first training, or infer one from the data."""
-        seen = _read_job(self.config, default={}).get("schema")
+        seen = read_job(self.config.run.model_dir, default={}).get("schema")
         if seen is not None:
             return self._add_named(Schema.from_json(json.dumps(seen)))
-        if self.config.data == "-" or (self.config.data is None and self.config.kafka_topics):
+        if self.config.input.data == "-" or (self.config.input.data is None and self.config.input.kafka.kafka_topics):
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        self._profile = profile_rows(open_rows(self.config, self.config.data, seed=self.config.seed))
-        return exclude_features(self._profile.schema(), self.config.exclude)
+        return exclude_features(self._read_profile().schema(), self.config.input.columns.exclude)
+
+    def _read_profile(self) -> DataProfile:
+        config = self.config
+        self._profile = profile_rows(open_rows(config.input, config.input.data, seed=config.run.runtime.seed))
+        return self._profile
 
     def _add_named(self, schema: Schema) -> Schema:
         """Return the folder's schema with the features that the options name and the folder does not have yet."""
         known = {each.name for each in (*schema.sparse_features, *schema.dense_features)}
-        listed = [self.config.task_options.get(kind) for kind in ("sparse", "dense")]
+        listed = [self.config.model.task_options.get(kind) for kind in ("sparse", "dense")]
         named = {name for names in listed if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
-        if named <= known or self.config.data in (None, "-"):
+        if named <= known or self.config.input.data in (None, "-"):
             return schema
-        self._profile = profile_rows(open_rows(self.config, self.config.data, seed=self.config.seed))
-        found = self._profile.schema()
-        added = [name for name in self._profile.columns if name in named - known]
+        found = self._read_profile().schema()
+        added = [each.name for each in (*found.sparse_features, *found.dense_features) if each.name in named - known]
         logger.info("features added to those of the folder features=%s", ",".join(added))
         return replace(
             schema,
@@ -357,72 +343,16 @@ class Job:
     def _remember(self, finished: str | None = None) -> None:
         if not self.estimator.config.model_dir:
             return
-        folder = Path(self.config.model_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         body = {
             "task": _resolve_task(self._task),
             "task_options": self._options,
             "label_features": list(self._labels),
-            "keys": list(self.config.keys),
+            "keys": list(self.config.input.columns.keys),
             "shuffle_buffer": self._shuffle_buffer,
             "finished": finished,
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
-        replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
-
-
-class _JobFileHook(Hook):
-    """Writes the job file after the first step: a job that is refused before it changes nothing."""
-
-    def __init__(self, write: Callable[[], None]) -> None:
-        self._write = write
-        self._has_written = False
-
-    @override
-    def after_step(self, run: Run, result: StepResult) -> None:
-        self._write_once()
-
-    @override
-    def before_save(self, run: Run) -> None:
-        self._write_once()
-
-    def _write_once(self) -> None:
-        if not self._has_written:
-            self._write()
-            self._has_written = True
-
-
-def _check_task(config: JobConfig) -> None:
-    """Refuse another task than that of the model folder."""
-    task = _read_job(config, default={}).get("task")
-    if task is None or config.task is None:
-        return
-    known, wanted = (
-        re.split(r"[.:/]", each)[-1].lower().replace("_", "").replace("-", "") for each in (task, config.task)
-    )
-    if known != wanted:
-        raise ConfigError(
-            f"task is {config.task!r}, expected {task!r} as in '{Path(config.model_dir) / _JOB_FILE}'; give another "
-            "--model-dir for another task"
-        )
-
-
-def _short_name(task: str) -> str:
-    """Return the class name of a task in lower case: its file may have moved."""
-    return re.split(r"[.:/]", task)[-1].lower().replace("_", "").replace("-", "")
-
-
-def _read_job(config: JobConfig, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    path = Path(config.model_dir) / _JOB_FILE
-    if not config.model_dir or not path.is_file():
-        if default is not None:
-            return default
-        raise ConfigError(f"task is None and {path} does not exist; give --task, or a --model-dir that was trained")
-    try:
-        body: dict[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path} is corrupt ({error}); give --task and --task-options instead") from error
-    return body
+        write_job(self.config.run.model_dir, body)
 
 
 def _find_class(task: str) -> type[Any] | None:

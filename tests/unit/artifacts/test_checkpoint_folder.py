@@ -19,7 +19,7 @@ from monolith.artifacts import (
 from monolith.core.durable_files import seal, unseal
 from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError, ManifestInvalid, VersionConflict
 
-KEEP_ALL = Retention(max_to_keep=None, spare_every_hours=None)
+KEEP_ALL = Retention(max_to_keep=None, spare_every_s=None)
 
 
 def header(step: int, saved_at_s: float = 0.0) -> CheckpointManifest:
@@ -124,21 +124,21 @@ def test_a_broken_exempt_list_removes_nothing_and_loses_no_save(tmp_path: Path, 
 
 def test_one_checkpoint_per_period_is_spared(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
-    rule = Retention(max_to_keep=1, spare_every_hours=1.0)
+    rule = Retention(max_to_keep=1, spare_every_s=3600.0)
     for step, hours in enumerate([0.5, 1.5, 1.6, 2.4, 2.6, 2.7, 9.0, 9.1], 1):
         add(folder, step, retention=rule, saved_at_s=3600 * hours)
     assert steps_of(folder) == [2, 5, 7, 8]
 
 
 def test_sparing_continues_over_restarts() -> None:
-    rule = Retention(spare_every_hours=24)
+    rule = Retention(spare_every_s=24 * 3600)
     _, due_s = rule.spare(None, saved_at_s=10, started_at_s=0)
     assert due_s == 86400
     last = header(1)
     last = CheckpointManifest(**{**{name: getattr(last, name) for name in last.__slots__}, "spare_after_s": due_s})
     assert rule.spare(last, saved_at_s=86401, started_at_s=86000) == (True, 86401 + 86400)
     assert rule.spare(last, saved_at_s=86399, started_at_s=86000) == (False, 86400)
-    assert Retention(spare_every_hours=None).spare(last, 10**9, 0) == (False, None)
+    assert Retention(spare_every_s=None).spare(last, 10**9, 0) == (False, None)
 
 
 @pytest.mark.parametrize("bad", [{"max_to_keep": -1}, {"spare_every_hours": -1.0}, {"spare_every_hours": float("nan")}])
@@ -254,7 +254,7 @@ def test_a_damaged_newest_checkpoint_of_a_lower_step_is_never_passed_over(tmp_pa
 
 
 def test_a_shorter_period_of_sparing_counts_from_the_next_save() -> None:
-    long, short = Retention(spare_every_hours=24), Retention(spare_every_hours=1)
+    long, short = Retention(spare_every_s=24 * 3600), Retention(spare_every_hours=1)
     _, due_s = long.spare(None, saved_at_s=10, started_at_s=0)
     last = dataclasses.replace(header(1), spare_after_s=due_s)
     is_spared, due_s = short.spare(last, saved_at_s=20, started_at_s=0)

@@ -79,7 +79,7 @@ def test_renamed_ids_change_their_feature_alone(folder: Path) -> None:
 
 @pytest.mark.parametrize(("count", "share"), [(6040, 0.0773), (3883, 0.0286)])
 def test_the_share_of_colliding_ids_is_met(count: int, share: float) -> None:
-    from quality.collisions import collide
+    from monolith.demo.experiments.colliding_ids import collide
 
     found = collide(count, share)
     _, sizes = np.unique(found.ids, return_counts=True)

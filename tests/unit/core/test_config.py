@@ -97,7 +97,7 @@ def test_fields_stand_at_the_top_or_in_their_section(tmp_path: Path, text: str) 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("sead: 1", r"job\.yaml:1 sets 'sead', which is no field of JobConfig; did you mean 'seed'\?"),
+        ("sead: 1", r"job\.yaml:1 sets 'sead', which is not a field of JobConfig; did you mean 'seed'\?"),
         ("save: {sead: 1}", r"job\.yaml:1 sets 'sead'.* did you mean 'seed'"),
         ("save:\n  seed: 1", r"job\.yaml:2 sets 'seed' in section 'save'; it belongs into 'job'"),
         ("other.seed: 1", r"job\.yaml:1 sets 'seed' in section 'other'; it belongs into 'job'"),
@@ -233,7 +233,7 @@ def test_a_field_without_a_default_must_be_given() -> None:
 
 
 def test_a_type_other_than_a_dataclass_is_refused() -> None:
-    with pytest.raises(ConfigError, match="is no dataclass"):
+    with pytest.raises(ConfigError, match="expected a dataclass"):
         load(int)
 
 

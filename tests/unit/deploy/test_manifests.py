@@ -76,8 +76,8 @@ def test_the_kustomization_names_every_file(folder: str) -> None:
 def test_the_counts_agree() -> None:
     config = job()
     cluster = json.loads(tf_config(SERVERS, 0))["cluster"]
-    assert config.num_ps == SERVERS["spec"]["replicas"] == len(cluster["ps"])
-    assert config.num_workers == WORKERS["spec"]["completions"] == len(cluster["worker"])
+    assert config.cluster.num_ps == SERVERS["spec"]["replicas"] == len(cluster["ps"])
+    assert config.run.runtime.num_workers == WORKERS["spec"]["completions"] == len(cluster["worker"])
     assert WORKERS["spec"]["parallelism"] == WORKERS["spec"]["completions"], "workers wait for each other"
 
 
@@ -88,9 +88,9 @@ def test_every_pod_finds_its_place_and_all_servers(owner: Any, role: str) -> Non
     for index in range(2):
         discovery = TfConfigDiscovery(tf_config(owner, index))
         placed = _place(job(), discovery)
-        from_cluster(placed, placed).check()
-        assert (placed.server_type, placed.index) == (role, index)
-        assert placed.advertised_host == f"{name}-{index}.{name}"
+        from_cluster(placed.cluster, placed.run.runtime).check()
+        assert (placed.cluster.server_type, placed.run.runtime.index) == (role, index)
+        assert placed.cluster.listen.advertised_host == f"{name}-{index}.{name}"
         discovery.connect()
         assert [one.address for one in discovery.query("ps")] == [f"{service}-{i}.{service}:7001" for i in range(2)]
 
@@ -98,19 +98,21 @@ def test_every_pod_finds_its_place_and_all_servers(owner: Any, role: str) -> Non
 def test_probes_and_ports_are_those_of_the_settings() -> None:
     config, pod = job(), container(SERVERS)
     ports = {one["name"]: one["containerPort"] for one in pod["ports"]}
-    assert ports == {"grpc": 7001, "metrics": config.ps_metrics_port}
+    assert ports == {"grpc": 7001, "metrics": config.cluster.ps.ps_metrics_port}
     assert pod["startupProbe"]["httpGet"] == pod["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
-    assert config.bind_host == "0.0.0.0", "the other pods are not on this machine"
-    assert config.ps_memory_limit_mb is not None
-    assert config.ps_memory_limit_mb * 4 <= 3 * 1024 * int(pod["resources"]["limits"]["memory"].removesuffix("Gi"))
+    assert config.cluster.listen.bind_host == "0.0.0.0", "the other pods are not on this machine"
+    assert config.cluster.ps.ps_memory_limit_mb is not None
+    assert config.cluster.ps.ps_memory_limit_mb * 4 <= 3 * 1024 * int(
+        pod["resources"]["limits"]["memory"].removesuffix("Gi")
+    )
 
 
 def test_the_token_and_the_folder_are_mounted_where_the_settings_say() -> None:
     config = job()
     for owner in (SERVERS, WORKERS):
         mounts = {one["mountPath"] for one in container(owner)["volumeMounts"]}
-        assert str(Path(str(config.ps_token_file)).parent) in mounts
-        assert any(str(config.model_dir).startswith(f"{path}/") for path in mounts)
+        assert str(Path(str(config.cluster.security.ps_token_file)).parent) in mounts
+        assert any(str(config.run.model_dir).startswith(f"{path}/") for path in mounts)
         assert container(owner)["securityContext"]["readOnlyRootFilesystem"] is True
 
 

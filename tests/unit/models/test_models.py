@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from monolith.core.errors import ConfigError
 from monolith.data import Batch, DenseFeature, Ragged, SparseFeature
 from monolith.demo.world import World
-from monolith.embedding import Constant, MultiTable, Sgd
+from monolith.embedding import Adagrad, Constant, MultiTable, Sgd
 from monolith.features import EmbeddedBatch, Model, Output
 from monolith.features.autograd import embed
 from monolith.layers.clipping import ClippingConfig
@@ -338,3 +338,10 @@ def test_a_name_alone_has_the_same_slot_in_every_model() -> None:
 def test_a_wrong_setting_is_named(make: Callable[[], Model], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         make()
+
+
+def test_an_unknown_option_of_a_ready_made_model_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match=r"option of DeepFM is 'optimizer'"):
+        DeepFM(sparse=["a"], optimizer=Adagrad())  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"did you mean 'vec_optimizer'"):
+        TwoTower(user=["a"], item=["b"], vec_optimiser=Adagrad())  # type: ignore[call-arg]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from monolith.core.config_sections import build_section
 from monolith.core.errors import ConfigError
 from monolith.data import Framing, RecordWriter
 from monolith.data.records.generate import RandomRows, write_random_records
@@ -26,7 +27,7 @@ def write(path: Path, record: Any, framing: Framing) -> Path:
 
 
 def count_rows(path: str, **settings: Any) -> int:
-    return sum(1 for _ in open_rows(DataConfig(**settings), path))
+    return sum(1 for _ in open_rows(build_section(DataConfig, **settings), path))
 
 
 @pytest.mark.parametrize("settings", [{}, {"record_framing": "tfrecord"}])
@@ -74,7 +75,7 @@ def test_a_file_is_read_with_the_framing_of_the_settings(
 )
 def test_a_wrong_setting_is_named_before_anything_is_read(settings: dict[str, Any], text: str) -> None:
     with pytest.raises(ConfigError, match=text):
-        DataConfig(**settings)
+        build_section(DataConfig, **settings)
 
 
 def test_settings_of_kafka_come_from_a_file(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import override
 
-from monolith.core.durable_files import replace_file
+from monolith.core.durable_files import make_folder, replace_file
 from monolith.core.errors import ConfigError, DataError
 
 __all__ = ["FilesReassigned", "FolderWorkList", "Lease", "MemoryWorkList", "WorkList", "WorkListState"]
@@ -308,7 +308,7 @@ class FolderWorkList(WorkList):
         self._requeue_dead = requeue_dead
         self._alive: dict[str, int] = {}
         self._threads = threading.Lock()
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         names = None if files is None else _check_files(files)
         with self._lock_list():
             if not self._path.exists():

@@ -47,6 +47,8 @@ class Clicks:
     """The true chance of ``click``."""
     like_probability: npt.NDArray[np.float64]
     """The true chance of ``like``, before the click is observed."""
+    slot: npt.NDArray[np.int64] | None = None
+    """The slot of the item in a ``DriftingWorld``; None for rows of a ``World``."""
 
     def __len__(self) -> int:
         return len(self.user_id)
@@ -71,7 +73,7 @@ class Clicks:
         cut = {
             field.name: getattr(self, field.name)[begin:end]
             for field in fields(self)
-            if not field.name.startswith("history")
+            if not field.name.startswith("history") and getattr(self, field.name) is not None
         }
         return Clicks(**cut, history=self.history[offsets[0] : offsets[-1]], history_offsets=offsets - offsets[0])
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError
 from monolith.demo.world.clicks import Clicks
+from monolith.demo.world.draws import ClickHistories, dot, draw_shares, sigmoid
 
 __all__ = ["START_S", "World"]
 
@@ -94,7 +95,9 @@ class World:
         click_chance, like_chance = self._chances(users, items, time_s, price)
         luck = rng.random((2, n))
         click = luck[0] < click_chance
-        history, offsets = self._histories(users, items, click)
+        history, offsets = ClickHistories(self.users, self.history_length, self._clicked_before).extend(
+            users, items, click
+        )
         return Clicks(
             user_id=users + 1,
             item_id=items + 1,
@@ -125,7 +128,7 @@ class World:
             like_taste=0.5 * taste + np.sqrt(0.75) * rng.standard_normal((self.users, _TASTES)),
             bias=rng.standard_normal(self.users),
             thrift=np.abs(rng.standard_normal(self.users)),
-            activity=_zipf_cdf(rng, self.users, self.zipf / 2),
+            activity=draw_shares(rng, self.users, self.zipf / 2),
         )
 
     @cached_property
@@ -141,7 +144,7 @@ class World:
             later_appeal=rng.standard_normal(self.items),
             quality=rng.standard_normal(self.items),
             price=np.sqrt(0.5) * (dear[category] + rng.standard_normal(self.items)),
-            popularity=_zipf_cdf(rng, self.items, self.zipf),
+            popularity=draw_shares(rng, self.items, self.zipf),
         )
 
     @cached_property
@@ -168,26 +171,11 @@ class World:
         turn = self.drift * (time_s - START_S) / _DAY_S
         now, later = np.cos(turn), np.sin(turn)
         style = items.style[item]
-        taste = now * _dots(users.taste[user], style) + later * _dots(users.later_taste[user], style)
+        taste = now * dot(users.taste[user], style) + later * dot(users.later_taste[user], style)
         appeal = now * items.appeal[item] + later * items.later_appeal[item]
         click = -1.0 + 0.7 * users.bias[user] + 0.7 * appeal + 1.2 * taste - 0.4 * users.thrift[user] * price
-        like = -0.5 + 0.8 * items.quality[item] + 1.2 * _dots(users.like_taste[user], style)
-        return _sigmoid(click), _sigmoid(like)
-
-    def _histories(self, user: Ints, item: Ints, click: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-        """Return the items that each row's user clicked before it, oldest first, as values and offsets."""
-        earlier_user, earlier_item = self._clicked_before
-        order = np.concatenate([earlier_user, user[click]]).argsort(kind="stable")
-        clicked = np.concatenate([earlier_item, item[click]])[order]
-        before = np.bincount(earlier_user, minlength=self.users)
-        counts = before + np.bincount(user[click], minlength=self.users)
-        first = np.cumsum(counts) - counts  # of each user, among the clicks sorted by user
-        end = first[user] + before[user] + _earlier_in_group(user, click)
-        begin = np.maximum(first[user], end - self.history_length)
-        offsets = np.zeros(len(user) + 1, np.int64)
-        np.cumsum(end - begin, out=offsets[1:])
-        places = np.arange(offsets[-1]) + (begin - offsets[:-1]).repeat(end - begin)
-        return clicked[places], offsets
+        like = -0.5 + 0.8 * items.quality[item] + 1.2 * dot(users.like_taste[user], style)
+        return sigmoid(click), sigmoid(like)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,33 +200,3 @@ class _Items:
     price: Floats
     popularity: Floats
     """Cumulated shares of the impressions."""
-
-
-def _zipf_cdf(rng: np.random.Generator, count: int, exponent: float) -> Floats:
-    """Return cumulated shares with drawn ranks. The last is 1, so that every draw below 1 has a result."""
-    shares = rng.permutation((np.arange(count) + 10.0) ** -exponent)
-    summed = np.cumsum(shares)
-    summed /= summed[-1]
-    return summed
-
-
-def _dots(left: Floats, right: Floats) -> Floats:
-    products: Floats = np.einsum("ij,ij->i", left, right) / np.sqrt(_TASTES)
-    return products
-
-
-def _sigmoid(x: Floats) -> Floats:
-    chances: Floats = 1.0 / (1.0 + np.exp(-x))
-    return chances
-
-
-def _earlier_in_group(group: Ints, mark: NDArray[np.bool_]) -> Ints:
-    """For each row, how many rows before it are of its group and marked."""
-    order = group.argsort(kind="stable")
-    sorted_group, sorted_mark = group[order], mark[order].astype(np.int64)
-    before = np.cumsum(sorted_mark) - sorted_mark
-    is_first = np.r_[True, sorted_group[1:] != sorted_group[:-1]]
-    at_first = before[is_first][np.cumsum(is_first) - 1]
-    counts = np.empty(len(group), np.int64)
-    counts[order] = before - at_first
-    return counts

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
+from monolith.core.config_sections import replace_settings
 from monolith.ps import ParameterServer, ServerConfig
 
 __all__ = ["PsServers"]
@@ -36,7 +36,7 @@ class PsServers:
         port = int(old.address.rpartition(":")[2])
         old.stop(0.0)
         base = self._configs[index] if config is None else _one_of(config, index, len(self._configs))
-        self.servers[index] = ParameterServer(replace(base, port=port))
+        self.servers[index] = ParameterServer(replace_settings(base, port=port))
         self.servers[index].start()
 
     def __enter__(self) -> Self:
@@ -61,5 +61,5 @@ class PsServers:
 
 
 def _one_of(config: ServerConfig, index: int, shards: int) -> ServerConfig:
-    log = None if config.delta_log is None else config.delta_log / f"ps_{index}"
-    return replace(config, index=index, shards=shards, delta_log=log)
+    log = None if config.recovery.delta_log is None else config.recovery.delta_log / f"ps_{index}"
+    return replace_settings(config, index=index, shards=shards, delta_log=log)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from monolith.training.checkpoints.checkpointer import Checkpointer
 from monolith.training.checkpoints.pending import PendingSave
 from monolith.training.checkpoints.restoring import Restored
-from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import TrainingState
 
-__all__ = ["CheckpointSettings", "Checkpointer", "PendingSave", "Restored", "TrainingState"]
+__all__ = ["Checkpointer", "PendingSave", "Restored", "TrainingState"]

@@ -18,13 +18,13 @@ from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoi
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest, read_manifest
 from monolith.artifacts.retention import Retention
 from monolith.core.clock import Clock
-from monolith.core.errors import ArtifactError, ConfigError
+from monolith.core.errors import ArtifactError
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
 from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
-from monolith.training.checkpoints.settings import CheckpointSettings
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
+from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.tide import SaveTimer
 
 __all__ = ["Checkpointer"]
@@ -55,7 +55,7 @@ class Checkpointer:
 
     Args:
         model_dir: The run's folder. Full checkpoints are in ``checkpoints/``, dense-only ones in ``dense_only/``.
-        config: A ``CheckpointConfig``, or anything with its fields.
+        config: Schedule, retention and restoring.
         clock: Where the time comes from.
         timer: Schedule of full saves; None = save only when ``save`` is called.
         dense_timer: Schedule of dense-only saves.
@@ -66,7 +66,7 @@ class Checkpointer:
     def __init__(
         self,
         model_dir: str | PathLike[str],
-        config: CheckpointSettings,
+        config: CheckpointConfig,
         *,
         clock: Clock,
         timer: SaveTimer | None = None,
@@ -74,15 +74,13 @@ class Checkpointer:
         around_save: Callable[[Callable[[], Path]], Path] | None = None,
     ) -> None:
         self._model_dir = local_folder("model_dir", str(model_dir))
-        if config.clear_nn and config.reload_alias_map:
-            raise ConfigError("clear_nn initializes the dense part, reload_alias_map restores it; set one of them")
         self._config = config
         self._clock = clock
         self._timer = timer
         self._dense_timer = dense_timer
         self._around_save = around_save
         self._retention = Retention(
-            max_to_keep=config.checkpoints_max_to_keep, spare_every_hours=config.keep_checkpoint_every_n_hours
+            max_to_keep=config.retention.checkpoints_max_to_keep, spare_every_s=config.retention.keep_checkpoint_every_s
         )
         self._folders = {
             "full": CheckpointFolder(self._model_dir / CHECKPOINTS),
@@ -225,12 +223,12 @@ class Checkpointer:
             SchemaMismatch: The checkpoint does not fit the model.
         """
         self.folder.repair()
-        choice = choose(self._model_dir, self._config)
+        choice = choose(self._model_dir, self._config.restore)
         restored = None
         if choice.saved is not None and choice.is_dense_cleared:
-            restored = restore_without_dense(choice.saved, state, keep_step=self._config.continue_training)
+            restored = restore_without_dense(choice.saved, state, keep_step=self._config.restore.continue_training)
         elif choice.saved is not None:
-            restored = restore_all(choice.saved, state, self._config.reload_alias_map)
+            restored = restore_all(choice.saved, state, self._config.restore.reload_alias_map)
         choice.leave_notes()
         if restored is None:
             return None
@@ -255,8 +253,8 @@ class Checkpointer:
         if checkpoint is not None:
             saved: SavedCheckpoint | None = SavedCheckpoint(checkpoint, read_manifest(checkpoint))
         else:
-            saved = choose_for_reading(self._model_dir, self._config)
-        return None if saved is None else restore_all(saved, state, self._config.reload_alias_map)
+            saved = choose_for_reading(self._model_dir, self._config.restore)
+        return None if saved is None else restore_all(saved, state, self._config.restore.reload_alias_map)
 
 
 def _failure(save: _Save, folder: CheckpointFolder, error: OSError) -> str:

@@ -18,7 +18,7 @@ from monolith.artifacts.checkpoint_manifest import MANIFEST, read_manifest
 from monolith.artifacts.markers import read_marker, write_marker
 from monolith.core.errors import CheckpointMissing, ConfigError
 from monolith.core.storage import is_url
-from monolith.training.checkpoints.settings import CheckpointSettings
+from monolith.training.config.checkpoint import RestoreConfig
 
 __all__ = ["CHECKPOINTS", "DENSE_ONLY", "CheckpointChoice", "choose", "choose_for_reading", "local_folder"]
 
@@ -43,7 +43,7 @@ class CheckpointChoice:
             write_marker(path, note)
 
 
-def choose(model_dir: Path, settings: CheckpointSettings) -> CheckpointChoice:
+def choose(model_dir: Path, settings: RestoreConfig) -> CheckpointChoice:
     """Decide for a training run.
 
     Raises:
@@ -70,7 +70,7 @@ def choose(model_dir: Path, settings: CheckpointSettings) -> CheckpointChoice:
     return CheckpointChoice(saved=saved, is_dense_cleared=is_dense_cleared, notes=notes)
 
 
-def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCheckpoint | None:
+def choose_for_reading(model_dir: Path, settings: RestoreConfig) -> SavedCheckpoint | None:
     """Decide for evaluation and prediction: a request counts each time, and leaves no note."""
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
     if settings.restore_ckpt or settings.restore_dir:
@@ -80,7 +80,7 @@ def choose_for_reading(model_dir: Path, settings: CheckpointSettings) -> SavedCh
     return _current(folder, read_marker(model_dir / "restore_ckpt"), folder.last_number())
 
 
-def _requested(folder: CheckpointFolder, settings: CheckpointSettings) -> SavedCheckpoint | None:
+def _requested(folder: CheckpointFolder, settings: RestoreConfig) -> SavedCheckpoint | None:
     """Return the requested checkpoint; None when the request is another folder and this run has checkpoints."""
     if settings.restore_dir and not folder.saved():
         place = local_folder("restore_dir", str(settings.restore_dir))

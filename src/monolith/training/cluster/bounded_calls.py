@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 def bounded_call(
-    call: Callable[[], T], operation: str, timeout_ms: int, kind: Literal["operation", "cleanup"] = "operation"
+    call: Callable[[], T], operation: str, timeout_s: float, kind: Literal["operation", "cleanup"] = "operation"
 ) -> T:
     """Return the result of ``call``, or raise its error.
 
     Args:
         call: The call; after a timeout it may still run.
         operation: Its description, for the error of the timeout.
-        timeout_ms: The timeout.
+        timeout_s: The timeout in seconds.
         kind: Whether it is part of the work, or of the cleanup.
 
     Raises:
@@ -42,9 +42,9 @@ def bounded_call(
 
     thread = threading.Thread(target=run, name=f"discovery: {operation}", daemon=True)
     thread.start()
-    thread.join(timeout_ms / 1000)
+    thread.join(timeout_s)
     if failures:
         raise failures[0]
     if not answers:
-        raise RpcTimeout(f"Timed out during discovery {kind}: {operation} after {timeout_ms}ms")
+        raise RpcTimeout(f"Timed out during discovery {kind}: {operation} after {timeout_s * 1000:.0f}ms")
     return answers[0]

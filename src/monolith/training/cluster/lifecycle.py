@@ -49,18 +49,18 @@ class Session:
 
     def heartbeat(self) -> Heartbeat:
         """Return the heartbeat that keeps the registration alive inside a ``with`` block."""
-        return Heartbeat(self._discovery, self.config.service_id, self.config.heartbeat_interval_s)
+        return Heartbeat(self._discovery, self.config.service_id, self.config.discovery.heartbeat_interval_s)
 
     def servers(self) -> list[ServiceInfo]:
         """Return the parameter servers that are registered now."""
         config = self.config
-        wanted = config.discovery_service_type_ps
+        wanted = config.discovery.discovery_service_type_ps
         return self._call(lambda: self._discovery.query(wanted), f"discover {config.service_id} for {wanted}")
 
     def chief_host(self) -> str | None:
         """Return the registered host of worker 0; None when discovery does not know it."""
         config = self.config
-        wanted = config.discovery_service_type_worker
+        wanted = config.discovery.discovery_service_type_worker
         try:
             workers = self._call(lambda: self._discovery.query(wanted), f"discover {config.service_id} for {wanted}")
         except ClusterError as error:
@@ -69,7 +69,7 @@ class Session:
         return next((worker.host for worker in workers if worker.index == 0), None)
 
     def _call(self, call: Callable[[], T], operation: str) -> T:
-        return bounded_call(call, operation, self.config.discovery_operation_timeout_ms)
+        return bounded_call(call, operation, self.config.discovery.discovery_operation_timeout_s)
 
 
 def run_role(discovery: Discovery, config: DistributedConfig, role: Callable[[Session], T]) -> T:
@@ -127,7 +127,7 @@ def _leave(config: DistributedConfig, steps: list[_Step]) -> list[_Issue]:
     issues = []
     for operation, call in steps:
         try:
-            bounded_call(call, operation, config.discovery_cleanup_timeout_ms, "cleanup")
+            bounded_call(call, operation, config.discovery.discovery_cleanup_timeout_s, "cleanup")
         except Exception as error:
             hint = "; raise discovery_cleanup_timeout_ms if it is only slow" if isinstance(error, RpcTimeout) else ""
             logger.warning("discovery cleanup failed%s operation=%r error=%s", hint, operation, error)

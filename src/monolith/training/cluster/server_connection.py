@@ -73,7 +73,7 @@ class ServerConnection:
 
         With several workers, the servers also get the hidden tables of the job.
         """
-        if self._config.num_workers == 1:
+        if self._config.run.runtime.num_workers == 1:
             self._connect(specs)
             self._clear_orphaned_rows()
             return self.remote
@@ -94,7 +94,7 @@ class ServerConnection:
         Args:
             weights: The number of dense weights that workers share.
         """
-        return JobState(self.remote, self._config.index, self._config.num_workers, weights)
+        return JobState(self.remote, self._config.run.runtime.index, self._config.run.runtime.num_workers, weights)
 
     def job_state_of(self, run: Run) -> JobState:
         """Return the state of the job with the dense weights of a run's model."""
@@ -114,8 +114,8 @@ class ServerConnection:
 
     def _connect(self, specs: Sequence[TableSpec]) -> None:
         options: dict[str, Any] = {}
-        if self._config.operation_timeout_in_ms is not None:
-            options["timeout_s"] = self._config.operation_timeout_in_ms / 1000
+        if self._config.cluster.wait.operation_timeout_s is not None:
+            options["timeout_s"] = self._config.cluster.wait.operation_timeout_s
         self.remote = RemoteStore(
             self.addresses, specs, security=self.security, on_restart=self._on_restart, clock=self._clock, **options
         )
@@ -124,9 +124,9 @@ class ServerConnection:
     def _on_restart(self, restart: Restart) -> None:
         """Continue with a recovered server, which has lost at most its last second; or roll back the whole job."""
         logger.warning("parameter server restarted and recovered index=%d rows=%d", restart.index, restart.rows)
-        if self._config.partial_recovery:
+        if self._config.cluster.ps.partial_recovery:
             return
-        if not CheckpointFolder(f"{self._config.model_dir}/{CHECKPOINTS}").saved():
+        if not CheckpointFolder(f"{self._config.run.model_dir}/{CHECKPOINTS}").saved():
             raise ClusterError(
                 f"server {restart.index} was lost before the first checkpoint, and partial_recovery is False: there is "
                 "no checkpoint to roll back to; restart the job, with its servers"
@@ -144,12 +144,12 @@ class ServerConnection:
         config = self._config
         if (
             self._from_checkpoint
-            or config.restore_ckpt is not None
-            or config.restore_dir is not None
-            or config.clear_nn
+            or config.run.checkpoint.restore.restore_ckpt is not None
+            or config.run.checkpoint.restore.restore_dir is not None
+            or config.run.checkpoint.restore.clear_nn
         ):
             return False
-        chief = JobState(self.remote, 0, config.num_workers, 0).read()[0]
+        chief = JobState(self.remote, 0, config.run.runtime.num_workers, 0).read()[0]
         return chief.phase == WorkerPhase.READY and self.remote.has_learnt()
 
     def _clear_orphaned_rows(self) -> None:
@@ -158,6 +158,8 @@ class ServerConnection:
         With a checkpoint, its restore replaces the rows.
         """
         config = self._config
-        is_restored = newest_tables(config.model_dir) is not None or config.restore_dir is not None
+        is_restored = (
+            newest_tables(config.run.model_dir) is not None or config.run.checkpoint.restore.restore_dir is not None
+        )
         if config.is_chief and not self.is_live and not is_restored:
             self.remote.rewind()

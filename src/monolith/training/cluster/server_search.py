@@ -20,10 +20,10 @@ def find_servers(session: Session, clock: Clock | None = None) -> tuple[str, ...
     """
     search = _Search(session)
     clock = clock or SystemClock()
-    attempts = session.config.connect_retries + 1
+    attempts = session.config.search.connect_retries + 1
     for attempt in range(attempts):
         if attempt:
-            clock.sleep_s(session.config.retry_backoff_ms / 1000)
+            clock.sleep_s(session.config.search.retry_backoff_s)
         addresses = search.look()
         if len(addresses) == session.config.num_ps:
             return addresses
@@ -72,5 +72,6 @@ class _Search:
             found.append(f"last discovery error: {self._error}")
         return (
             f"Timed out waiting for PS discovery for {config.service_id} (service type: "
-            f"{config.discovery_service_type_ps}): got {self._last} expected {config.num_ps} ({'; '.join(found)})"
+            f"{config.discovery.discovery_service_type_ps}): got {self._last} expected {config.num_ps} "
+            f"({'; '.join(found)})"
         )

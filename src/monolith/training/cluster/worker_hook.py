@@ -19,6 +19,9 @@ NOTE: one session of a job
       | end: write(STOPPING), or data ends    | --------------------------->| last add, write(DONE)
       | wait until all are DONE; load the weights; last checkpoint; write(DONE)
 
+With a ``Lockstep`` coupling the weights are equal at all workers already. The chief only copies them to the servers.
+The other workers only write their progress. The rounds of the group decide on pauses and the end.
+
 The session number changes when the chief restores a checkpoint, and stays when a restarted chief finds a live training
 on the servers. A worker that sees another session was left behind by a rollback.
 """
@@ -36,6 +39,7 @@ from typing_extensions import override
 
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import DataError, RpcTimeout
+from monolith.training.cluster.coupling import Coupling, FreeRunning
 from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase, total_steps
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run, StepResult
@@ -102,6 +106,7 @@ class MemberHook(Hook):
         index: The index of this worker.
         max_steps: Steps of all workers together at which the job ends; None = no limit.
         exchange_steps: Steps between two exchanges of weights.
+        coupling: The dependence on the other workers; None = workers step alone.
     """
 
     def __init__(
@@ -111,7 +116,9 @@ class MemberHook(Hook):
         *,
         max_steps: int | None = None,
         exchange_steps: int = 1,
+        coupling: Coupling | None = None,
     ) -> None:
+        self._coupling: Coupling = FreeRunning() if coupling is None else coupling
         self._open_state = open_state
         self._index = index
         self._max_steps = max_steps
@@ -121,6 +128,8 @@ class MemberHook(Hook):
         self._session = 0
         self._earlier_steps = 0
         self._steps_of_others = 0
+        self._has_stopped_all = False
+        self._on_new_session: Callable[[], None] | None = None
         self._run: Run | None = None
         self.state: JobState
         self._state_of_thread: JobState  # for the thread that calls ``is_over``
@@ -145,8 +154,11 @@ class MemberHook(Hook):
 
     @property
     def steps_beside(self) -> int:
-        """Steps of the job that this run has not taken: earlier ones, and those of other workers as last read."""
-        return self._earlier_steps + self._steps_of_others
+        """Steps of the job that this run has not taken: earlier ones, and those of other workers as last read.
+
+        Lockstep workers all take the same steps, so the count is 0.
+        """
+        return 0 if self._coupling.is_lockstep else self._earlier_steps + self._steps_of_others
 
     def global_step(self) -> int:
         """Return the steps of all workers together."""
@@ -154,8 +166,12 @@ class MemberHook(Hook):
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        if result.step % self._exchange_steps == 0:
-            self._check_end(run, self._wait_while_paused(run, self._exchange(run)))
+        is_due = result.step % self._exchange_steps == 0
+        entries = self._exchange(run) if is_due else []
+        if not self._coupling.is_lockstep and is_due:
+            self._check_end(run, self._wait_while_paused(run, entries))
+        elif self._index and self._coupling.is_pausing:
+            self._wait_while_paused(run, self.state.read())
 
     def _wait_while_paused(self, run: Run, entries: list[WorkerEntry]) -> list[WorkerEntry]:
         """Wait while the job is paused. The chief is paused by its own run, so that it can save."""
@@ -175,30 +191,49 @@ class MemberHook(Hook):
         return is_published and run.stop_reason is None and chief.phase == WorkerPhase.READY
 
     def _check_end(self, run: Run, entries: list[WorkerEntry]) -> None:
-        """Stop the run when the chief ends the job, or when all workers together have taken enough steps."""
+        """Stop the run when the chief ends the job, or when all workers together have taken enough steps.
+
+        Lockstep workers agree on the end in each round.
+        """
+        if self._coupling.is_lockstep:
+            return
         self._note_others(entries)
         if self._index and entries[0].session != self._session:
-            self._note_new_session(entries[0].session)
+            self._session = entries[0].session  # that of a restarted chief
+            if self._on_new_session is not None:
+                self._on_new_session()
         if self._index and entries[0].phase == WorkerPhase.STOPPING:
             run.stop("the chief ends the job")
         elif self._max_steps is not None and total_steps(entries) >= self._max_steps:
             run.stop(f"all workers together have taken {total_steps(entries)} steps")
+        self._note_limit(entries)
 
     def _note_others(self, entries: list[WorkerEntry]) -> None:
         self._steps_of_others = total_steps(entries) - entries[self._index].steps
 
-    def _note_new_session(self, session: int) -> None:
-        """Continue in the session of a restarted chief."""
-        self._session = session
+    def _note_limit(self, entries: list[WorkerEntry]) -> None:
+        """Remember that ``max_steps`` ends the job; lockstep workers reach it together."""
+        is_reached = self._max_steps is not None and total_steps(entries) >= self._max_steps
+        self._has_stopped_all = self._has_stopped_all or (is_reached and not self._coupling.is_lockstep)
 
     def _entry(self, run: Run, phase: WorkerPhase) -> WorkerEntry:
         return WorkerEntry(phase, self._session, run.step + self._earlier_steps)
 
     def _exchange(self, run: Run) -> list[WorkerEntry]:
-        """Add the change of the weights since the last exchange, load the sum, and return the entries."""
+        """Add the change of the weights since the last exchange, load the sum, and return the entries.
+
+        In lockstep the chief copies its weights to the servers and loads none; other workers only write their progress.
+        """
+        entry = self._entry(run, WorkerPhase.READY)
+        if self._coupling.is_lockstep and self._index:
+            self.state.write(entry)
+            return []
         change = self._vector() - self._synced_weights
-        weights, entries = self.state.add(change.numpy(), self._entry(run, WorkerPhase.READY))
-        self._load_weights(torch.from_numpy(weights))
+        weights, entries = self.state.add(change.numpy(), entry)
+        if self._coupling.is_lockstep:
+            self._synced_weights = torch.from_numpy(weights)
+        else:
+            self._load_weights(torch.from_numpy(weights))
         return entries
 
     def _vector(self) -> torch.Tensor:
@@ -228,6 +263,7 @@ class ChiefHook(MemberHook):
         timeouts: Timeouts of the waits.
         max_steps: Steps of all workers together at which the job ends; None = no limit.
         exchange_steps: Steps between two exchanges of weights.
+        coupling: The dependence on the other workers; None = workers step alone.
     """
 
     def __init__(
@@ -239,12 +275,12 @@ class ChiefHook(MemberHook):
         timeouts: WaitTimeouts,
         max_steps: int | None = None,
         exchange_steps: int = 1,
+        coupling: Coupling | None = None,
     ) -> None:
-        super().__init__(open_state, 0, max_steps=max_steps, exchange_steps=exchange_steps)
+        super().__init__(open_state, 0, max_steps=max_steps, exchange_steps=exchange_steps, coupling=coupling)
         self._is_live = is_live
         self._on_restored = on_restored
         self._timeouts = timeouts
-        self._has_stopped_all = False
 
     @override
     def on_start(self, run: Run) -> None:
@@ -265,19 +301,13 @@ class ChiefHook(MemberHook):
         self.state.write(self._entry(run, WorkerPhase.READY))
         if self.state.paused_session == self._session:
             run.pause()  # the previous chief had paused the workers
-
-    @override
-    def _check_end(self, run: Run, entries: list[WorkerEntry]) -> None:
-        super()._check_end(run, entries)
-        self._note_limit(entries)
-
-    def _note_limit(self, entries: list[WorkerEntry]) -> None:
-        is_reached = self._max_steps is not None and total_steps(entries) >= self._max_steps
-        self._has_stopped_all = self._has_stopped_all or is_reached
+        self._coupling.begin(self._open_state(run), lambda: self._session)
 
     @override
     def before_end(self, run: Run) -> None:
-        self._note_limit(self._exchange(run))
+        entries = self._exchange(run)
+        self._coupling.end()
+        self._note_limit(entries)
         stops_all = run.stop_reason is not None and not self._has_stopped_all
         self.state.write(self._entry(run, WorkerPhase.STOPPING if stops_all else WorkerPhase.READY))
         limit_s = self._timeouts.chief_timeout_s
@@ -285,15 +315,13 @@ class ChiefHook(MemberHook):
         weights, entries = self.state.weights()
         if total_steps(entries) == 0 and run.stop_reason is None:
             raise DataError("the data gave no batch to any worker; check the patterns and filters")
-        self._load_last_weights(torch.from_numpy(weights))
+        if not self._coupling.is_lockstep:  # the weights of a lockstep chief are those of all workers
+            self._load_weights(torch.from_numpy(weights))
         # Part of the checkpoint: a job that restores it starts a new session.
         self.state.write(self._entry(run, WorkerPhase.STOPPING if stops_all else WorkerPhase.DONE))
 
-    def _load_last_weights(self, weights: torch.Tensor) -> None:
-        """Take the weights of all workers into the last checkpoint."""
-        self._load_weights(weights)
-
     def _wait_for_workers(self, run: Run, timeout_s: float) -> None:
+        timeout_s = self._coupling.limit_end_wait_s(timeout_s)
         deadline, entries = Deadline(run.clock, timeout_s), self.state.read()[1:]
         done = (WorkerPhase.DONE, self._session)
         while missing := [i for i, entry in enumerate(entries, 1) if (entry.phase, entry.session) != done]:
@@ -315,6 +343,7 @@ class WorkerHook(MemberHook):
         max_steps: Steps of all workers together at which the job ends; None = no limit.
         exchange_steps: Steps between two exchanges of weights.
         on_new_session: Called when the chief has started another session, with rolled back servers; None = continue.
+        coupling: The dependence on the other workers; None = workers step alone.
     """
 
     def __init__(
@@ -325,15 +354,10 @@ class WorkerHook(MemberHook):
         max_steps: int | None = None,
         exchange_steps: int = 1,
         on_new_session: Callable[[], None] | None = None,
+        coupling: Coupling | None = None,
     ) -> None:
-        super().__init__(open_state, index, max_steps=max_steps, exchange_steps=exchange_steps)
+        super().__init__(open_state, index, max_steps=max_steps, exchange_steps=exchange_steps, coupling=coupling)
         self._on_new_session = on_new_session
-
-    @override
-    def _note_new_session(self, session: int) -> None:
-        super()._note_new_session(session)
-        if self._on_new_session is not None:
-            self._on_new_session()
 
     @override
     def on_start(self, run: Run) -> None:
@@ -345,6 +369,9 @@ class WorkerHook(MemberHook):
         self._load_weights(torch.from_numpy(weights))
         self.state.write(self._entry(run, WorkerPhase.READY))
         self._check_end(run, entries)
+        if self._coupling.is_lockstep:
+            self._earlier_steps = 0
+        self._coupling.begin(self._open_state(run), lambda: self._session)
 
     @override
     def before_end(self, run: Run) -> None:

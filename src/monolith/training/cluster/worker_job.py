@@ -9,18 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import replace
 from typing import Any
 
 from monolith.core.clock import Clock, SystemClock
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError
 from monolith.data.sources.patterns import expand
 from monolith.ps import Security
 from monolith.sync.remote_rows import ServerDeltaLogs
 from monolith.training.cluster.compaction import CompactionHook
+from monolith.training.cluster.coupling import Lockstep
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.job_pause import JobPause
-from monolith.training.cluster.lockstep_hook import LockstepChiefHook, LockstepWorkerHook
 from monolith.training.cluster.model_folder import log_folder
 from monolith.training.cluster.publishing import flush_alone, flush_jointly
 from monolith.training.cluster.server_connection import RolledBack, ServerConnection
@@ -35,6 +35,7 @@ from monolith.training.cluster.shared_files import (
 from monolith.training.cluster.worker_hook import ChiefHook, MemberHook, WaitTimeouts, WorkerHook, wait_for_chief
 from monolith.training.cluster.worker_positions import PositionHook, WorkerPositions
 from monolith.training.config import RunConfig, slow_start_step
+from monolith.training.config.cluster import AsynchronousMode, PartialSyncMode
 from monolith.training.control.pause import PauseControl
 from monolith.training.estimator import Estimator
 from monolith.training.groups.workers import SyncGroup, Workers
@@ -99,18 +100,19 @@ def connect(
     Raises:
         ConfigError: The settings need a folder that several workers see.
     """
-    if config.num_workers > 1 and not config.model_dir:
+    if config.run.runtime.num_workers > 1 and not config.run.model_dir:
         raise ConfigError(
-            f"num_workers is {config.num_workers} and model_dir is empty; give a folder that all workers see"
+            f"num_workers is {config.run.runtime.num_workers} and model_dir is empty; give a folder that all workers "
+            "see"
         )
-    if config.publish_dir is not None and not config.model_dir:
+    if config.run.publish.publish_dir is not None and not config.run.model_dir:
         raise ConfigError(
-            f"publish_dir is {str(config.publish_dir)!r} and model_dir is empty; a job on servers publishes from "
-            "their logs in model_dir: give one"
+            f"publish_dir is {str(config.run.publish.publish_dir)!r} and model_dir is empty; a job on servers "
+            "publishes from their logs in model_dir: give one"
         )
     clock = clock or SystemClock()
     with ExitStack() as resources:
-        if config.num_workers == 1:
+        if config.run.runtime.num_workers == 1:
             servers = ServerConnection(addresses, config, security, clock, from_checkpoint=from_checkpoint)
             resources.callback(servers.close)
             built = _build_alone(servers, config, hooks)
@@ -131,16 +133,16 @@ def _build_alone(
 
 def _job_config(config: ClusterJobConfig) -> ClusterJobConfig:
     """Return the settings of the job: only the chief evaluates."""
-    return config if config.is_chief else replace(config, eval_data=None)
+    return config if config.is_chief else replace_settings(config, eval_data=None)
 
 
 def _own_config(config: ClusterJobConfig) -> RunConfig:
     """Return the settings of this process: only the chief writes to the model folder and opens ports."""
-    own = replace(config, publish_dir=None, publish_port=None, sync_targets=())
+    own = replace_settings(config.run, publish_dir=None, publish_port=None, sync_targets=())
     if not config.is_chief:
-        own = replace(own, model_dir="", metrics_port=None)
-    if config.num_workers > 1:
-        own = replace(own, controller_port=None)  # the controller of the chief acts for all workers
+        own = replace_settings(own, model_dir="", metrics_port=None)
+    if config.run.runtime.num_workers > 1:
+        own = replace_settings(own, controller_port=None)  # the controller of the chief acts for all workers
     return own
 
 
@@ -152,15 +154,19 @@ def _chief_hooks(
     Publishing comes first: a log is compacted only up to the base that is published.
     """
     hooks: list[Hook] = []
-    if config.publish_dir is not None:
-        if config.sync_targets:
-            hooks.append(PushHook(config.publish_dir, config))
+    if config.run.publish.publish_dir is not None:
+        if config.run.push.sync_targets:
+            hooks.append(PushHook(config.run.publish.publish_dir, config.run.push))
         hooks.append(_publish_hook(servers, config, estimator))
     hooks.append(CompactionHook(servers.compact))
-    if config.ps_memory_limit_mb is not None:
+    if config.cluster.ps.ps_memory_limit_mb is not None:
         hooks.append(
             ServerMemoryHook(
-                servers.addresses, servers.security, config.ps_memory_action, evict=servers.evict, pause_control=pause
+                servers.addresses,
+                servers.security,
+                config.cluster.ps.ps_memory_action,
+                evict=servers.evict,
+                pause_control=pause,
             )
         )
     return hooks
@@ -169,17 +175,22 @@ def _chief_hooks(
 def _publish_hook(
     servers: ServerConnection, config: ClusterJobConfig, estimator: Callable[[], Estimator]
 ) -> PublishHook:
-    assert config.publish_dir is not None  # the caller has checked
+    assert config.run.publish.publish_dir is not None  # the caller has checked
 
     def rows(between_steps: AbstractContextManager[None]) -> ServerDeltaLogs:
-        folders = [log_folder(config.model_dir, index) for index in range(len(servers.addresses))]
-        if config.num_workers == 1:
+        folders = [log_folder(config.run.model_dir, index) for index in range(len(servers.addresses))]
+        if config.run.runtime.num_workers == 1:
             flush = flush_alone(servers.remote, between_steps)
         else:
             flush = flush_jointly(servers.remote, between_steps, estimator().model)
         return ServerDeltaLogs(flush, [folder for folder in folders if folder is not None])
 
-    return PublishHook(config.publish_dir, every_s=config.publish_interval_s, rows=rows, stream=stream_of(config))
+    return PublishHook(
+        config.run.publish.publish_dir,
+        every_s=config.run.publish.publish_interval_s,
+        rows=rows,
+        stream=stream_of(config.run.publish),
+    )
 
 
 class _Member:
@@ -207,23 +218,26 @@ class _Member:
             steps_beside=lambda: self._hook.steps_beside,
         )
         resources.callback(self._servers.close)
-        self._positions = WorkerPositions(config.model_dir)
+        self._positions = WorkerPositions(config.run.model_dir)
         self._timeouts = WaitTimeouts(
-            restore_timeout_s=config.restore_sync_timeout_secs,
-            restore_poll_s=config.restore_sync_poll_interval_ms / 1000,
-            chief_timeout_s=config.chief_timeout_secs,
+            restore_timeout_s=config.cluster.wait.restore_sync_timeout_s,
+            restore_poll_s=config.cluster.wait.restore_sync_poll_interval_s,
+            chief_timeout_s=config.cluster.wait.chief_timeout_s,
         )
         self._files: SharedFiles | None = None
-        if config.enable_dynamic_sharding:
+        if config.input.enable_dynamic_sharding:
             self._files = SharedFiles(
-                config.model_dir,
-                lambda: expand(config.data or ""),
+                config.run.model_dir,
+                lambda: expand(config.input.data or ""),
                 self._finished_files,
                 is_over=lambda: self._hook.is_over(),
             )
             resources.callback(self._files.close)
         self._sync: SyncGroup | None = None
-        if config.enable_partial_sync_training:
+        mode = config.cluster.mode
+        assert isinstance(mode, AsynchronousMode | PartialSyncMode)  # a member has servers
+        self._exchange_steps = mode.dense_exchange_steps
+        if isinstance(mode, PartialSyncMode):
             self._sync = self._make_sync(chief_host)
             resources.callback(self._sync.close)
         self._hook = self._make_hook()
@@ -233,14 +247,18 @@ class _Member:
         """Return the job, and the function that sets the position of this worker."""
         config = self._config
         pause, steering = self._make_steering()
-        own: list[Hook] = [PositionHook(self._positions, config.index, self._session), self._hook, *steering]
+        own: list[Hook] = [
+            PositionHook(self._positions, config.run.runtime.index, self._session),
+            self._hook,
+            *steering,
+        ]
         if self._files is not None and config.is_chief:
             own.append(SharedFilesHook(self._files))
         own.append(
             SlowStartHook(
-                slow_start_step(config.index, config.slow_start_steps),
+                slow_start_step(config.run.runtime.index, config.run.runtime.slow_start_steps),
                 self._hook.global_step,
-                max_wait_s=60 * config.max_slow_start_wait_minute,
+                max_wait_s=config.run.runtime.max_slow_start_wait_s,
             )
         )
         if config.is_chief:
@@ -251,7 +269,7 @@ class _Member:
             run_config=_own_config(config),
             store=self._servers.open,
             extra=self._shared_state,
-            files=None if self._files is None else WorkListShare(self._files, worker_name(config.index)),
+            files=None if self._files is None else WorkListShare(self._files, worker_name(config.run.runtime.index)),
             group=None if self._sync is None else self._make_group(self._sync),
         )
         self._estimator = job.estimator
@@ -261,21 +279,21 @@ class _Member:
 
     def _make_hook(self) -> MemberHook:
         config, open_state = self._config, self._servers.job_state_of
-        limits: dict[str, Any] = {"max_steps": config.max_steps, "exchange_steps": config.dense_exchange_steps}
-        if config.is_chief:
-            options: dict[str, Any] = {
-                "is_live": lambda: self._servers.is_live,
-                "on_restored": self._on_restored,
-                "timeouts": self._timeouts,
-                **limits,
-            }
-            if self._sync is None:
-                return ChiefHook(open_state, **options)
-            return LockstepChiefHook(open_state, sync=self._sync, **options)
-        on_new_session = None if config.partial_recovery else self._on_rolled_back
-        if self._sync is None:
-            return WorkerHook(open_state, config.index, on_new_session=on_new_session, **limits)
-        return LockstepWorkerHook(open_state, config.index, sync=self._sync, on_new_session=on_new_session, **limits)
+        shared: dict[str, Any] = {
+            "max_steps": config.model.max_steps,
+            "exchange_steps": self._exchange_steps,
+            "coupling": None if self._sync is None else Lockstep(self._sync),
+        }
+        if not config.is_chief:
+            on_new_session = None if config.cluster.ps.partial_recovery else self._on_rolled_back
+            return WorkerHook(open_state, config.run.runtime.index, on_new_session=on_new_session, **shared)
+        return ChiefHook(
+            open_state,
+            is_live=lambda: self._servers.is_live,
+            on_restored=self._on_restored,
+            timeouts=self._timeouts,
+            **shared,
+        )
 
     def _make_steering(self) -> tuple[PauseControl | None, list[Hook]]:
         """Return the hooks by which the chief pauses, saves and watches all workers."""
@@ -283,23 +301,26 @@ class _Member:
         if not config.is_chief:
             return None, []
         pause = JobPause(self._servers.job_state_of, self._session)
-        if config.controller_port is None:
+        if config.run.runtime.controller_port is None:
             return pause, [pause]
-        return pause, [pause, ControllerHook(config.controller_port, pause_control=pause, workers=pause.workers)]
+        return pause, [
+            pause,
+            ControllerHook(config.run.runtime.controller_port, pause_control=pause, workers=pause.workers),
+        ]
 
     def _make_sync(self, chief_host: Callable[[], str | None]) -> SyncGroup:
         config = self._config
         options = {}
-        if config.operation_timeout_in_ms is not None:
-            options["timeout_s"] = config.operation_timeout_in_ms / 1000
+        if config.cluster.wait.operation_timeout_s is not None:
+            options["timeout_s"] = config.cluster.wait.operation_timeout_s
         address = GroupAddress(
-            index=config.index,
-            size=config.num_workers,
-            bind_host=config.bind_host,
-            advertised_host=config.advertised_host or "",
-            bind_port=config.bind_port,
-            accelerator=config.accelerator,
-            rendezvous_timeout_s=config.session_creation_timeout_secs,
+            index=config.run.runtime.index,
+            size=config.run.runtime.num_workers,
+            bind_host=config.cluster.listen.bind_host,
+            advertised_host=config.cluster.listen.advertised_host or "",
+            bind_port=config.cluster.listen.bind_port,
+            accelerator=config.run.runtime.accelerator,
+            rendezvous_timeout_s=config.cluster.wait.session_creation_timeout_s,
             **options,
         )
         if config.is_chief:
@@ -311,8 +332,8 @@ class _Member:
     def _make_group(self, sync: SyncGroup) -> Workers:
         return Workers(
             sync,
-            rank=self._config.index,
-            size=self._config.num_workers,
+            rank=self._config.run.runtime.index,
+            size=self._config.run.runtime.num_workers,
             is_current=lambda: self._config.is_chief and not self._servers.is_live,
             may_pause=self._is_pause_published,
         )
@@ -335,12 +356,14 @@ class _Member:
                 return
             logger.info("chief rejoined a live training step=%d", step)
         else:
-            wait_for_chief(state, config.index, self._timeouts, self._clock, self._servers.remote.has_learnt)
-        position = self._positions.read(config.index, state.chief_session())
-        if position is not None and config.resume_data:
+            wait_for_chief(
+                state, config.run.runtime.index, self._timeouts, self._clock, self._servers.remote.has_learnt
+            )
+        position = self._positions.read(config.run.runtime.index, state.chief_session())
+        if position is not None and config.input.resume_data:
             estimator.resume_at(position)
         elif self._files is not None:
-            self._files.begin_worker(worker_name(config.index))
+            self._files.begin_worker(worker_name(config.run.runtime.index))
 
     def _on_restored(self) -> None:
         """Reset the workers' data positions and the shared file list from the restored checkpoint."""
@@ -349,7 +372,7 @@ class _Member:
         has_ended = extra.get("data_ended") and (files is None or not unread_files(files))
         self._positions.begin(self._session(), {} if has_ended else extra.get("workers", {}))
         if self._files is not None:
-            self._files.begin(None if has_ended or not self._config.resume_data else files)
+            self._files.begin(None if has_ended or not self._config.input.resume_data else files)
 
     def _on_rolled_back(self) -> None:
         raise RolledBack("the chief has rolled back all servers to the last checkpoint (partial_recovery)")
@@ -366,5 +389,5 @@ class _Member:
 
     def _finished_files(self, index: int) -> int:
         if self._positions.is_through(index, self._session()):
-            return len(expand(self._config.data or ""))
+            return len(expand(self._config.input.data or ""))
         return finished_files(self._positions.read(index, self._session()), worker_name(index))

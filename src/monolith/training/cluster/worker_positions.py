@@ -14,7 +14,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from monolith.core.durable_files import replace_file
+from monolith.core.durable_files import make_folder, replace_file
 from monolith.core.errors import DataError
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
@@ -59,13 +59,13 @@ class WorkerPositions:
 
     def write(self, index: int, session: int, position: Any, *, is_through: bool = False) -> None:
         """Replace the position of a worker."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         body = {"session": session, "place": position, "is_through": is_through}
         replace_file(self._path(index), json.dumps(body).encode())
 
     def begin(self, session: int, positions: Mapping[str, Any]) -> None:
         """Begin a session with the positions of a checkpoint, by worker index as text."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         replace_file(self._begun, json.dumps({"session": session, "places": dict(positions)}).encode())
 
     def all(self, session: int) -> dict[str, Any]:

@@ -1,7 +1,4 @@
-"""The checks that the sections share: each names the section, the field, the value and the remedy.
-
-Knows plain values only; what a setting does is the affair of the section it is in.
-"""
+"""Checks that the sections share. Each error names the section, the field as users write it, the value, the remedy."""
 
 from __future__ import annotations
 
@@ -11,14 +8,15 @@ import math
 import os
 from collections.abc import Iterable, Mapping
 
+from monolith.core.config_sections import flat_name, flat_value
 from monolith.core.errors import ConfigError
 
 __all__: list[str] = []
 
 
 def label(owner: object, field: str) -> str:
-    """Return how a field is called in errors: ``RunConfig.seed is 'x'``."""
-    return f"{type(owner).__name__}.{field} is {getattr(owner, field)!r}"
+    """Return a field and its value for an error: ``RuntimeConfig.seed is 'x'``; times in the unit that users write."""
+    return f"{type(owner).__name__}.{flat_name(type(owner), field)} is {flat_value(owner, field)!r}"
 
 
 def check_whole(owner: object, *fields: str, at_least: int = 0, at_most: int | None = None) -> None:
@@ -112,7 +110,8 @@ def refuse_both(owner: object, first: str, second: str) -> None:
     """Refuse two settings that exclude each other."""
     if getattr(owner, first) is not None and getattr(owner, second) is not None:
         raise ConfigError(
-            f"{label(owner, first)} and {second} is {getattr(owner, second)!r}; give one of the two, not both"
+            f"{label(owner, first)} and {flat_name(type(owner), second)} is {flat_value(owner, second)!r}; "
+            "give one of the two, not both"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a job of the command line adds to a run: which model, on which data, for how long."""
+"""A job: a model, its data, how long it trains, and its place in a cluster."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
+from monolith.core.config_sections import fill_sections, section, subsection
 from monolith.core.errors import ConfigError
 from monolith.data.records.framing import Framing
 from monolith.data.sources.kafka.start_offsets import parse_start
@@ -21,9 +22,10 @@ from monolith.training.config._checks import (
     label,
     refuse_both,
 )
+from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
 
-__all__ = ["DataConfig", "JobConfig", "TaskConfig"]
+__all__ = ["ColumnsConfig", "DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
 
 RecordName: TypeAlias = Literal[
     "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow"
@@ -59,18 +61,9 @@ class TaskConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """What is read, and how it becomes batches."""
+class FramingConfig:
+    """What precedes each record of a file."""
 
-    data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet, *.csv, *.jsonl, *.arrow; '-' is
-    standard input."""
-    eval_data: str | None = None
-    """Files to evaluate on, of the same kind."""
-    record: RecordName = "auto"
-    """Message in the files, or format of files of columns; auto looks at the name and the content of the first one."""
-    compression: CompressionName = "auto"
-    """Compression of the files; auto goes by their names."""
     record_framing: str = "auto"
     """Framing of records: tfrecord, bare, none, or flags such as sort_id,kafka_dump; auto goes by record and flags."""
     sort_id: bool = True
@@ -81,33 +74,25 @@ class DataConfig:
     """Whether such dumps have a prefix; ignored where the framing is detected."""
     lagrangex_header: bool = False
     """Whether records have a LagrangeX header; ignored where the framing is detected."""
-    batch_size: int = 512
-    """Examples per step."""
-    epochs: int = 1
-    """Times that the data is read; 0 = for ever."""
-    shuffle_buffer: int | None = None
-    """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
-    columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""
-    enable_dynamic_sharding: bool = False
-    """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
-    resume_data: bool = True
-    """Go on at the place in the data where the last run stopped; False starts at its beginning."""
-    label_features: tuple[str, ...] = ()
-    """Columns that hold the labels, in order; none = the label of the record."""
-    allow_missing: tuple[str, ...] = ()
-    """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
-    exclude: tuple[str, ...] = ()
-    """Columns that are not read as features."""
-    keys: tuple[str, ...] = ()
-    """Columns that predict writes beside the scores; training records them in the model folder."""
-    time_column: str | None = None
-    """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
-    column_types: Mapping[str, str] = field(default_factory=dict)
-    """Types of columns of CSV and JSON lines, such as {zip: text, price: float}; others by the first rows."""
-    csv_delimiter: str | None = None
-    """Delimiter of CSV files; none = a tab for *.tsv, else a comma."""
-    csv_header: tuple[str, ...] = ()
-    """Names of the columns of CSV files without a header."""
+
+    def __post_init__(self) -> None:
+        check_bool(self, "sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header")
+        if self.record_framing == "auto":
+            return
+        check_text(self, "record_framing")
+        Framing.parse(self.record_framing)
+        for flag in ("kafka_dump", "kafka_dump_prefix", "lagrangex_header"):
+            if getattr(self, flag):
+                raise ConfigError(
+                    f"{label(self, flag)} and record_framing is {self.record_framing!r}, expected one of the two; "
+                    f"leave {flag} out, or record_framing"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class KafkaConfig:
+    """The stream that a job trains on."""
+
     kafka_servers: str | None = None
     """Brokers (host:port,...) to read the training data from, instead of files."""
     kafka_topics: tuple[str, ...] = ()
@@ -124,52 +109,96 @@ class DataConfig:
     """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
 
     def __post_init__(self) -> None:
-        check_text(self, "data", "eval_data", "time_column", "kafka_servers", "kafka_group_id", "kafka_config")
+        check_text(self, "kafka_servers", "kafka_group_id", "kafka_config", "kafka_start")
+        check_names(self, "kafka_topics")
+        check_number(self, "kafka_idle_end_s", at_least=0)
+        check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
+        try:
+            parse_start(self.kafka_start)
+        except ConfigError as error:
+            raise ConfigError(f"kafka_{error}") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    """The columns of files of columns."""
+
+    allow_missing: tuple[str, ...] = ()
+    """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are not read as features."""
+    keys: tuple[str, ...] = ()
+    """Columns that predict writes beside the scores; training records them in the model folder."""
+    time_column: str | None = None
+    """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
+    column_types: Mapping[str, str] = field(default_factory=dict)
+    """Types of columns of CSV and JSON lines, such as {zip: text, price: float}; others by the first rows."""
+    csv_delimiter: str | None = None
+    """Delimiter of CSV files; none = a tab for *.tsv, else a comma."""
+    csv_header: tuple[str, ...] = ()
+    """Names of the columns of CSV files without a header."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "time_column")
+        for names in ("allow_missing", "exclude", "keys", "csv_header"):
+            check_names(self, names)
         check_mapping(self, "column_types")
         check_types(self.column_types)
         if self.csv_delimiter is not None and len(self.csv_delimiter) != 1:
             raise ConfigError(f"{label(self, 'csv_delimiter')}, expected one character")
-        check_framing(self)
-        check_kafka_start(self)
-        check_number(self, "kafka_idle_end_s", at_least=0)
-        check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
-        check_choice(self, "record", get_args(RecordName))
-        check_choice(self, "compression", get_args(CompressionName))
-        check_bool(self, "sort_id", "kafka_dump", "kafka_dump_prefix", "lagrangex_header", "resume_data")
-        check_bool(self, "enable_dynamic_sharding")
-        check_whole(self, "batch_size", at_least=1)
-        check_whole(self, "epochs", "shuffle_buffer")
-        for names in ("label_features", "allow_missing", "exclude", "keys", "csv_header", "kafka_topics"):
-            check_names(self, names)
-
-
-def check_framing(config: DataConfig) -> None:
-    """Refuse a ``record_framing`` that is invalid, or that contradicts the framing flags."""
-    if config.record_framing == "auto":
-        return
-    check_text(config, "record_framing")
-    Framing.parse(config.record_framing)
-    for flag in ("kafka_dump", "kafka_dump_prefix", "lagrangex_header"):
-        if getattr(config, flag):
-            raise ConfigError(
-                f"{label(config, flag)} and record_framing is {config.record_framing!r}, expected one of the two; "
-                f"leave {flag} out, or record_framing"
-            )
-
-
-def check_kafka_start(config: DataConfig) -> None:
-    """Refuse a ``kafka_start`` that is neither one of the words nor a time."""
-    check_text(config, "kafka_start")
-    try:
-        parse_start(config.kafka_start)
-    except ConfigError as error:
-        raise ConfigError(f"kafka_{error}") from None
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobConfig(RunConfig, TaskConfig, DataConfig):
-    """Everything that ``monolith train`` can be told."""
+class DataConfig:
+    """The data of a job, and how it becomes batches."""
+
+    data: str | None = None
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet, *.csv, *.jsonl, *.arrow; '-' is
+    standard input."""
+    eval_data: str | None = None
+    """Files to evaluate on, of the same kind."""
+    record: RecordName = "auto"
+    """Message in the files, or format of files of columns; auto looks at the name and the content of the first one."""
+    compression: CompressionName = "auto"
+    """Compression of the files; auto goes by their names."""
+    batch_size: int = 512
+    """Examples per step."""
+    epochs: int = 1
+    """Times that the data is read; 0 = for ever."""
+    shuffle_buffer: int | None = None
+    """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
+    columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""
+    enable_dynamic_sharding: bool = False
+    """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
+    resume_data: bool = True
+    """Go on at the place in the data where the last run stopped; False starts at its beginning."""
+    label_features: tuple[str, ...] = ()
+    """Columns that hold the labels, in order; none = the label of the record."""
+    columns: ColumnsConfig = subsection(ColumnsConfig)
+    framing: FramingConfig = subsection(FramingConfig)
+    kafka: KafkaConfig = subsection(KafkaConfig)
 
     def __post_init__(self) -> None:
-        for section in (RunConfig, TaskConfig, DataConfig):
-            section.__post_init__(self)
+        check_text(self, "data", "eval_data")
+        check_choice(self, "record", get_args(RecordName))
+        check_choice(self, "compression", get_args(CompressionName))
+        check_bool(self, "resume_data", "enable_dynamic_sharding")
+        check_whole(self, "batch_size", at_least=1)
+        check_whole(self, "epochs", "shuffle_buffer")
+        check_names(self, "label_features")
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
+class JobConfig:
+    """Every setting of ``monolith evaluate`` and ``predict``."""
+
+    run: RunConfig = section(RunConfig)
+    model: TaskConfig = section(TaskConfig, name="task")
+    input: DataConfig = section(DataConfig, name="data")
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, RETIRED)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        self.run.check_index()

@@ -1,10 +1,11 @@
-"""What a run measures of itself and where that is shown or sent. The measures themselves are not known here."""
+"""Metrics of a run: logging, summaries, the metrics page and dumps of predictions."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolith.core.config_sections import subsection
 from monolith.core.errors import ConfigError
 from monolith.training.config._checks import (
     check_bool,
@@ -16,25 +17,13 @@ from monolith.training.config._checks import (
     label,
 )
 
-__all__ = ["MetricsConfig"]
+__all__ = ["MetricsConfig", "PredictionDumpConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class MetricsConfig:
-    """Logging, summaries, the metrics port and dumps of predictions."""
+class PredictionDumpConfig:
+    """Dumps of predictions to files and Kafka."""
 
-    log_step_count_steps: int = 100
-    """Steps between log lines; 0 = none."""
-    save_summary_steps: int = 100
-    """Steps between TensorBoard summaries; 0 = none."""
-    progressive_validation: bool | None = None
-    """Count the metrics of every batch before it is learnt from; None = yes, False saves their time."""
-    metrics_port: int | None = None
-    """Port of the Prometheus page; None = no page, 0 = any free port."""
-    metrics_host: str = "127.0.0.1"
-    """Interface of the Prometheus page; the default is for this machine only."""
-    deep_insight_name: str | None = None
-    """Name of the run in metrics and dumped predictions."""
     deep_insight_target: str | None = None
     """The head whose predictions are dumped; None = all."""
     deep_insight_sample_ratio: float = 0.01
@@ -47,18 +36,10 @@ class MetricsConfig:
     """Brokers (host:port,...) for dumped predictions; needs prediction_kafka_topic."""
     prediction_kafka_topic: str | None = None
     """Topic for dumped predictions; needs prediction_kafka_servers."""
-    auc_exact_size: int = 1_000_000
-    """Samples up to which the AUC is exact; beyond, it is exact within a bound that it states."""
-    progress: bool | None = None
-    """Show a live progress line; None = when standard error is a terminal."""
 
     def __post_init__(self) -> None:
-        check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")
-        check_bool(self, "progressive_validation", "progress")
-        check_whole(self, "metrics_port", at_most=65535)
         check_number(self, "deep_insight_sample_ratio", at_least=0, at_most=1)
-        check_text(self, "metrics_host", "deep_insight_name", "deep_insight_target", "prediction_kafka_servers")
-        check_text(self, "prediction_kafka_topic")
+        check_text(self, "deep_insight_target", "prediction_kafka_servers", "prediction_kafka_topic")
         check_names(self, "extra_fields_keys")
         check_path(self, "prediction_path")
         if (self.prediction_kafka_servers is None) != (self.prediction_kafka_topic is None):
@@ -66,3 +47,32 @@ class MetricsConfig:
             raise ConfigError(
                 f"{label(self, missing)}; dumps to Kafka need both prediction_kafka_servers and prediction_kafka_topic"
             )
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricsConfig:
+    """Logging, summaries, the metrics page and dumps of predictions."""
+
+    log_step_count_steps: int = 100
+    """Steps between log lines; 0 = none."""
+    save_summary_steps: int = 100
+    """Steps between TensorBoard summaries; 0 = none."""
+    progressive_validation: bool | None = None
+    """Count the metrics of every batch before training on it; None = yes, False saves their time."""
+    metrics_port: int | None = None
+    """Port of the Prometheus page; None = no page, 0 = any free port."""
+    metrics_host: str = "127.0.0.1"
+    """Interface of the Prometheus page; the default is for this machine only."""
+    deep_insight_name: str | None = None
+    """Name of the run in metrics and dumped predictions."""
+    auc_exact_size: int = 1_000_000
+    """Samples up to which the AUC is exact; beyond, it is exact within a bound that it states."""
+    progress: bool | None = None
+    """Show a live progress line; None = when standard error is a terminal."""
+    dump: PredictionDumpConfig = subsection(PredictionDumpConfig)
+
+    def __post_init__(self) -> None:
+        check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")
+        check_bool(self, "progressive_validation", "progress")
+        check_whole(self, "metrics_port", at_most=65535)
+        check_text(self, "metrics_host", "deep_insight_name")

@@ -1,7 +1,7 @@
-"""The configuration of a run: all sections in one flat dataclass.
+"""The configuration of a run, made of sections.
 
-A ``RunConfig`` is a ``CheckpointConfig``, a ``PipelineConfig`` and so on, so each component asks for its own section
-and is handed the whole. Where values come from is the affair of :mod:`monolith.core.config`.
+A component receives its own section: ``config.checkpoint``. Callers name fields alone; see
+:mod:`monolith.core.config_sections`.
 """
 
 from __future__ import annotations
@@ -9,86 +9,84 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Unpack
 
-from monolith.core.config_fields import unknown_field
+from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.training.config._checks import check_path, label
 from monolith.training.config.checkpoint import CheckpointConfig
-from monolith.training.config.cluster import ClusterConfig
+from monolith.training.config.export import ExportConfig
 from monolith.training.config.gradient import GradientConfig
 from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
 from monolith.training.config.push import PushConfig
 from monolith.training.config.retired import RETIRED
+from monolith.training.config.run_settings import RunSettings
 from monolith.training.config.runtime import RuntimeConfig
-from monolith.training.config.serving import ServingConfig
 
-__all__ = ["RunConfig", "RunnerConfig"]
+if TYPE_CHECKING:
+    from monolith.training.config.runner import RunnerConfig
+
+__all__ = ["RunConfig"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(
-    CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig, PushConfig
-):
+@dataclass(frozen=True, kw_only=True, init=False)
+class RunConfig:
     """How one process trains a model.
 
+    The constructor takes sections, single fields of them, or both.
+
     >>> config = RunConfig(model_dir="runs/ranker", save_checkpoints_steps=1000)
-    >>> isinstance(config, CheckpointConfig), config.checkpoints_max_to_keep
-    (True, 10)
+    >>> config.checkpoint.save_checkpoints_steps, config.checkpoint.retention.checkpoints_max_to_keep
+    (1000, 10)
     """
 
     model_dir: str | Path = ""
     """Folder of the run: checkpoints, summaries, exports. Empty = keep nothing."""
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    pipeline: PipelineConfig = section(PipelineConfig)
+    gradient: GradientConfig = section(GradientConfig)
+    metrics: MetricsConfig = section(MetricsConfig)
+    runtime: RuntimeConfig = section(RuntimeConfig)
+    publish: PublishConfig = section(PublishConfig)
+    push: PushConfig = section(PushConfig)
+    export: ExportConfig = section(ExportConfig, name="serving")
 
-    def __new__(cls, **values: Any) -> Self:
-        """Refuse a name that is no field the way a file would be refused, instead of with Python's ``TypeError``."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        for name in values:
-            if name not in known:
-                raise unknown_field(name, known, RETIRED, place=cls.__name__, config_type=cls)
-        return super().__new__(cls)
+    def __init__(self, **settings: Unpack[RunSettings]) -> None:
+        fill_sections(self, settings, RETIRED)
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         if self.model_dir != "":
             check_path(self, "model_dir")
-        sections = CheckpointConfig, PipelineConfig, GradientConfig, MetricsConfig, RuntimeConfig, PublishConfig
-        for section in (*sections, PushConfig):
-            section.__post_init__(self)
-        if self.sync_targets and self.publish_dir is None:
+        if self.push.sync_targets and self.publish.publish_dir is None:
             if not self.model_dir:
                 raise ConfigError(
-                    f"{label(self, 'sync_targets')} without publish_dir or model_dir; the log of changed rows that is "
-                    "pushed from needs a folder: give one of them"
+                    f"{label(self.push, 'sync_targets')} without publish_dir or model_dir; the log of changed rows "
+                    "needs a folder: give one of them"
                 )
-            object.__setattr__(self, "publish_dir", str(Path(self.model_dir) / "published"))
-        self._check_index()
+            folder = str(Path(self.model_dir) / "published")
+            object.__setattr__(self, "publish", dataclasses.replace(self.publish, publish_dir=folder))
 
-    def _check_index(self) -> None:
-        if self.index >= self.num_workers:
-            raise ConfigError(f"{label(self, 'index')} with num_workers {self.num_workers}; give 0 to num_workers - 1")
-
-    def to_runner_config(self, **cluster: Any) -> RunnerConfig:
+    def to_runner_config(self, **settings: Any) -> RunnerConfig:
         """Return the same settings, defaults included, with those of a job of several processes.
 
-        >>> RunConfig(seed=7).to_runner_config(num_ps=2).seed
+        >>> RunConfig(seed=7).to_runner_config(num_ps=2).runtime.seed
         7
         """
-        shared = {field.name for field in dataclasses.fields(self)} & {f.name for f in dataclasses.fields(RunnerConfig)}
-        return RunnerConfig(**({name: getattr(self, name) for name in shared} | cluster))
+        from monolith.training.config.runner import RunnerConfig  # it is a RunConfig
 
+        kept = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return RunnerConfig(**(kept | settings))
 
-@dataclass(frozen=True, kw_only=True)
-class RunnerConfig(RunConfig, ClusterConfig, ServingConfig):
-    """How a process takes part in a job of several, which may feed serving."""
+    def check_index(self) -> None:
+        """Refuse a worker whose index is not below ``num_workers``.
 
-    def __post_init__(self) -> None:
-        for section in (ClusterConfig, ServingConfig, RunConfig):
-            section.__post_init__(self)
-
-    def _check_index(self) -> None:
-        if self.server_type != "ps":
-            super()._check_index()
-        elif self.index >= (servers := self.num_ps + self.num_extra_ps + self.num_redundant_ps):
-            raise ConfigError(f"{label(self, 'index')} with {servers} servers in all; give 0 to {servers - 1}")
+        Raises:
+            ConfigError: It is not.
+        """
+        if self.runtime.index >= self.runtime.num_workers:
+            raise ConfigError(
+                f"{label(self.runtime, 'index')} with num_workers {self.runtime.num_workers}; give 0 to num_workers - 1"
+            )

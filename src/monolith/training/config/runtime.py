@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from monolith.core.config_sections import time_s
 from monolith.training.config._checks import check_bool, check_choice, check_number, check_whole
 
 __all__ = ["Accelerator", "RuntimeConfig"]
@@ -32,8 +33,8 @@ class RuntimeConfig:
     """Port on which the run can be stopped, resumed and saved; None = off, 0 = any free port."""
     slow_start_steps: int = 0
     """Worker i waits until int(slow_start_steps * ln(1 + i)) steps are done; 0 = no waiting."""
-    max_slow_start_wait_minute: float = 10
-    """Minutes after which a worker begins all the same."""
+    max_slow_start_wait_s: float = time_s(600.0, flat="max_slow_start_wait_minute", unit_s=60)
+    """Minutes after which a worker starts regardless."""
     only_feature_engineering: bool = False
     """Write the features that the model would see to files instead of training."""
     index: int = 0
@@ -47,4 +48,4 @@ class RuntimeConfig:
         check_choice(self, "accelerator", get_args(Accelerator))
         check_whole(self, "threads", "profile_save_steps_interval", "num_workers", at_least=1)
         check_whole(self, "controller_port", at_most=65535)
-        check_number(self, "max_slow_start_wait_minute", at_least=0)
+        check_number(self, "max_slow_start_wait_s", at_least=0)

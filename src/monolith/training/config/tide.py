@@ -31,13 +31,13 @@ class TideWindow:
     @classmethod
     def from_config(cls, config: CheckpointConfig) -> TideWindow | None:
         """Return the window of a configuration, or None when it sets none."""
-        if config.tide_start_hour is None or config.tide_end_hour is None:
+        if config.tide.tide_start_hour is None or config.tide.tide_end_hour is None:
             return None
         return cls(
-            start_hour=config.tide_start_hour,
-            start_minute=config.tide_start_minute or 0,
-            end_hour=config.tide_end_hour,
-            end_minute=config.tide_end_minute or 0,
+            start_hour=config.tide.tide_start_hour,
+            start_minute=config.tide.tide_start_minute or 0,
+            end_hour=config.tide.tide_end_hour,
+            end_minute=config.tide.tide_end_minute or 0,
         )
 
 
@@ -115,17 +115,17 @@ class SaveTimer:
     def from_config(cls, config: CheckpointConfig) -> SaveTimer:
         """Return the timer of whole checkpoints."""
         return cls(
-            every_secs=config.save_checkpoints_secs,
+            every_secs=config.save_checkpoints_s,
             every_steps=config.save_checkpoints_steps,
             tide=TideWindow.from_config(config),
-            tide_save_secs=config.tide_save_secs,
+            tide_save_secs=config.tide.tide_save_s,
         )
 
     @classmethod
     def dense_only(cls, config: CheckpointConfig) -> SaveTimer:
         """Return the timer of the extra saves of the dense part; the tide does not touch them."""
         return cls(
-            every_secs=config.dense_only_save_checkpoints_secs,
+            every_secs=config.dense_only_save_checkpoints_s,
             every_steps=config.dense_only_save_checkpoints_steps,
         )
 

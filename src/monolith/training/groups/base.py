@@ -31,7 +31,7 @@ from monolith.features import Model, PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.heads import Heads, StepTotals
 from monolith.training.run import HeadResult
 
@@ -221,7 +221,7 @@ class Group(Protocol):
         ...
 
     def make_checkpointer(
-        self, model_dir: str | Path, config: RunConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
+        self, model_dir: str | Path, config: CheckpointConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
     ) -> Checkpointer:
         """Return the checkpointer of this member."""
         ...

@@ -15,7 +15,7 @@ from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig, clip_gradients
 from monolith.training.checkpoints import Checkpointer
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.base import (
     ControlFlags,
     Decision,
@@ -70,7 +70,7 @@ class Solo(Group):
 
     @override
     def make_checkpointer(
-        self, model_dir: str | Path, config: RunConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
+        self, model_dir: str | Path, config: CheckpointConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
     ) -> Checkpointer:
         return Checkpointer(model_dir, config, clock=clock, timer=timer, dense_timer=dense_timer)
 

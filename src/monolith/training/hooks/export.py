@@ -10,7 +10,6 @@ from typing_extensions import override
 from monolith.artifacts import CheckpointFolder, read_manifest
 from monolith.embedding import EmbeddingStore, MultiTable
 from monolith.training.checkpoints.files import TABLES
-from monolith.training.config import ServingConfig
 from monolith.training.export_places import export_base, export_name
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
@@ -39,7 +38,7 @@ class ExportHook(Hook):
         saved = read_manifest(path)
         if saved.kind != "full":
             return
-        serving = run.config if isinstance(run.config, ServingConfig) else ServingConfig()
+        config = run.config.export
         try:
             export_model(
                 run.model,
@@ -47,8 +46,8 @@ class ExportHook(Hook):
                 export_base(run.config),
                 name=export_name(run.config, run.model),
                 step=run.step,
-                options=ExportOptions(skip_zero_rows=serving.skip_zero_embedding_when_serving),
-                warmup=serving.warmup_file,
+                options=ExportOptions(skip_zero_rows=config.skip_zero_embedding_when_serving),
+                warmup=config.warmup_file,
                 follows_step=saved.step,
                 keep_steps={each.step for each in CheckpointFolder(path.parent).saved()},
                 clock=run.clock,

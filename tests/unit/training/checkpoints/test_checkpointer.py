@@ -16,6 +16,7 @@ from monolith.artifacts import read_manifest, verify_files
 from monolith.core.errors import ConfigError
 from monolith.testing import FakeClock
 from monolith.training.checkpoints import Checkpointer
+from monolith.training.config import CheckpointConfig
 
 
 def test_a_resumed_run_ends_with_the_same_bytes_as_one_that_never_stopped(tmp_path: Path) -> None:
@@ -179,7 +180,7 @@ class EveryThird:
 def test_timers_decide_and_hear_of_every_save(tmp_path: Path) -> None:
     timer, dense_timer = EveryThird(), EveryThird()
     clock = FakeClock(now_s=50)
-    checkpointer = Checkpointer(tmp_path, runs.Settings(), clock=clock, timer=timer, dense_timer=dense_timer)
+    checkpointer = Checkpointer(tmp_path, CheckpointConfig(), clock=clock, timer=timer, dense_timer=dense_timer)
     state = make_state()
     train(state, 3)
     assert checkpointer.is_due(3)

@@ -367,5 +367,5 @@ def test_clear_nn_of_a_run_without_checkpoints_does_not_clear_its_first_ones(tmp
 
 
 def test_clear_nn_and_aliases_contradict(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="set one of them"):
+    with pytest.raises(ConfigError, match=r"reload_alias_map is .* with clear_nn True"):
         make_checkpointer(tmp_path, clear_nn=True, reload_alias_map={"a": "b"})

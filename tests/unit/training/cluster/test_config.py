@@ -76,12 +76,12 @@ def test_targets_that_differ_are_kept_apart() -> None:
 
 
 def test_the_settings_of_a_job_describe_each_process() -> None:
-    cluster = RunnerConfig(
+    job = RunnerConfig(
         server_type="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server",
         heartbeat_interval_secs=None, discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30,
         connect_retries=2, retry_backoff_ms=10, bind_host="0.0.0.0", bind_port=12, advertised_host="one",
     )  # fmt: skip
-    assert from_cluster(cluster, cluster) == DistributedConfig(
+    assert from_cluster(job.cluster, job.runtime) == DistributedConfig(
         role="ps", index=1, num_ps=3, num_workers=2, discovery_service_type_ps="server", heartbeat_interval_s=None,
         discovery_operation_timeout_ms=70, discovery_cleanup_timeout_ms=30, connect_retries=2, retry_backoff_ms=10,
         bind_host="0.0.0.0", bind_port=12, advertised_host="one",

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from monolith.core.config_sections import read_setting
 from monolith.core.errors import ClusterError, ConfigError, DataError, RpcTimeout
 from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.testing import FakeClock
@@ -50,7 +51,7 @@ def expected(config: DistributedConfig, verb: str, how: str, kind: str = "cleanu
     """The operation and the error of a call that fails or hangs."""
     word = {"connect": "via", "register": "as", "deregister": "from", "disconnect": "via"}[verb]
     operation = f"{verb} {config.service_id} {word} {config.service_type}"
-    limit = config.discovery_operation_timeout_ms if kind == "operation" else config.discovery_cleanup_timeout_ms
+    limit = read_setting(config, f"discovery_{kind}_timeout_ms")
     hung = f"Timed out during discovery {kind}: {operation} after {limit}ms"
     return operation, hung if how == "hangs" else "store is broken"
 

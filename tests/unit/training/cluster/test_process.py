@@ -77,17 +77,17 @@ def test_the_platform_knows_the_place_of_a_process() -> None:
     cluster = {"cluster": {"ps": ["10.0.0.1:70", "10.0.0.2:71"], "worker": ["10.0.0.3:72"]},
                "task": {"type": "ps", "index": 1}}  # fmt: skip
     placed = _place(ClusterJobConfig(num_ps=2), TfConfigDiscovery(json.dumps(cluster)))
-    assert (placed.server_type, placed.index) == ("ps", 1)
-    assert (placed.advertised_host, placed.bind_port) == ("10.0.0.2", 71)
+    assert (placed.cluster.server_type, placed.run.runtime.index) == ("ps", 1)
+    assert (placed.cluster.listen.advertised_host, placed.cluster.listen.bind_port) == ("10.0.0.2", 71)
 
 
 def test_a_token_is_read_from_its_file(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("secret\n")
     config = ClusterJobConfig(ps_token_file=tmp_path / "token", ps_tls_ca=tmp_path / "ca.pem")
-    security = security_of(config)
+    security = security_of(config.cluster.security)
     assert security.token == "secret"
     assert security.ca_file == tmp_path / "ca.pem"
-    assert security_of(ClusterJobConfig()).is_encrypted is False
+    assert security_of(ClusterJobConfig().cluster.security).is_encrypted is False
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,6 @@ def test_the_reason_of_an_end_names_process_status_and_last_line() -> None:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("enable_sync_training", True),
         ("enable_dynamic_sharding", True),
         ("kafka_topics", ("clicks",)),
         ("slow_start_steps", 5),

@@ -20,7 +20,7 @@ PAIR = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "
         ({"discovery_type": "file"}, "discovery_type is 'file' with enable_sync_training"),
         ({"server_type": "ps"}, "server_type is 'ps' with enable_sync_training"),
         ({"only_feature_engineering": True}, "only_feature_engineering is True"),
-        ({"enable_partial_sync_training": True}, "num_ps is 0 with enable_partial_sync_training"),
+        ({"enable_partial_sync_training": True}, "enable_sync_training and enable_partial_sync_training are both True"),
     ],
 )
 def test_settings_that_contradict_ranks_are_refused(options: dict[str, Any], text: str) -> None:

@@ -25,7 +25,9 @@ def train(
 ) -> None:
     """Train a model."""
     config = load(RunConfig, command_line=flags).config
-    typer.echo(f"{task} {max_steps} {sorted(flags)} {config.seed} {config.clear_nn} {config.background_save}")
+    checkpoint = config.checkpoint
+    values = f"{config.runtime.seed} {checkpoint.restore.clear_nn} {checkpoint.background_save}"
+    typer.echo(f"{task} {max_steps} {sorted(flags)} {values}")
 
 
 def run(*arguments: str) -> Any:

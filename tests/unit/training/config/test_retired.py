@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from functools import cache
-from pathlib import Path
 
 import pytest
 
-import monolith
 from monolith.core.config import load
+from monolith.core.config_sections import flat_fields
 from monolith.core.errors import ConfigError
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config import RETIRED
 
-FIELDS = {field.name for field in dataclasses.fields(ClusterJobConfig)}
+FIELDS = flat_fields(ClusterJobConfig).keys()
 
 ORIGINAL = """
 server_type index num_ps num_workers model_name filter_capacity filter_split_num filter_type filter_equal_probability
@@ -69,17 +66,3 @@ def test_every_setting_that_a_remedy_names_is_a_field() -> None:
     fields = {word for word in named if "_" in word and not word.startswith("_")}
     assert fields
     assert fields <= FIELDS
-
-
-@cache
-def product_code() -> str:
-    """Everything except the sections themselves, which define and check the fields, and code for the original."""
-    root = Path(monolith.__file__).parent
-    sections = {path for path in (root / "training" / "config").glob("*.py") if path.stem != "tide"}
-    files = set(root.rglob("*.py")) - sections - set((root / "compat").rglob("*.py"))
-    return "\n".join(path.read_text() for path in files)
-
-
-@pytest.mark.parametrize("name", sorted(FIELDS))
-def test_product_code_reads_every_field(name: str) -> None:
-    assert re.search(rf"(\.{name}\b|[\"']{name}[\"'])", product_code()), f"no code reads {name}"

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from monolith.core.config_sections import build_section
 from monolith.core.errors import ConfigError
 from monolith.training.config import CheckpointConfig, SaveTimer, TideWindow, is_available
 
@@ -66,7 +67,7 @@ def test_a_window_refuses_hours_that_do_not_exist() -> None:
 
 def test_the_window_of_a_configuration() -> None:
     assert TideWindow.from_config(CheckpointConfig()) is None
-    config = CheckpointConfig(tide_start_hour=22, tide_end_hour=6, tide_end_minute=15)
+    config = build_section(CheckpointConfig, tide_start_hour=22, tide_end_hour=6, tide_end_minute=15)
     assert TideWindow.from_config(config) == TideWindow(start_hour=22, end_hour=6, end_minute=15)
 
 
@@ -134,7 +135,8 @@ def test_two_periods_are_refused() -> None:
 
 
 def test_the_timers_of_a_configuration() -> None:
-    config = CheckpointConfig(
+    config = build_section(
+        CheckpointConfig,
         save_checkpoints_steps=100,
         dense_only_save_checkpoints_secs=60,
         tide_start_hour=22,

@@ -51,7 +51,7 @@ def test_a_run_ends_when_its_target_has_all_rows(tmp_path: Path, target: PushTar
         save_summary_steps=0,
         threads=1,
     )
-    assert config.publish_dir == str(tmp_path / "run" / "published")
+    assert config.publish.publish_dir == str(tmp_path / "run" / "published")
     made = mt.Estimator(Biases, config)
     made.train(CLICKS.dataset().batch(32))
     tables: Any = made.store

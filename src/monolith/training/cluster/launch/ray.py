@@ -11,11 +11,12 @@ import importlib
 import logging
 import os
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.logs import setup_logging
 from monolith.core.stop_signals import Endings
@@ -80,7 +81,7 @@ class RayActor:
         if folder is not None:
             _enter(folder)
         host = _host()
-        self._config = replace(config, bind_host=host, advertised_host=host)
+        self._config = replace_settings(config, bind_host=host, advertised_host=host)
         self._ended = threading.Event()
         self._endings: Endings = SimpleQueue()
 
@@ -89,10 +90,10 @@ class RayActor:
 
     def run(self) -> dict[str, float] | None:
         """Run the role to its end; return its metrics, or None for a server."""
-        config = self._config = replace(self._config, bind_port=self._known_port())
-        process, security = from_cluster(config, config), security_of(config)
+        config = self._config = replace_settings(self._config, bind_port=self._known_port())
+        process, security = from_cluster(config.cluster, config.run.runtime), security_of(config.cluster.security)
         discovery = FileDiscovery(_discovery_folder(config))
-        if config.server_type == "ps":
+        if config.cluster.server_type == "ps":
             settings = server_settings(config, security)
             run_role(discovery, process, lambda session: serve(session, settings, self._endings))
             return None
@@ -105,11 +106,15 @@ class RayActor:
     def _known_port(self) -> int:
         """Return the port of an earlier instance on this machine, which the workers know."""
         config = self._config
-        path = _discovery_folder(config) / config.discovery_service_type_ps / str(config.index)
-        if config.server_type != "ps" or not path.is_file():
-            return config.bind_port
+        path = (
+            _discovery_folder(config)
+            / config.cluster.discovery.discovery_service_type_ps
+            / str(config.run.runtime.index)
+        )
+        if config.cluster.server_type != "ps" or not path.is_file():
+            return config.cluster.listen.bind_port
         host, port = split_address(path.read_text().strip())
-        return port if host == config.bind_host else config.bind_port
+        return port if host == config.cluster.listen.bind_host else config.cluster.listen.bind_port
 
     def stop(self) -> None:
         """End ``run``; a worker saves a checkpoint."""
@@ -118,7 +123,7 @@ class RayActor:
 
     def ping(self) -> str:
         """Return the host of the actor, once Ray has started it."""
-        return self._config.bind_host
+        return self._config.cluster.listen.bind_host
 
 
 class RayJob:
@@ -134,15 +139,21 @@ class RayJob:
     """
 
     def __init__(self, config: ClusterJobConfig, settings: RaySettings) -> None:
-        if config.num_ps < 1:
-            raise ConfigError(f"num_ps is {config.num_ps}, expected at least 1 server for a job on Ray")
-        if not config.model_dir:
+        if config.cluster.num_ps < 1:
+            raise ConfigError(f"num_ps is {config.cluster.num_ps}, expected at least 1 server for a job on Ray")
+        if not config.run.model_dir:
             raise ConfigError("model_dir is empty; give a folder that all machines of the Ray cluster see")
-        if config.ps_token_file is None and config.ps_tls_ca is None and settings.address != "local":
+        if (
+            config.cluster.security.ps_token_file is None
+            and config.cluster.security.ps_tls_ca is None
+            and settings.address != "local"
+        ):
             logger.warning("servers accept calls without a token or TLS; give ps_token_file, or ps_tls_*")
         self._ray = _ray()
         self._settings = settings
-        self._config = replace(config, model_dir=str(Path(config.model_dir).absolute()), discovery_type="file")
+        self._config = replace_settings(
+            config, model_dir=str(Path(config.run.model_dir).absolute()), discovery_type="file"
+        )
         self._actors: dict[str, Any] = {}
         self._runs: dict[str, Any] = {}
 
@@ -185,7 +196,10 @@ class RayJob:
     def _clear_registrations(self) -> None:
         """Remove the registrations of an earlier run."""
         folder = _discovery_folder(self._config)
-        for role in (self._config.discovery_service_type_ps, self._config.discovery_service_type_worker):
+        for role in (
+            self._config.cluster.discovery.discovery_service_type_ps,
+            self._config.cluster.discovery.discovery_service_type_worker,
+        ):
             for path in (folder / role).glob("*"):
                 path.unlink(missing_ok=True)
 
@@ -198,11 +212,14 @@ class RayJob:
             "max_concurrency": 3,  # run, beside stop and ping
             "scheduling_strategy": "SPREAD",
         }
-        servers = [replace(self._config, server_type="ps", index=i) for i in range(self._config.num_ps)]
-        workers = [replace(self._config, server_type="worker", index=i) for i in range(self._config.num_workers)]
+        servers = [
+            replace_settings(self._config, server_type="ps", index=i) for i in range(self._config.cluster.num_ps)
+        ]
+        num_workers = self._config.run.runtime.num_workers
+        workers = [replace_settings(self._config, server_type="worker", index=i) for i in range(num_workers)]
         actor = self._ray.remote(RayActor)
         for one in [*servers, *workers]:
-            is_server = one.server_type == "ps"
+            is_server = one.cluster.server_type == "ps"
             cpus = settings.cpus_per_ps if is_server else settings.cpus_per_worker
             gpus = 0.0 if is_server else settings.gpus_per_worker
             placed = actor.options(**options, num_cpus=cpus, num_gpus=gpus)
@@ -266,9 +283,9 @@ def _ray() -> Any:
 
 
 def _name(config: ClusterJobConfig) -> str:
-    if config.server_type == "ps":
-        return f"ps {config.index}"
-    return f"worker {config.index}" if config.index else "chief"
+    if config.cluster.server_type == "ps":
+        return f"ps {config.run.runtime.index}"
+    return f"worker {config.run.runtime.index}" if config.run.runtime.index else "chief"
 
 
 def _host() -> str:
@@ -277,7 +294,7 @@ def _host() -> str:
 
 
 def _discovery_folder(config: ClusterJobConfig) -> Path:
-    return Path(config.discovery_folder or Path(config.model_dir) / "cluster")
+    return Path(config.cluster.discovery.discovery_folder or Path(config.run.model_dir) / "cluster")
 
 
 def _enter(folder: str) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError
 from monolith.core.lifeline import end_with_starter
 from monolith.core.stop_signals import stop_signals
@@ -18,7 +18,7 @@ from monolith.rpc.security import Security, read_token
 from monolith.training.cluster.config import from_cluster
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.lifecycle import Session, run_role
-from monolith.training.config.cluster import ClusterConfig
+from monolith.training.config.cluster import PsSecurityConfig
 
 __all__ = ["run_process", "security_of", "server_settings"]
 
@@ -38,20 +38,20 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
     Raises:
         ConfigError: The settings are invalid, or name no discovery.
     """
-    end_with_starter(environment, patience_s=SERVER_PATIENCE_S if config.server_type == "ps" else 0.0)
-    if config.server_type == "evaluator":
+    end_with_starter(environment, patience_s=SERVER_PATIENCE_S if config.cluster.server_type == "ps" else 0.0)
+    if config.cluster.server_type == "evaluator":
         return _evaluate(config)
-    from_cluster(config, config).check()
+    from_cluster(config.cluster, config.run.runtime).check()
     discovery = open_discovery(_discovery_settings(config), environment)
     if discovery is None:
         raise ConfigError(
-            f"num_ps is {config.num_ps} and discovery_type is None; give the discovery of the processes: "
+            f"num_ps is {config.cluster.num_ps} and discovery_type is None; give the discovery of the processes: "
             "--discovery-type file, tf_config, mlp, zookeeper or consul"
         )
     config = _place(config, discovery)
-    process = from_cluster(config, config)
-    security = security_of(config)
-    if config.server_type == "ps":
+    process = from_cluster(config.cluster, config.run.runtime)
+    security = security_of(config.cluster.security)
+    if config.cluster.server_type == "ps":
         from monolith.training.cluster.roles.server import serve
 
         settings = server_settings(config, security)
@@ -65,16 +65,16 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
     """Return the settings of the parameter server of this process."""
     from monolith.training.cluster.roles.server import server_config
 
-    limit_mb = config.ps_memory_limit_mb
-    return replace(
-        server_config(from_cluster(config, config), security, config.model_dir),
-        metrics_port=config.ps_metrics_port,
-        force_expiry=config.force_expiry,
+    limit_mb = config.cluster.ps.ps_memory_limit_mb
+    return replace_settings(
+        server_config(from_cluster(config.cluster, config.run.runtime), security, config.run.model_dir),
+        metrics_port=config.cluster.ps.ps_metrics_port,
+        force_expiry=config.run.checkpoint.force_expiry,
         memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
     )
 
 
-def security_of(config: ClusterConfig) -> Security:
+def security_of(config: PsSecurityConfig) -> Security:
     """Return TLS and token of the servers."""
     files: dict[str, Any] = {
         field: None if path is None else Path(path)
@@ -98,24 +98,24 @@ def _evaluate(config: ClusterJobConfig) -> dict[str, float]:
     """Evaluate every checkpoint of the chief, with tables in this process."""
     from monolith.training.runner import Job
 
-    data = config.data if config.eval_data is None else config.eval_data
+    data = config.input.data if config.input.eval_data is None else config.input.eval_data
     last: dict[str, float] = {}
-    for last in Job(replace(config, data=data, eval_data=None)).evaluate_new_checkpoints():
+    for last in Job(replace_settings(config, data=data, eval_data=None)).evaluate_new_checkpoints():
         logger.info("checkpoint evaluated %s", " ".join(f"{name}={value:g}" for name, value in last.items()))
     return last
 
 
 def _discovery_settings(config: ClusterJobConfig) -> DiscoverySettings:
-    folder = config.discovery_folder
-    if folder is None and config.discovery_type == "file" and config.model_dir:
-        folder = Path(config.model_dir) / "cluster"
+    folder = config.cluster.discovery.discovery_folder
+    if folder is None and config.cluster.discovery.discovery_type == "file" and config.run.model_dir:
+        folder = Path(config.run.model_dir) / "cluster"
     return DiscoverySettings(
-        discovery_type=config.discovery_type,
-        job=config.uuid,
+        discovery_type=config.cluster.discovery.discovery_type,
+        job=config.cluster.discovery.uuid,
         folder=folder,
-        tf_config=config.tf_config,
-        zk_server=config.zk_server,
-        consul_server=config.consul_server,
+        tf_config=config.cluster.discovery.tf_config,
+        zk_server=config.cluster.discovery.zk_server,
+        consul_server=config.cluster.discovery.consul_server,
     )
 
 
@@ -128,4 +128,4 @@ def _place(config: ClusterJobConfig, discovery: Discovery) -> ClusterJobConfig:
     else:
         return config
     role: Any = discovery.server_type
-    return replace(config, server_type=role, index=discovery.index, advertised_host=host, bind_port=port)
+    return replace_settings(config, server_type=role, index=discovery.index, advertised_host=host, bind_port=port)

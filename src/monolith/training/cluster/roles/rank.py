@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.groups.ranks import RankConnection, RankInfo, Ranks, read_rank_env
@@ -26,25 +26,28 @@ def run_rank(
     """
     info = read_rank_env(environment)
     _check(config, info)
-    timeout_s = TIMEOUT_S if config.operation_timeout_in_ms is None else config.operation_timeout_in_ms / 1000
+    timeout_s = config.cluster.wait.operation_timeout_s or TIMEOUT_S
     with RankConnection(
         info,
-        accelerator=config.accelerator,
+        accelerator=config.run.runtime.accelerator,
         timeout_s=timeout_s,
-        rendezvous_timeout_s=config.session_creation_timeout_secs,
+        rendezvous_timeout_s=config.cluster.wait.session_creation_timeout_s,
     ) as connection:
-        placed = replace(config, index=info.rank, num_workers=info.size)
+        placed = replace_settings(config, index=info.rank, num_workers=info.size)
         metrics = Job(placed, hooks=hooks, group=Ranks(connection)).train()
     return metrics if info.rank == 0 else None
 
 
 def _check(config: ClusterJobConfig, info: RankInfo) -> None:
     """Refuse settings that do not fit ranks, before the rendezvous."""
-    for field, value, expected in (("index", config.index, info.rank), ("num_workers", config.num_workers, info.size)):
+    for field, value, expected in (
+        ("index", config.run.runtime.index, info.rank),
+        ("num_workers", config.run.runtime.num_workers, info.size),
+    ):
         if value not in (expected, 0 if field == "index" else 1):
             raise ConfigError(
                 f"{field} is {value}, expected {expected}: this is rank {info.rank} of {info.size}; omit {field}, the "
                 "launcher sets it"
             )
-    if config.data == "-" and info.size > 1:
+    if config.input.data == "-" and info.size > 1:
         raise ConfigError(f"data is '-', and {info.size} ranks cannot share standard input; give files or Kafka")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import MonolithError
 from monolith.core.retry import RetryPolicy, retry
 from monolith.core.stop_signals import Endings
@@ -34,10 +34,10 @@ def server_config(config: DistributedConfig, security: Security, model_dir: str 
     return ServerConfig(
         index=config.index,
         shards=config.num_ps,
-        host=config.bind_host,
-        advertised_host=config.advertised_host,
-        port=config.bind_port,
-        default_dim=config.dim,
+        host=config.listen.bind_host,
+        advertised_host=config.listen.advertised_host or "",
+        port=config.listen.bind_port,
+        default_dim=config.table.dim,
         security=security,
         recover_from=newest_tables(model_dir),
         delta_log=log_folder(model_dir, config.index),
@@ -48,8 +48,8 @@ def serve(session: Session, config: ServerConfig, endings: Endings) -> None:
     """Serve until a signal or the chief ends the server, registered under the port that the server has."""
     session.config.check()
     index = session.config.index
-    log = None if config.delta_log is None else config.delta_log.with_name(f"ps_{index}")
-    server = ParameterServer(replace(config, index=index, delta_log=log))
+    log = None if config.recovery.delta_log is None else config.recovery.delta_log.with_name(f"ps_{index}")
+    server = ParameterServer(replace_settings(config, index=index, delta_log=log))
     server.service.on_shutdown = endings.put  # before the start: a chief may know the port of an earlier instance
     with server:
         host, _, port = server.address.rpartition(":")

@@ -43,7 +43,7 @@ def train_worker(
     """
     session.config.check()
     clock = clock or SystemClock()
-    session.register(session.config.advertised_host or session.config.bind_host, session.config.bind_port)
+    session.register(session.config.advertised_host, session.config.listen.bind_port)
     with session.heartbeat():
         addresses = _find_servers(session, config, clock)
         moves = 0
@@ -67,21 +67,21 @@ def train_worker(
                     raise
                 logger.warning("worker lost its servers error=%s", error)
                 lost = error
-            clock.sleep_s(config.retry_wait_in_secs)
+            clock.sleep_s(config.cluster.retry.retry_wait_s)
             before, addresses = addresses, _find_servers(session, config, clock)
             moves += before != addresses
-            if moves > config.max_retry_times:
+            if moves > config.cluster.retry.max_retry_times:
                 raise lost
     # Keep the servers of a streaming job running: the job restarts in place, and their state is newer than the last
     # checkpoint.
-    if config.is_chief and (config.force_shutdown_ps or not config.kafka_topics):
+    if config.is_chief and (config.cluster.ps.force_shutdown_ps or not config.input.kafka.kafka_topics):
         shut_down_servers(addresses, security)
     return metrics
 
 
 def _find_servers(session: Session, config: ClusterJobConfig, clock: Clock) -> tuple[str, ...]:
     """Look for the servers until all are registered: processes of a cluster start in any order, some after minutes."""
-    deadline = Deadline(clock, config.session_creation_timeout_secs)
+    deadline = Deadline(clock, config.cluster.wait.session_creation_timeout_s)
     while True:
         try:
             return find_servers(session, clock)
@@ -89,4 +89,4 @@ def _find_servers(session: Session, config: ClusterJobConfig, clock: Clock) -> t
             if deadline.is_past:
                 raise
             logger.warning("servers not found, retrying error=%s", error)
-        clock.sleep_s(min(config.retry_wait_in_secs, deadline.remaining_s()))
+        clock.sleep_s(min(config.cluster.retry.retry_wait_s, deadline.remaining_s()))

@@ -11,7 +11,6 @@ import json
 import random
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,14 @@ from torch.nn.parameter import is_lazy
 from typing_extensions import override
 
 from monolith.core.clock import Clock
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError, DataError
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer, random_states
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.aligned_batches import AlignedBatches, StepSizes
 from monolith.training.groups.base import (
     ControlFlags,
@@ -98,20 +98,20 @@ class Ranks(Group):
     @override
     def member_config(self, config: RunConfig) -> RunConfig:
         """Return the settings of one rank: every rank except 0 is silent, and leaves the folder to rank 0."""
-        if config.accelerator == "cuda" and config.embedding_prefetch_capacity:
+        if config.runtime.accelerator == "cuda" and config.pipeline.embedding_prefetch_capacity:
             raise ConfigError(
-                f"embedding_prefetch_capacity is {config.embedding_prefetch_capacity}, expected 0 for ranks on GPUs, "
-                "which pull rows in their step"
+                f"embedding_prefetch_capacity is {config.pipeline.embedding_prefetch_capacity}, expected 0 for ranks "
+                "on GPUs, which pull rows in their step"
             )
-        if config.num_workers not in (1, self.size) or config.index not in (0, self.rank):
+        if config.runtime.num_workers not in (1, self.size) or config.runtime.index not in (0, self.rank):
             raise ConfigError(
-                f"index is {config.index} of num_workers {config.num_workers}, expected rank {self.rank} of "
-                f"{self.size}; omit both"
+                f"index is {config.runtime.index} of num_workers {config.runtime.num_workers}, expected rank "
+                f"{self.rank} of {self.size}; omit both"
             )
-        placed = replace(config, index=self.rank, num_workers=self.size)
+        placed = replace_settings(config, index=self.rank, num_workers=self.size)
         if self.rank == 0:
             return placed
-        return replace(
+        return replace_settings(
             placed,
             model_dir="",
             log_step_count_steps=0,
@@ -133,7 +133,7 @@ class Ranks(Group):
 
     @override
     def make_checkpointer(
-        self, model_dir: str | Path, config: RunConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
+        self, model_dir: str | Path, config: CheckpointConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
     ) -> Checkpointer:
         if self.rank:
             return FollowingCheckpointer(model_dir, config, connection=self._connection, clock=clock)

@@ -18,9 +18,10 @@ from monolith.artifacts.checkpoint_folder import SavedCheckpoint
 from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError
-from monolith.training.checkpoints import Checkpointer, CheckpointSettings, PendingSave, Restored, TrainingState
+from monolith.training.checkpoints import Checkpointer, PendingSave, Restored, TrainingState
 from monolith.training.checkpoints.choice import choose, choose_for_reading
 from monolith.training.checkpoints.restoring import restore_all, restore_without_dense
+from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.groups.channel import Channel
 from monolith.training.groups.ranks.connection import RankConnection
 from monolith.training.groups.ranks.rank_cut import leading
@@ -40,11 +41,11 @@ class LeadingCheckpointer(Checkpointer):
     """
 
     def __init__(
-        self, model_dir: str | PathLike[str], config: CheckpointSettings, *, connection: RankConnection, **options: Any
+        self, model_dir: str | PathLike[str], config: CheckpointConfig, *, connection: RankConnection, **options: Any
     ) -> None:
         super().__init__(model_dir, config, around_save=partial(_lead, connection.saves), **options)
         self._connection = connection
-        self._settings = config
+        self._settings = config.restore
         self._root = Path(model_dir)
 
     @override
@@ -72,7 +73,7 @@ class FollowingCheckpointer(Checkpointer):
     """
 
     def __init__(
-        self, model_dir: str | PathLike[str], config: CheckpointSettings, *, connection: RankConnection, clock: Clock
+        self, model_dir: str | PathLike[str], config: CheckpointConfig, *, connection: RankConnection, clock: Clock
     ) -> None:
         super().__init__(model_dir, config, clock=clock)
         self._connection = connection
@@ -98,15 +99,15 @@ class FollowingCheckpointer(Checkpointer):
             return None
         saved = _saved(choice)
         if choice["is_dense_cleared"]:
-            return restore_without_dense(saved, state, keep_step=self._settings.continue_training)
-        return restore_all(saved, state, self._settings.reload_alias_map)
+            return restore_without_dense(saved, state, keep_step=self._settings.restore.continue_training)
+        return restore_all(saved, state, self._settings.restore.reload_alias_map)
 
     @override
     def load(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:
         choice = _receive(self._connection)
         if choice["path"] is None:
             return None
-        return restore_all(_saved(choice), state, self._settings.reload_alias_map)
+        return restore_all(_saved(choice), state, self._settings.restore.reload_alias_map)
 
 
 def _lead(saves: Channel, write: Callable[[], Path]) -> Path:

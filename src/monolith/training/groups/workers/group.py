@@ -23,7 +23,7 @@ from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.aligned_batches import PaddedBatches
 from monolith.training.groups.base import (
     ControlFlags,
@@ -108,7 +108,7 @@ class Workers(Group):
 
     @override
     def make_checkpointer(
-        self, model_dir: str | Path, config: RunConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
+        self, model_dir: str | Path, config: CheckpointConfig, *, clock: Clock, timer: SaveTimer, dense_timer: SaveTimer
     ) -> Checkpointer:
         return self._solo.make_checkpointer(model_dir, config, clock=clock, timer=timer, dense_timer=dense_timer)
 

@@ -1,4 +1,4 @@
-"""``ServingConfig``: the exports that a job writes while it trains."""
+"""Exports that a run writes while it trains."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from monolith.training.config._checks import check_bool, check_path, check_text
 
-__all__ = ["ServingConfig"]
+__all__ = ["ExportConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServingConfig:
+class ExportConfig:
     """Exports of a model in training."""
 
     model_name: str | None = None

@@ -12,7 +12,7 @@ __all__ = ["Collisions", "collide"]
 Ints = NDArray[np.int64]
 
 CANDIDATES = 400
-"""Table sizes tried around the one that the share says on average."""
+"""Table sizes tried around the one that has this share on average."""
 
 
 @dataclass(frozen=True, slots=True)
