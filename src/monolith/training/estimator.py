@@ -34,8 +34,9 @@ from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
 from monolith.training.hooks import Hook
+from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
-from monolith.training.metrics import RunMetrics
+from monolith.training.metrics import RankingMetrics, RunMetrics
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
@@ -237,7 +238,11 @@ class Estimator:
         dataset = self._prepare_data(data)
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
-        chosen = share_metrics_registry([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
+        ranking = self._new_ranking()
+        measured = [RankingHook(ranking)] if ranking.is_on else []
+        chosen = share_metrics_registry(
+            [*measured, *default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
+        )
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -263,7 +268,7 @@ class Estimator:
             if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
-        return self._metrics.results()
+        return {**self._metrics.results(), **ranking.results()}
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         if steps is not None and max_steps is not None:
@@ -332,6 +337,10 @@ class Estimator:
         window = self.config.metrics.log_step_count_steps or 100
         return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
+    def _new_ranking(self) -> RankingMetrics:
+        settings = self.config.metrics
+        return RankingMetrics(settings.group_by, top_k=settings.top_k, by_hour=settings.auc_by_hour)
+
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def evaluate(
@@ -350,7 +359,7 @@ class Estimator:
         Raises:
             DataError: The data has no batch, or no row with a label.
         """
-        metrics = self._new_metrics()
+        metrics, ranking = self._new_metrics(), self._new_ranking()
         samples = 0
         has_labels = False
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
@@ -358,6 +367,7 @@ class Estimator:
             result = heads.step_result(batch, heads.totals(batch), step=self._step)
             has_labels = has_labels or result.has_labels
             metrics.update(result)
+            ranking.update(result)
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:
@@ -367,7 +377,7 @@ class Estimator:
                 f"none of the {samples} rows has a label, so there is nothing to measure; check the data and its "
                 "label_features"
             )
-        return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
+        return {**metrics.results(), **ranking.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(
         self,
