@@ -34,6 +34,7 @@ from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
 from monolith.training.hooks import Hook
+from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RankingMetrics, RunMetrics
@@ -92,6 +93,8 @@ class Estimator:
         """The additional state of the restored checkpoint; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
+        self.data_length: DataLength | None = None
+        """The length of the data of the next training, for its progress; None when unknown."""
         _prepare(self.config)
         self.model = model if isinstance(model, Model) else model()
         if not isinstance(self.model, Model):
@@ -241,7 +244,7 @@ class Estimator:
         ranking = self._new_ranking()
         measured = [RankingHook(ranking)] if ranking.is_on else []
         chosen = share_metrics_registry(
-            [*measured, *default_hooks(self.config, self._metrics, until), *self._hooks, *hooks]
+            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
         )
         run = TrainingRun(
             config=self.config,

@@ -11,6 +11,7 @@ from monolith.core.errors import ConfigError
 from monolith.data import Dataset, Framing, Schema
 from monolith.data.readers import TableKind, table_kind
 from monolith.data.records.detect import detect
+from monolith.data.row_estimate import estimate_rows
 from monolith.data.sources.base import RecordKind
 from monolith.data.sources.kafka.client import read_settings
 from monolith.data.sources.kafka.start_offsets import parse_start
@@ -18,7 +19,7 @@ from monolith.data.sources.patterns import expand
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["WorkListShare", "default_shuffle", "exclude_features", "open_batches", "open_rows"]
+__all__ = ["WorkListShare", "count_epoch_steps", "default_shuffle", "exclude_features", "open_batches", "open_rows"]
 
 _SHUFFLED_ROWS = 1_000_000
 _SHUFFLED_VALUES = 64_000_000
@@ -135,6 +136,16 @@ def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
         sparse=[each for each in schema.sparse_features if each.name not in names],
         dense=[each for each in schema.dense_features if each.name not in names],
     )
+
+
+def count_epoch_steps(config: DataConfig, workers: int) -> float | None:
+    """Return about how many steps one pass over the files takes each worker; None when unknown."""
+    if config.data is None or config.data == "-":
+        return None
+    paths = expand(config.data)
+    kind = _table_kind(config, paths)
+    rows = None if kind is None else estimate_rows(paths, kind)
+    return rows / workers / config.batch_size if rows else None
 
 
 def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | None) -> int:

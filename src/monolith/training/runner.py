@@ -32,8 +32,16 @@ from monolith.training.feature_engineering import FeatureFiles, write_features
 from monolith.training.folder_lock import lock_folder
 from monolith.training.groups import Group
 from monolith.training.hooks import Hook
+from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.summaries import write_summary
-from monolith.training.job_data import WorkListShare, default_shuffle, exclude_features, open_batches, open_rows
+from monolith.training.job_data import (
+    WorkListShare,
+    count_epoch_steps,
+    default_shuffle,
+    exclude_features,
+    open_batches,
+    open_rows,
+)
 from monolith.training.job_file import JobFileHook, check_task, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
 from monolith.training.task import Mode, Task
@@ -82,6 +90,7 @@ class Job:
         self._inferred: Schema | None = None
         self._profile: DataProfile | None = None
         self._own_task: Task | None = None
+        self._first_step = 0
         self._is_alone = store is None and group is None
         self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
@@ -141,6 +150,7 @@ class Job:
     def _train_and_evaluate(self) -> dict[str, float]:
         train = self._batches(self.config.input.data, is_training=True)
         self._report_data()
+        self._plan_progress()
         if self.config.input.eval_data is None:
             return self._train(train)
         evaluate = self._batches(self.config.input.eval_data, is_training=False)
@@ -249,6 +259,17 @@ class Job:
             return int(known.get("shuffle_buffer", 0))
         return default_shuffle(self.config.input, self.schema, self._files)
 
+    def _plan_progress(self) -> None:
+        """Set the length of the data; a resumed pass began at the step that the job file has."""
+        steps = count_epoch_steps(self.config.input, self.config.run.runtime.num_workers)
+        if steps is None or not self._is_alone:
+            return
+        known = read_job(self.config.run.model_dir, default={})
+        is_resumed = self.config.input.resume_data and self.estimator.step > 0 and not self.estimator.data_ended
+        self._first_step = int(known.get("first_step", 0)) if is_resumed else self.estimator.step
+        epochs = self.config.input.epochs
+        self.estimator.data_length = DataLength(first_step=self._first_step, epoch_steps=steps, epochs=epochs)
+
     def _report_data(self) -> None:
         """Report the role of each column of the first rows, and log warnings."""
         config = self.config.input
@@ -326,14 +347,14 @@ class Job:
 
     def _add_named(self, schema: Schema) -> Schema:
         """Return the folder's schema with the features that the options name and the folder does not have yet."""
-        known = {each.name for each in (*schema.sparse_features, *schema.dense_features)}
+        known = _feature_names(schema)
         listed = [self.config.model.task_options.get(kind) for kind in ("sparse", "dense")]
         named = {name for names in listed if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
         if named <= known or self.config.input.data in (None, "-"):
             return schema
         found = self._read_profile().schema()
-        added = [each.name for each in (*found.sparse_features, *found.dense_features) if each.name in named - known]
-        logger.info("features added to those of the folder features=%s", ",".join(added))
+        added = (named - known) & _feature_names(found)
+        logger.info("features added to those of the folder features=%s", ",".join(sorted(added)))
         return replace(
             schema,
             sparse=[*schema.sparse_features, *(each for each in found.sparse_features if each.name in added)],
@@ -350,9 +371,14 @@ class Job:
             "keys": list(self.config.input.columns.keys),
             "shuffle_buffer": self._shuffle_buffer,
             "finished": finished,
+            "first_step": self._first_step,
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
         write_job(self.config.run.model_dir, body)
+
+
+def _feature_names(schema: Schema) -> set[str]:
+    return {*(each.name for each in schema.sparse_features), *(each.name for each in schema.dense_features)}
 
 
 def _find_class(task: str) -> type[Any] | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
@@ -146,3 +147,25 @@ def test_a_resumed_training_keeps_the_window_of_its_folder(tmp_path: Path) -> No
     whole = job(path, shuffle_buffer=1000)
     whole.train()
     assert resumed.evaluate()["ctr/auc"] == pytest.approx(whole.evaluate()["ctr/auc"], abs=1e-6)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_the_log_of_a_file_has_total_percent_epoch_and_time_left(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, suffix: str
+) -> None:
+    path = taste_table(tmp_path / "a.parquet")
+    if suffix == "csv":
+        pa.csv.write_csv(pq.read_table(path), tmp_path / "a.csv")
+        path = str(tmp_path / "a.csv")
+    folder = str(tmp_path / "run")
+    options: dict[str, Any] = {"batch_size": 500, "epochs": 2, "log_step_count_steps": 4, "model_dir": folder}
+    with caplog.at_level(logging.INFO):
+        job(path, max_steps=8, **options).train()
+        assert "step finished step=4 total=8 percent=50.0 epoch=1/2" in caplog.text
+        job(path, **options).train()
+    assert "step finished step=20 total=32 percent=62.5 epoch=2/2" in caplog.text
+    assert "step finished step=32 total=32 percent=100.0 epoch=2/2" in caplog.text
+    caplog.clear()
+    with caplog.at_level(logging.INFO):
+        job(path, more=True, **options).train()
+    assert "step finished step=40 total=64 percent=25.0 epoch=1/2" in caplog.text, "a new pass starts at its own step"

@@ -92,7 +92,7 @@ class _ParquetFile(TableFile):
             raise
         metadata = self._parquet.metadata
         self._rows: int = metadata.num_rows
-        self._group_rows = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        self._group_rows: list[int] = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         self._shard, self._shards = shard
         self._row_group = 0
         self._row = self._begin(0)
