@@ -14,7 +14,18 @@ if TYPE_CHECKING:
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
     from monolith.data.prediction_files import PredictionFiles
-    from monolith.data.readers import arrow, csv, files, frame, from_source, json_lines, kafka, parquet, stdin
+    from monolith.data.readers import (
+        arrow,
+        csv,
+        files,
+        frame,
+        from_source,
+        json_lines,
+        json_messages,
+        kafka,
+        parquet,
+        stdin,
+    )
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
     from monolith.data.records.writer import RecordWriter
@@ -29,6 +40,7 @@ __all__ = [
     "frame",
     "from_source",
     "json_lines",
+    "json_messages",
     "kafka",
     "parquet",
     "stdin",
@@ -53,7 +65,18 @@ __all__ = [
 ]
 
 _HOMES = {
-    "readers": ("arrow", "csv", "files", "frame", "from_source", "json_lines", "kafka", "parquet", "stdin"),
+    "readers": (
+        "arrow",
+        "csv",
+        "files",
+        "frame",
+        "from_source",
+        "json_lines",
+        "json_messages",
+        "kafka",
+        "parquet",
+        "stdin",
+    ),
     "sources.patterns": ("date_patterns",),
     "batch": ("Batch", "Ragged", "Texts"),
     "dataset": ("Dataset", "look_ahead"),

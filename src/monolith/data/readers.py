@@ -35,6 +35,7 @@ __all__ = [
     "frame",
     "from_source",
     "json_lines",
+    "json_messages",
     "kafka",
     "parquet",
     "stdin",
@@ -414,28 +415,78 @@ def frame(
     return from_source(make, schema=schema, seed=seed)
 
 
+def json_messages(
+    make: Callable[[], Source],
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of messages that are JSON objects; ``make`` returns the source of the messages.
+
+    A field gets its type from ``column_types``, or from its first values. Messages may lack fields.
+
+    Args:
+        make: Returns a new source; see ``monolith.data.sources.base.Source``.
+        column_types: Types of fields (int, float or text); a list has the type of its values.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        on_corrupt: "raise" on a message that is not a JSON object, or "skip" it.
+        exclude: Fields that are not read.
+        time_column: Field of the event time.
+    """
+    from monolith.data.sources.json_messages import JsonMessagesSource
+
+    options = ColumnOptions.make((), exclude, time_column)
+
+    def make_rows() -> Source:
+        return JsonMessagesSource(make(), column_types, options=options, skip_corrupt=on_corrupt == "skip")
+
+    return from_source(make_rows, schema=schema, seed=seed, on_corrupt=on_corrupt)
+
+
 def kafka(
     servers: str | Sequence[str],
     topics: str | Sequence[str],
     group: str,
     *,
-    record: RecordKind,
+    record: RecordKind | Literal["json"],
     start: Literal["earliest", "latest", "committed"] | float = "committed",
     framing: Framing | None = None,
     schema: Schema | None = None,
     seed: int = 0,
     on_corrupt: OnCorrupt = "raise",
+    column_types: Mapping[str, TextType] | None = None,
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
     **options: Any,
 ) -> Dataset:
     """Return a dataset of Kafka topics. Needs the extra ``kafka``.
 
-    The options are those of ``monolith.data.sources.kafka.source.KafkaSource``.
+    The options are those of ``monolith.data.sources.kafka.source.KafkaSource``. With ``record="json"`` a message is a
+    JSON object with a field per feature; ``column_types``, ``exclude`` and ``time_column`` are those of
+    ``json_messages``.
 
     ``Dataset.state`` contains the offsets; only ``Dataset.committed`` commits them to the broker.
     """
     from monolith.data.sources.kafka.source import KafkaSource
 
-    def make() -> Source:
-        return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)
+    kind: RecordKind = "example" if record == "json" else record
 
+    def make() -> Source:
+        return KafkaSource(servers, topics, group, record=kind, start=start, framing=framing, **options)
+
+    if record == "json":
+        return json_messages(
+            make,
+            column_types=column_types,
+            schema=schema,
+            seed=seed,
+            on_corrupt=on_corrupt,
+            exclude=exclude,
+            time_column=time_column,
+        )
     return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)

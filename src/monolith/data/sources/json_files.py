@@ -15,7 +15,7 @@ from monolith.data.sources.arrow_columns import Choice, TableColumns, load_pyarr
 from monolith.data.sources.table_files import OpenFile, TableFile, TableFormat
 from monolith.data.sources.text_tables import TextFile, TextStream, TextType, arrow_type, check_types
 
-__all__ = ["JsonLinesFormat", "parse_json_lines"]
+__all__ = ["JsonLinesFormat", "choose_json_type", "parse_json_lines"]
 
 _SAMPLE_BYTES = 1 << 20
 
@@ -70,18 +70,7 @@ class JsonLinesFormat(TableFormat):
             table = parse_json_lines(sample, None)
         except arrow.ArrowException as error:
             raise RecordCorrupt(f"{path} cannot be read as JSON lines: {error}; correct the file") from error
-        return {field.name: self._choose_type(field.name, field.type) for field in table.schema}
-
-    def _choose_type(self, name: str, kind: Any) -> Any:
-        """Return the declared type of a field, or the inferred one; a text that looks like a time stays a text."""
-        arrow = load_pyarrow()
-        is_list = arrow.types.is_list(kind)
-        value = kind.value_type if is_list else kind
-        if name in self._declared:
-            value = arrow_type(self._declared[name])
-        elif arrow.types.is_timestamp(value):
-            value = arrow.string()
-        return arrow.list_(value) if is_list else value
+        return {field.name: choose_json_type(field.type, self._declared.get(field.name)) for field in table.schema}
 
 
 class _JsonLinesFile(TextFile):
@@ -111,6 +100,18 @@ class _JsonLinesFile(TextFile):
     def _parse(self, block: bytes, choices: tuple[Choice, ...]) -> Any:
         names = dict.fromkeys(choice.name for choice in choices)
         return parse_json_lines(block, load_pyarrow().schema([(name, self._types[name]) for name in names]))
+
+
+def choose_json_type(kind: Any, declared: TextType | None) -> Any:
+    """Return the declared type of a field, or the inferred one; a text that looks like a time stays a text."""
+    arrow = load_pyarrow()
+    is_list = arrow.types.is_list(kind)
+    value = kind.value_type if is_list else kind
+    if declared is not None:
+        value = arrow_type(declared)
+    elif arrow.types.is_timestamp(value):
+        value = arrow.string()
+    return arrow.list_(value) if is_list else value
 
 
 def cut_lines(block: bytes) -> int:
