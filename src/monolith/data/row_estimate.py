@@ -20,7 +20,7 @@ _SAMPLE_BYTES = 1 << 18
 
 
 def estimate_rows(paths: Sequence[str], kind: TableKind) -> int | None:
-    """Return about how many rows files have; None if they do not say, such as compressed ones."""
+    """Return about how many rows files have; None where it is unknown, as of compressed files."""
     if len(paths) > _MOST_FILES:
         return None
     try:

@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from monolith.training.config.job import DataConfig
 from monolith.training.hooks import Hook
 from monolith.training.run import Run, StepResult
 
-__all__ = ["JobFileHook", "check_task", "digest_data", "read_job", "write_job"]
+__all__ = ["JobFileHook", "check_job", "digest_data", "read_job", "write_job"]
 
 _JOB_FILE = "job.json"
 
@@ -74,19 +74,24 @@ def write_job(model_dir: str | Path, body: Mapping[str, Any]) -> None:
     replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
 
 
-def check_task(model_dir: str | Path, task: str | None) -> None:
-    """Refuse another task than that of the model folder.
+def check_job(model_dir: str | Path, task: str | None, labels: Sequence[str]) -> None:
+    """Refuse another task or other labels than those of the model folder.
 
     Raises:
-        ConfigError: The tasks differ; the text names both.
+        ConfigError: They differ; the text names both.
     """
-    known = read_job(model_dir, default={}).get("task")
-    if known is None or task is None or _short_name(known) == _short_name(task):
+    known, path = read_job(model_dir, default={}), Path(model_dir) / _JOB_FILE
+    if not known:
         return
-    raise ConfigError(
-        f"task is {task!r}, expected {known!r} as in '{Path(model_dir) / _JOB_FILE}'; give another --model-dir for "
-        "another task"
-    )
+    if task is not None and _short_name(known["task"]) != _short_name(task):
+        raise ConfigError(
+            f"task is {task!r}, expected {known['task']!r} as in '{path}'; give another --model-dir for another task"
+        )
+    if labels and known["label_features"] and list(labels) != known["label_features"]:
+        raise ConfigError(
+            f"label_features is {list(labels)!r}, expected {known['label_features']!r} as in '{path}'; give another "
+            "--model-dir for another label"
+        )
 
 
 def digest_data(config: DataConfig) -> str | None:

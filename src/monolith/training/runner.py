@@ -42,7 +42,7 @@ from monolith.training.job_data import (
     open_batches,
     open_rows,
 )
-from monolith.training.job_file import JobFileHook, check_task, digest_data, read_job, write_job
+from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
 from monolith.training.task import Mode, Task
 
@@ -120,11 +120,11 @@ class Job:
         the folder's training has finished returns no metrics, unless the setting ``more`` is on.
 
         Raises:
-            ConfigError: Another process trains in the model folder, or the folder has another task.
+            ConfigError: Another process trains in the model folder, or the folder has another task or other labels.
         """
         if not self.estimator.config.model_dir:
             return self._train_and_evaluate()
-        check_task(self.config.run.model_dir, self.config.model.task)
+        check_job(self.config.run.model_dir, self.config.model.task, self.config.input.label_features)
         with lock_folder(Path(self.config.run.model_dir), wait_s=self._lock_wait_s):
             if self._is_finished():
                 return {}
