@@ -15,6 +15,8 @@ BENCH_ARGS ?= --quick
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 SOAK_SECONDS ?= 600
+MINUTES ?= 10
+MUTANTS ?=
 export CHAOS_SECONDS ?= 60
 
 VENV := .venv
@@ -50,11 +52,15 @@ $(VENV)/.requirements: requirements.lock | system-packages
 
 # A fixed build folder and no build isolation: ninja recompiles only what changed.
 $(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
+	@scripts/fetch_dashboard_assets.sh
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
 		-Cbuild-dir=$(BUILD) --editable .
 	touch $@
 
-.PHONY: lock stub
+.PHONY: lock stub dashboard-assets
+dashboard-assets: ## Fetch the chart library of the dashboard from npm into the package
+	@scripts/fetch_dashboard_assets.sh
+
 stub: setup ## Rewrite the type stub of the native module
 	scripts/write_stub.sh $(BIN)/python src/monolith/_native.pyi
 
@@ -73,6 +79,12 @@ test-cpp: setup ## Run the C++ tests only
 # Two processes, each a whole file at a time: a file's servers are started once.
 test-python: setup ## Run the Python tests only
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+
+.PHONY: test-browser
+test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs
+	command -v chromium >/dev/null || apt-get install --yes --quiet chromium
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50'
+	$(BIN)/python -m pytest -q tests/browser
 
 test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
 	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan
@@ -95,12 +107,18 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, and requests with TensorFlow Serving's client
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
-.PHONY: chaos soak
+.PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
+
+torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60
+	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES)
+
+mutants: setup ## Apply mistakes one at a time and count those that tests notice: make mutants MUTANTS="--only ps/"
+	$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Write docs/reference/configuration.md and the keywords of ``RunConfig`` from the dataclasses.
+"""Write docs/reference/configuration.md and the keywords of configurations from the dataclasses.
 
 ``--check`` fails when a file is not current, and writes nothing. A field's meaning is the docstring below it, so the
 page and ``--help`` cannot disagree.
@@ -15,12 +15,14 @@ from pathlib import Path
 
 from monolith.core.config_fields import ConfigField, config_fields
 from monolith.core.config_sections import FlatField, flat_fields
+from monolith.ps import ServerConfig
+from monolith.serving import ServingConfig
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config import RunConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "configuration.md"
-KEYWORDS = ROOT / "src" / "monolith" / "training" / "config" / "run_settings.py"
+SOURCE = ROOT / "src" / "monolith"
 
 _HEAD = """\
 # Configuration
@@ -36,14 +38,25 @@ A field `save_checkpoints_steps` is the flag `--save-checkpoints-steps`, the var
 `num_extra_ps` and `num_redundant_ps` may only be 0; [why](../guide/distributed.md). A setting of the original that has
 no effect here is refused, and the error states the remedy.
 """
-_KEYWORDS_HEAD = """\
-\"\"\"The keywords of ``RunConfig`` for type checkers: its sections and their fields, as users name them.
+_KEYWORDS = """\
+\"\"\"The keywords of ``{config}`` for type checkers: its sections and their fields, as users name them.
 
 Written by ``scripts/write_config_reference.py``; change the sections, not this module.
 \"\"\"
 
 from __future__ import annotations
 
+{imports}
+
+__all__ = ["{name}"]
+
+
+class {name}(TypedDict, total=False):
+    \"\"\"Keywords of ``{config}``.\"\"\"
+
+{fields}
+"""
+_RUN_IMPORTS = """\
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -55,15 +68,30 @@ from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
 from monolith.training.config.push import PushConfig
-from monolith.training.config.runtime import Accelerator, RuntimeConfig
+from monolith.training.config.runtime import Accelerator, RuntimeConfig"""
+_PS_IMPORTS = """\
+from pathlib import Path
+from typing import TypedDict
 
-__all__ = ["RunSettings"]
+from monolith.ps.config import PsLimits, PsListenConfig, PsRecoveryConfig, PsTableConfig
+from monolith.rpc.security import Security"""
+_SERVING_IMPORTS = """\
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypedDict
 
-
-class RunSettings(TypedDict, total=False):
-    \"\"\"Keywords of ``RunConfig``.\"\"\"
-
-"""
+from monolith.rpc.security import Security
+from monolith.serving.batching import BatchSettings
+from monolith.serving.config import (
+    AccessConfig,
+    GrpcConfig,
+    LoadingConfig,
+    ModelSourceConfig,
+    MonitoringConfig,
+    RestConfig,
+    TimeoutConfig,
+)
+from monolith.serving.model_config import ModelConfig"""
 _SECTIONS = (
     "run",
     "checkpoint",
@@ -106,13 +134,13 @@ def _default(field: ConfigField) -> str:
     return f"`{field.default}`"
 
 
-def keywords() -> str:
-    """Return the module of the keywords as it should be."""
-    flat = flat_fields(RunConfig)
-    sections = [field for field in dataclasses.fields(RunConfig) if field.name not in flat]
+def keywords(config: type, name: str, imports: str) -> str:
+    """Return the module of a configuration's keywords as it should be."""
+    flat = flat_fields(config)
+    sections = [field for field in dataclasses.fields(config) if field.name not in flat]
     lines = [f"    {field.name}: {field.type}" for field in sections]
     lines += [f"    {field.name}: {_annotation(field)}" for field in flat.values()]
-    return _KEYWORDS_HEAD + "\n".join(lines) + "\n"
+    return _KEYWORDS.format(config=config.__name__, name=name, imports=imports, fields="\n".join(lines))
 
 
 def _annotation(field: FlatField) -> str:
@@ -124,7 +152,12 @@ def _annotation(field: FlatField) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the files, or check them, and return the exit status."""
-    wanted = {PAGE: page(), KEYWORDS: keywords()}
+    wanted = {
+        PAGE: page(),
+        SOURCE / "training" / "config" / "run_settings.py": keywords(RunConfig, "RunSettings", _RUN_IMPORTS),
+        SOURCE / "ps" / "server_settings.py": keywords(ServerConfig, "ServerSettings", _PS_IMPORTS),
+        SOURCE / "serving" / "serving_settings.py": keywords(ServingConfig, "ServingSettings", _SERVING_IMPORTS),
+    }
     stale = [path for path, text in wanted.items() if not path.is_file() or path.read_text() != text]
     if arguments == ["--check"]:
         for path in stale:

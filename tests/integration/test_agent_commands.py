@@ -108,7 +108,7 @@ def test_servers_of_an_agent_start_and_score(
     children: list[subprocess.Popen[bytes]],
 ) -> None:
     host = find_own_host(config.environment)
-    ps = host.reachable_address(config.tfs_ps_port or 0)
+    ps = host.reachable_address(config.ports.ps.tfs_ps_port or 0)
     (tmp_path / "addresses.json").write_text(json.dumps({"ps_0": [ps], "ps_1": [ps]}))
     (tmp_path / "batching.txt").write_text(batching_parameters_text())
     for server_type in ("ps", "entry"):
@@ -123,7 +123,7 @@ def test_servers_of_an_agent_start_and_score(
             batching_parameters_file=str(tmp_path / "batching.txt"),
         )
         children.append(subprocess.Popen(command))
-    entry = host.reachable_address(config.tfs_entry_port or 0)
+    entry = host.reachable_address(config.ports.entry.tfs_entry_port or 0)
 
     def is_available() -> bool:
         try:

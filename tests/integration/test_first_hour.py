@@ -109,7 +109,7 @@ def test_mistakes_are_errors_that_name_the_column_and_change_nothing(trained: Sh
     assert trained.json("evaluate", "--model-dir", "run", "--data", "test.parquet") == good
 
 
-def test_a_finished_training_says_so(shell: Shell) -> None:
+def test_a_finished_training_does_nothing_without_more(shell: Shell) -> None:
     first = shell.json(*TRAIN, "--data", "test.csv")
     assert first["ctr/auc"] > 0.4
     assert json.loads((shell.folder / "run" / "job.json").read_text())["finished"]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from monolith.agent.config import AgentConfig, DeployType, load_config, read_config, resolve
+from monolith.agent.config import AgentConfig, load_config, read_config, resolve
 from monolith.agent.config_file import parse_line
 from monolith.agent.environment import pod_replica_id, read_environment
 from monolith.agent.expressions import compute_number
@@ -23,6 +23,7 @@ from monolith.agent.platform_config import platform_config_text
 from monolith.agent.prediction import make_instance_tensor, make_record_tensor
 from monolith.agent.records import ModelState
 from monolith.agent.server_command import foreign_command
+from monolith.agent.settings import DeployType
 from monolith.core.errors import ConfigError
 from monolith.data.records import messages
 from monolith.data.records.formatter import parse_record
@@ -88,8 +89,8 @@ class TestTensors:
 class TestFile:
     # T5, T6
     def test_t5_t6_the_fixture_is_stand_alone_with_two_filters(self, agent_conf: AgentConfig) -> None:
-        assert agent_conf.stand_alone_serving is True
-        assert list(agent_conf.layout_filters) == ["ps_0", "ps_1"]
+        assert agent_conf.service.stand_alone_serving is True
+        assert list(agent_conf.layout.layout_filters) == ["ps_0", "ps_1"]
 
     # D9
     def test_d9_the_fixture_without_environment(self, agent_conf: AgentConfig) -> None:
@@ -110,8 +111,8 @@ class TestFile:
             replica_id=-1,
         )
         assert agent_conf == expected
-        assert agent_conf.saved_model_tags is None
-        assert agent_conf.grpc_channel_arguments is None
+        assert agent_conf.server.tensorflow.saved_model_tags is None
+        assert agent_conf.server.grpc.grpc_channel_arguments is None
 
     # D10
     @pytest.mark.parametrize(
@@ -141,9 +142,9 @@ class TestFile:
             "layout_filters a\nlayout_filters b\nlayout_filters c\n"
         )
         config = read_config(written(tmp_path, text), {})
-        assert config.enable_batching is False
-        assert config.deploy_type is DeployType.UNIFIED
-        assert config.layout_filters == ("a", "b", "c")
+        assert config.server.batching.enable_batching is False
+        assert config.service.deploy_type is DeployType.UNIFIED
+        assert config.layout.layout_filters == ("a", "b", "c")
 
     # D14
     def test_d14_a_value_twice_names_both_lines(self, tmp_path: Path) -> None:
@@ -155,12 +156,14 @@ class TestFile:
     # D15
     @pytest.mark.parametrize("text", ["TRUE", "y", "T", "Yes", "1"])
     def test_d15_true(self, tmp_path: Path, text: str) -> None:
-        assert read_config(written(tmp_path, f"dc_aware {text}\n"), {}).dc_aware is True
+        assert read_config(written(tmp_path, f"dc_aware {text}\n"), {}).service.dc_aware is True
 
     # D15
     @pytest.mark.parametrize("text", ["FALSE", "n", "F", "No", "0"])
     def test_d15_false(self, tmp_path: Path, text: str) -> None:
-        assert read_config(written(tmp_path, f"enable_profiler {text}\n"), {}).enable_profiler is False
+        assert (
+            read_config(written(tmp_path, f"enable_profiler {text}\n"), {}).server.tensorflow.enable_profiler is False
+        )
 
     # D15
     def test_d15_other_texts_are_errors(self, tmp_path: Path) -> None:
@@ -195,24 +198,49 @@ class TestEnvironment:
     )
     def test_d17_replica_id_of_a_pod(self, name: str | None, number: int) -> None:
         assert pod_replica_id(name) == number
-        assert configured({"MY_POD_NAME": name} if name else {}).replica_id == number
+        assert configured({"MY_POD_NAME": name} if name else {}).service.replica_id == number
 
     # D18
     def test_d18_ports_of_the_environment(self) -> None:
         mixed = configured(PORTS, deploy_type=DeployType.MIXED, dense_alone=True)
-        assert (mixed.tfs_entry_port, mixed.tfs_entry_http_port, mixed.tfs_entry_archon_port) == (9003, 9004, 9000)
-        assert (mixed.tfs_ps_port, mixed.tfs_ps_http_port, mixed.tfs_ps_archon_port) == (9005, 9006, 9007)
-        assert (mixed.tfs_dense_port, mixed.tfs_dense_http_port, mixed.tfs_dense_archon_port) == (9008, 9009, 9010)
-        assert mixed.agent_port == 9002
+        assert (
+            mixed.ports.entry.tfs_entry_port,
+            mixed.ports.entry.tfs_entry_http_port,
+            mixed.ports.entry.tfs_entry_archon_port,
+        ) == (9003, 9004, 9000)
+        assert (mixed.ports.ps.tfs_ps_port, mixed.ports.ps.tfs_ps_http_port, mixed.ports.ps.tfs_ps_archon_port) == (
+            9005,
+            9006,
+            9007,
+        )
+        assert (
+            mixed.ports.dense.tfs_dense_port,
+            mixed.ports.dense.tfs_dense_http_port,
+            mixed.ports.dense.tfs_dense_archon_port,
+        ) == (9008, 9009, 9010)
+        assert mixed.ports.agent_port == 9002
         ps = configured(PORTS, deploy_type=DeployType.PS)
-        assert (ps.tfs_ps_port, ps.tfs_ps_http_port, ps.tfs_ps_archon_port) == (9003, 9004, 9000)
+        assert (ps.ports.ps.tfs_ps_port, ps.ports.ps.tfs_ps_http_port, ps.ports.ps.tfs_ps_archon_port) == (
+            9003,
+            9004,
+            9000,
+        )
         unified = configured(PORTS, deploy_type=DeployType.UNIFIED)
-        assert (unified.tfs_port_grpc, unified.tfs_port_http, unified.tfs_port_archon) == (9003, 9004, 9000)
+        assert (
+            unified.ports.unified.tfs_port_grpc,
+            unified.ports.unified.tfs_port_http,
+            unified.ports.unified.tfs_port_archon,
+        ) == (9003, 9004, 9000)
 
     # D19
     def test_d19_a_later_dense_process_takes_free_ports(self) -> None:
         dense = configured({**PORTS, "DENSE_SERVICE_IDX": "1"}, deploy_type=DeployType.DENSE, dense_alone=True)
-        ports = {dense.tfs_dense_port, dense.tfs_dense_http_port, dense.tfs_dense_archon_port, dense.agent_port}
+        ports = {
+            dense.ports.dense.tfs_dense_port,
+            dense.ports.dense.tfs_dense_http_port,
+            dense.ports.dense.tfs_dense_archon_port,
+            dense.ports.agent_port,
+        }
         assert len(ports) == 4
         assert not ports & set(range(9000, 9011))
 

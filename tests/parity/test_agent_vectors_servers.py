@@ -18,7 +18,7 @@ import pytest
 
 from monolith.agent.addresses_file import addresses_text
 from monolith.agent.children import MAX_ENDS, Child, ChildPlan, log_path
-from monolith.agent.config import AgentConfig, DeployType, load_config
+from monolith.agent.config import AgentConfig, load_config
 from monolith.agent.dense_group import child_environment
 from monolith.agent.environment import AgentEnvironment, read_environment
 from monolith.agent.fixed_agent import FixedAgent, start_order, stop_order
@@ -39,6 +39,7 @@ from monolith.agent.replica_map import ReplicaMap
 from monolith.agent.replicas import Replicas
 from monolith.agent.server_monitor import ServerClient, ServerMonitor, best_status
 from monolith.agent.server_process import ServerControl, ServerProcess
+from monolith.agent.settings import DeployType
 from monolith.agent.sync_targets import ReplicaTargets
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, RpcTimeout
@@ -290,14 +291,14 @@ def test_d58_own_replicas_join_the_map_when_their_servers_answer(ensemble: Memor
         answers["ps_6"] = [status(1, ModelState.LOADING)]
         replicas.update_states()
         wait_until(lambda: (counts()["ps:1"], counts()["ps:6"], counts()["ps:11"]) == (2, 2, 3))
-        address = HOST.address(config.tfs_ps_port or 0)
+        address = HOST.address(config.ports.ps.tfs_ps_port or 0)
         assert address in json.loads(addresses_text(replicas.part_addresses()))["ps_11"]
         replicas.note_server_end("ps")
         wait_until(lambda: counts()["ps:11"] == 2)
         assert address not in addresses_text(replicas.part_addresses())
         assert replicas.part_addresses()["ps_0"] == ["10.1.0.1:1", "10.1.1.1:1", "10.1.2.1:1"]
         far = ReplicaMeta(address="10.9.9.9:1", stat=ModelState.AVAILABLE.value)
-        put(outside, f"/{config.bzid}/service/m/hl:default/ps:0/7", far.to_bytes())
+        put(outside, f"/{config.service.bzid}/service/m/hl:default/ps:0/7", far.to_bytes())
         targets = ReplicaTargets(replicas.map)
         wait_until(lambda: len(targets.get_sync_targets("ps_0")[1]) == 4)
         name, found = targets.get_sync_targets("ps_0")
@@ -458,7 +459,7 @@ def test_d60_d61_nodes_return_with_their_states_in_a_new_session(ensemble: Memor
         wait_until(lambda: len(readings) > 1 and readings[-1] is not None)
     states = {ReplicaMeta.from_bytes(data).stat for data in readings if data is not None}
     assert states == {ModelState.AVAILABLE}
-    assert ReplicaMeta.from_bytes(outside.get(path)[0]).address == f"10.0.0.7:{config.tfs_ps_port}"
+    assert ReplicaMeta.from_bytes(outside.get(path)[0]).address == f"10.0.0.7:{config.ports.ps.tfs_ps_port}"
     own.close()
 
 
@@ -595,7 +596,7 @@ def test_d79_d82_an_entry_starts_after_every_ps_task_is_available(ensemble: Memo
         agent.start()
         try:
             wait_until(agent.replicas.is_dense_set_started)
-            SystemClock().sleep_s(2.5 * config.update_model_status_interval)
+            SystemClock().sleep_s(2.5 * config.supervision.update_model_status_interval)
             assert events == ["start ps", "start dense"]
             client = ServerClient(ps.address, timeout_s=30)
             client.reload(make_server_config([make_model_config("ps_0", "/models/m/ps_0")]))

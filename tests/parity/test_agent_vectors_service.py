@@ -14,7 +14,7 @@ from monolith.agent.address_client import AddressClient, HeartbeatMap, served_na
 from monolith.agent.address_messages import HeartBeatResponse
 from monolith.agent.address_service import AddressService, LayoutAddressBook
 from monolith.agent.bindings import Bindings
-from monolith.agent.config import AgentConfig, DeployType, load_config, resolve
+from monolith.agent.config import AgentConfig, load_config, resolve
 from monolith.agent.environment import read_environment
 from monolith.agent.hosts import OwnHost
 from monolith.agent.layout_agent import LayoutAgent
@@ -35,6 +35,7 @@ from monolith.agent.replica_map import ReplicaMap
 from monolith.agent.replicas import FixedAddressBook
 from monolith.agent.scheduled_agent import ScheduledAddressBook
 from monolith.agent.server_process import ServerControl
+from monolith.agent.settings import DeployType
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ShardUnavailable
 from monolith.discovery.zookeeper_nodes import put
@@ -217,8 +218,8 @@ def test_t57_t58_a_key_names_its_model_on_the_servers() -> None:
 # T55
 def test_t55_port2_is_the_address_of_the_agent() -> None:
     config = resolve(AgentConfig(deploy_type=DeployType.ENTRY), read_environment({"PORT2": "1234"}))
-    assert config.agent_port == 1234
-    with AddressClient(f"localhost:{config.agent_port}") as client:
+    assert config.ports.agent_port == 1234
+    with AddressClient(f"localhost:{config.ports.agent_port}") as client:
         assert HeartbeatMap(client.heart_beat).addresses() == {}
 
 

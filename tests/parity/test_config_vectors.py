@@ -19,7 +19,7 @@ def test_slow_start() -> None:
 def test_the_save_timer_inside_and_outside_the_tide_window(hour: int, waits: dict[int, bool]) -> None:
     began_s = datetime(2024, 1, 1, hour, tzinfo=UTC).timestamp()
     for seconds, is_due in waits.items():
-        timer = SaveTimer(every_secs=10, tide=TideWindow(start_hour=22, end_hour=6), tide_save_secs=5)
+        timer = SaveTimer(every_s=10, tide=TideWindow(start_hour=22, end_hour=6), tide_save_s=5)
         timer.start(0, began_s)
         assert timer.is_due(1, began_s + seconds) is is_due
 

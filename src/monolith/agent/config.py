@@ -1,6 +1,6 @@
 """Configure an agent: fields, defaults, conversion, derived values and rules.
 
-Main types: ``AgentConfig``, ``DeployType``; ``read_config`` reads a file, ``load_config`` also checks the rules.
+Main type: ``AgentConfig``; ``read_config`` reads a file, ``load_config`` also checks the rules.
 
 Order of values: the file, then the environment, then the default; a port that neither gives is a free one. An unknown
 key, a value of the wrong type and a value twice are errors that name file, line, field, value and remedy.
@@ -8,9 +8,9 @@ key, a value of the wrong type and a value twice are errors that name file, line
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
+import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -25,14 +25,25 @@ from monolith.agent.layout_filters import LayoutFilters
 from monolith.agent.node_paths import NodePaths, checked_name
 from monolith.agent.ports import choose_ports, environment_ports
 from monolith.agent.records import ServerType
+from monolith.agent.settings import (
+    DenseServiceConfig,
+    DeployType,
+    FetchConfig,
+    LayoutConfig,
+    PortConfig,
+    RoughSortConfig,
+    ServerFlags,
+    ServiceConfig,
+    SupervisionConfig,
+    VersionConfig,
+)
+from monolith.core.config_sections import fill_sections, flat_fields, read_setting, replace_settings, section
 from monolith.core.errors import ConfigError
 from monolith.discovery.zookeeper_client import checked_servers
 
 __all__ = [
-    "SERVER_FIELDS",
     "SERVING_HOME",
     "AgentConfig",
-    "DeployType",
     "load_config",
     "read_config",
     "resolve",
@@ -47,139 +58,49 @@ _POLICIES = ("latest", "latest_once", "all", "specific")
 _OLD_NAMES = {"server_type": "deploy_type"}
 
 
-class DeployType(StrEnum):
-    """Which servers a container runs."""
-
-    PS = "ps"
-    ENTRY = "entry"
-    DENSE = "dense"
-    MIXED = "mixed"
-    UNIFIED = "unified"
-
-    def server_type(self, wanted: str | None) -> str:
-        """Return the server type of a call to this container.
-
-        Args:
-            wanted: The type that the caller asks for; None or ``mixed`` = the container's own.
-
-        Raises:
-            ConfigError: The container has no such server, or has several and the caller names none.
-        """
-        own = None if self is DeployType.MIXED else self.value
-        asked = None if wanted in (None, DeployType.MIXED.value) else wanted
-        if (own is None and asked is None) or (own is not None and asked not in (None, own)):
-            raise ConfigError(
-                f"server type is {wanted!r} and deploy_type is {self.value!r}: DeployType and ServerType is not "
-                "compatable!; ask for a server type that the container runs"
-            )
-        return own or str(asked)
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, init=False)
 class AgentConfig:
-    """The configuration of one agent.
+    """The configuration of one agent. The constructor takes sections, single fields of them, or both.
 
     ``read_config`` fills in the values of the environment: shards, replica id and ports. ``check`` applies the rules.
+    Fields keep the names, units and defaults of the file, because foreign servers and tools share it.
     """
 
-    bzid: str | None = None
-    base_name: str | None = None
-    base_path: str | None = None
-    num_ps: int = 1
-    num_shard: int | None = None
-    deploy_type: DeployType | None = None
-    replica_id: int | None = None
-    """-1 after reading = take a sequence number from ZooKeeper."""
-    stand_alone_serving: bool = False
-    zk_servers: str | None = None
-    proxy_port: int | None = None
-    tfs_entry_port: int | None = None
-    tfs_entry_http_port: int | None = None
-    tfs_entry_archon_port: int | None = None
-    tfs_ps_port: int | None = None
-    tfs_ps_http_port: int | None = None
-    tfs_ps_archon_port: int | None = None
-    dense_alone: bool = False
-    dense_service_num: int = 3
-    tfs_dense_port: int | None = None
-    tfs_dense_http_port: int | None = None
-    tfs_dense_archon_port: int | None = None
-    agent_port: int | None = None
-    update_model_status_interval: int = 1
-    agent_version: int = 1
-    max_waiting_sec: int = 1200
-    preload_jemalloc: bool = True
-    version_policy: str = "latest"
-    version_data: int = 1
-    fetch_ps_timeout_ms: int = 200
-    fetch_ps_long_conn_num: int = 100
-    fetch_ps_long_conn_enable: bool = True
-    fetch_ps_retry: int = 2
-    aio_thread_num: int = 30
-    file_system_poll_wait_seconds_ps: int = 0
-    rough_sort_model_name: str | None = None
-    rough_sort_model_local_path: str | None = None
-    rough_sort_model_loaded_server: str | None = "entry"
-    rough_sort_model_p2p_path: str | None = None
-    rough_sort_resource_constrained: bool = False
-    dc_aware: bool = False
-    layout_pattern: str | None = None
-    layout_filters: tuple[str, ...] = ()
-    tfs_port_archon: int | None = None
-    tfs_port_grpc: int | None = None
-    tfs_port_http: int | None = None
-    use_metrics: bool = True
-
-    # Fields of the server, in the order of its flags; SERVER_FIELDS lists them.
-    enable_batching: bool = False
-    allow_version_labels_for_unavailable_models: bool = False
-    batching_parameters_file: str | None = None
-    num_load_threads: int = 0
-    num_unload_threads: int = 0
-    max_num_load_retries: int = 5
-    load_retry_interval_micros: int = 60_000_000
-    file_system_poll_wait_seconds: int = 1
-    flush_filesystem_caches: bool = True
-    tensorflow_session_parallelism: int = 0
-    tensorflow_intra_op_parallelism: int = 0
-    tensorflow_inter_op_parallelism: int = 0
-    ssl_config_file: str | None = None
-    platform_config_file: str | None = None
-    per_process_gpu_memory_fraction: float = 0.0
-    allow_growth: bool = True
-    saved_model_tags: str | None = None
-    grpc_channel_arguments: str | None = None
-    grpc_max_threads: int = 0
-    enable_model_warmup: bool = True
-    version: str | None = None
-    remove_unused_fields_from_bundle_metagraph: bool = True
-    enable_signature_method_name_check: bool = False
-    xla_cpu_compilation_enabled: bool = False
-    enable_profiler: bool = True
-
-    environment: AgentEnvironment = field(default_factory=AgentEnvironment, metadata={"internal": True})
+    service: ServiceConfig = section(ServiceConfig)
+    ports: PortConfig = section(PortConfig)
+    dense: DenseServiceConfig = section(DenseServiceConfig)
+    supervision: SupervisionConfig = section(SupervisionConfig)
+    versions: VersionConfig = section(VersionConfig)
+    fetch: FetchConfig = section(FetchConfig)
+    rough_sort: RoughSortConfig = section(RoughSortConfig)
+    layout: LayoutConfig = section(LayoutConfig)
+    server: ServerFlags = section(ServerFlags)
+    environment: AgentEnvironment = field(default_factory=AgentEnvironment)
     """The variables that the configuration was read with."""
-    places: Mapping[str, str] = field(default_factory=dict, compare=False, metadata={"internal": True})
+    places: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Fields that the file sets, with ``file:line``."""
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, {})
 
     # --- derived values ---
 
     @property
     def shard_count(self) -> int:
         """Number of shards."""
-        return self.num_shard if self.num_shard is not None else self.environment.shard_count or 1
+        return self.service.num_shard if self.service.num_shard is not None else self.environment.shard.shard_count or 1
 
     @property
     def shard_id(self) -> int | None:
         """Own shard; 0 where there is only one shard, None where the environment does not set it."""
-        if self.environment.shard_id is not None:
-            return self.environment.shard_id
+        if self.environment.shard.shard_id is not None:
+            return self.environment.shard.shard_id
         return 0 if self.shard_count == 1 else None
 
     @property
     def location(self) -> str | None:
         """``<idc>:<cluster>``, or None if one of them is not set."""
-        idc, cluster = self.environment.idc, self.environment.cluster
+        idc, cluster = self.environment.location.idc, self.environment.location.cluster
         return None if idc is None or cluster is None else f"{idc}:{cluster}"
 
     @property
@@ -190,27 +111,27 @@ class AgentConfig:
     @property
     def path_prefix(self) -> str:
         """Folder of the tasks of this agent, with its location if it is aware of that."""
-        if self.dc_aware and self.location is None:
+        if self.service.dc_aware and self.location is None:
             self._fail("dc_aware", "expected idc and cluster; set TCE_INTERNAL_IDC and TCE_CLUSTER")
-        return self.paths.service(self._required("base_name"), self.location if self.dc_aware else None)
+        return self.paths.service(self._required("base_name"), self.location if self.service.dc_aware else None)
 
     @property
     def layout_path(self) -> str | None:
         """Node of the layout; None if the agent serves all of ``base_path``."""
-        return None if self.layout_pattern is None else self.paths.layout(self.layout_pattern)
+        return None if self.layout.layout_pattern is None else self.paths.layout(self.layout.layout_pattern)
 
     @property
     def container_cluster(self) -> str:
         """``<service name>;<idc>;<cluster>``."""
-        environment = self.environment
-        return f"{environment.service_name or 'unknown'};{environment.idc};{environment.cluster}"
+        location = self.environment.location
+        return f"{location.service_name or 'unknown'};{location.idc};{location.cluster}"
 
     def own_ps_indices(self) -> list[int]:
         """Return the indices of the PS sub-models that this host serves."""
-        if self.deploy_type not in (DeployType.PS, DeployType.MIXED):
+        if self.service.deploy_type not in (DeployType.PS, DeployType.MIXED):
             return []
         shard = self._checked_shard()
-        return [index for index in range(self.num_ps) if index % self.shard_count == shard]
+        return [index for index in range(self.service.num_ps) if index % self.shard_count == shard]
 
     def port_of(self, server_type: str) -> int | None:
         """Return the gRPC port of a server."""
@@ -226,7 +147,7 @@ class AgentConfig:
 
     def make_layout_filters(self) -> LayoutFilters:
         """Return the filters of this container."""
-        return LayoutFilters(self.layout_filters, shard_id=self.shard_id, shard_count=self.shard_count)
+        return LayoutFilters(self.layout.layout_filters, shard_id=self.shard_id, shard_count=self.shard_count)
 
     def is_given(self, name: str) -> bool:
         """Return True if the file sets the field."""
@@ -244,14 +165,14 @@ class AgentConfig:
             self._required(name)
         self._check_version()
         for name in ("bzid", "base_name"):
-            value = getattr(self, name)
+            value = read_setting(self, name)
             if value is not None:
                 self._with_place(name, lambda name=name, value=value: checked_name(name, value))
         self._check_numbers()
         self._check_location()
-        if self.deploy_type in (DeployType.PS, DeployType.MIXED):
+        if self.service.deploy_type in (DeployType.PS, DeployType.MIXED):
             self._checked_shard()
-        elif self.environment.shard_id is not None and self.environment.shard_id >= self.shard_count:
+        elif self.environment.shard.shard_id is not None and self.environment.shard.shard_id >= self.shard_count:
             self._fail_shard()
         servers = self._required("zk_servers")
         self._with_place("zk_servers", lambda: checked_servers(servers))
@@ -259,7 +180,7 @@ class AgentConfig:
         self._with_place("layout_filters", self.make_layout_filters)
 
     def _check_version(self) -> None:
-        version, deploy_type = self.agent_version, self.deploy_type
+        version, deploy_type = self.service.agent_version, self.service.deploy_type
         if version not in (1, 2, 3):
             self._fail("agent_version", "expected 1, 2 or 3; give one of these")
         is_unified = deploy_type is DeployType.UNIFIED
@@ -270,34 +191,34 @@ class AgentConfig:
         if version == 1:
             self._required("base_name")
             self._required("base_path")
-        if version == 3 and self.layout_pattern is None and self.base_path is None:
+        if version == 3 and self.layout.layout_pattern is None and self.service.base_path is None:
             self._fail("layout_pattern", "expected a layout, or a base_path; set one of them")
-        if deploy_type is DeployType.DENSE and not self.dense_alone:
+        if deploy_type is DeployType.DENSE and not self.dense.dense_alone:
             self._fail("dense_alone", "expected true with deploy_type dense; set dense_alone true")
-        if self.version_policy.lower() not in _POLICIES:
+        if self.versions.version_policy.lower() not in _POLICIES:
             self._fail("version_policy", f"expected one of {', '.join(_POLICIES)}; give one of these")
-        if self.rough_sort_model_loaded_server not in (None, *ServerType):
+        if self.rough_sort.rough_sort_model_loaded_server not in (None, *ServerType):
             self._fail("rough_sort_model_loaded_server", "expected none, entry, ps or dense; give one of these")
 
     def _check_numbers(self) -> None:
         for name in ("num_ps", "dense_service_num", "max_waiting_sec", "update_model_status_interval"):
-            if getattr(self, name) < 1:
+            if read_setting(self, name) < 1:
                 self._fail(name, "expected at least 1; raise it")
         for name in ("fetch_ps_timeout_ms", "load_retry_interval_micros", "max_num_load_retries", "num_load_threads"):
-            if getattr(self, name) < 0:
+            if read_setting(self, name) < 0:
                 self._fail(name, "expected 0 or more; raise it")
-        for each in dataclasses.fields(self):
-            if each.name.endswith("_port") or each.name.startswith("tfs_port"):
-                port = getattr(self, each.name)
+        for name, each in _FIELDS.items():
+            if name.endswith("_port") or name.startswith("tfs_port"):
+                port = each.read(self)
                 if port is not None and not 1 <= port <= 65535:
-                    self._fail(each.name, "expected 1 to 65535; give a port")
+                    self._fail(name, "expected 1 to 65535; give a port")
 
     def _check_location(self) -> None:
-        if self.dc_aware and self.location is None:
+        if self.service.dc_aware and self.location is None:
             self._fail("dc_aware", "expected idc and cluster; set TCE_INTERNAL_IDC and TCE_CLUSTER")
-        if self.dc_aware:
-            checked_name("TCE_INTERNAL_IDC", self.environment.idc or "")
-            checked_name("TCE_CLUSTER", self.environment.cluster or "")
+        if self.service.dc_aware:
+            checked_name("TCE_INTERNAL_IDC", self.environment.location.idc or "")
+            checked_name("TCE_CLUSTER", self.environment.location.cluster or "")
 
     def _checked_shard(self) -> int:
         shard = self.shard_id
@@ -307,19 +228,19 @@ class AgentConfig:
 
     def _fail_shard(self) -> NoReturn:
         raise ConfigError(
-            f"environment variable SHARD_ID is {self.environment.shard_id!r} with {self.shard_count} shards, "
+            f"environment variable SHARD_ID is {self.environment.shard.shard_id!r} with {self.shard_count} shards, "
             f"expected 0 to {self.shard_count - 1}; set SHARD_ID"
         )
 
     def _required(self, name: str) -> str:
-        value = getattr(self, name)
+        value = read_setting(self, name)
         if not value:
             self._fail(name, "expected a value; add the field to the configuration file")
         return str(value)
 
     def _fail(self, name: str, reason: str) -> NoReturn:
         place = self.places.get(name)
-        value = getattr(self, name)
+        value = read_setting(self, name)
         text = value.value if isinstance(value, StrEnum) else value
         raise ConfigError(f"{place + ': ' if place else ''}{name} is {text!r}, {reason}")
 
@@ -328,21 +249,18 @@ class AgentConfig:
         try:
             action()
         except ConfigError as error:
-            field = "" if name in str(error) else f"{name} is {getattr(self, name)!r}: "
+            field = "" if name in str(error) else f"{name} is {read_setting(self, name)!r}: "
             raise ConfigError(f"{place + ': ' if place else ''}{field}{error}") from error
 
     def _port(self, server_type: str, suffix: str, unified_suffix: str) -> int | None:
         if server_type == DeployType.UNIFIED:
-            port = getattr(self, f"tfs_port_{unified_suffix}")
+            port = read_setting(self, f"tfs_port_{unified_suffix}")
         else:
-            port = getattr(self, f"tfs_{ServerType(server_type)}_{suffix}")
+            port = read_setting(self, f"tfs_{ServerType(server_type)}_{suffix}")
         return None if port is None else int(port)
 
 
-_FIELDS = {each.name: each for each in dataclasses.fields(AgentConfig) if not each.metadata.get("internal")}
-
-SERVER_FIELDS: tuple[str, ...] = tuple(name for name in list(_FIELDS)[list(_FIELDS).index("enable_batching") :])
-"""Fields that are flags of the server, in the order of the flags."""
+_FIELDS = {name: each for name, each in flat_fields(AgentConfig).items() if name not in ("environment", "places")}
 
 
 def read_config(
@@ -382,30 +300,30 @@ def resolve(config: AgentConfig, environment: AgentEnvironment, *, chooses_ports
         ConfigError: File and environment disagree.
     """
     changes: dict[str, Any] = {"environment": environment}
-    deploy_type = DeployType.MIXED if config.stand_alone_serving else config.deploy_type
+    deploy_type = DeployType.MIXED if config.service.stand_alone_serving else config.service.deploy_type
     changes["deploy_type"] = deploy_type
-    if config.num_shard is None:
-        changes["num_shard"] = environment.shard_count or 1
-    elif environment.shard_count not in (None, config.num_shard):
+    if config.service.num_shard is None:
+        changes["num_shard"] = environment.shard.shard_count or 1
+    elif environment.shard.shard_count not in (None, config.service.num_shard):
         place = config.places.get("num_shard")
         raise ConfigError(
-            f"{place + ': ' if place else ''}num_shard is {config.num_shard}, and environment variable "
-            f"MONOLITH_HOST_SHARD_N is {environment.shard_count}, expected the same; correct one of them"
+            f"{place + ': ' if place else ''}num_shard is {config.service.num_shard}, and environment variable "
+            f"MONOLITH_HOST_SHARD_N is {environment.shard.shard_count}, expected the same; correct one of them"
         )
-    if config.replica_id is None:
-        own = environment.replica_id
-        changes["replica_id"] = own if own is not None else pod_replica_id(environment.pod_name)
+    if config.service.replica_id is None:
+        own = environment.shard.replica_id
+        changes["replica_id"] = own if own is not None else pod_replica_id(environment.host.pod_name)
     if deploy_type is not None:
         ports = environment_ports(
             deploy_type,
             environment.ports,
-            dense_alone=config.dense_alone,
-            dense_service_index=environment.dense_service_index,
+            dense_alone=config.dense.dense_alone,
+            dense_service_index=environment.shard.dense_service_index,
         )
-        given = {name: port for name in ports if (port := getattr(config, name)) is not None}
+        given = {name: port for name in ports if (port := read_setting(config, name)) is not None}
         fields = {**ports, **given}
         changes.update(choose_ports(fields) if chooses_ports else fields)
-    return dataclasses.replace(config, **changes)
+    return replace_settings(config, **changes)
 
 
 def _convert(entries: Sequence[ConfigEntry]) -> AgentConfig:
@@ -437,17 +355,16 @@ def _convert(entries: Sequence[ConfigEntry]) -> AgentConfig:
 
 def _kind(name: str) -> str:
     """Return bool, int, float, str, list or deploy_type."""
-    annotation = str(_FIELDS[name].type)
-    if annotation.startswith("tuple"):
+    hint = _FIELDS[name].hint
+    if typing.get_origin(hint) is tuple:
         return "list"
-    if annotation.startswith("DeployType"):
-        return "deploy_type"
-    return annotation.partition(" ")[0]
+    kind = next(choice for choice in (*typing.get_args(hint), hint) if choice is not type(None))
+    return "deploy_type" if kind is DeployType else str(kind.__name__)
 
 
 def _value(name: str, entry: ConfigEntry) -> Any:
     text, kind = entry.value, _kind(name)
-    is_optional = "None" in str(_FIELDS[name].type)
+    is_optional = type(None) in typing.get_args(_FIELDS[name].hint)
     if text.lower() == "none":
         if is_optional:
             return None

@@ -18,7 +18,7 @@ def make_container(config: AgentConfig, host: OwnHost) -> Container:
     Raises:
         ConfigError: A name would break node paths.
     """
-    cluster, number = config.container_cluster, config.environment.pod_name or host.name
+    cluster, number = config.container_cluster, config.environment.host.pod_name or host.name
     if "/" in cluster or ":" in cluster:
         raise ConfigError(
             f"container cluster is {cluster!r}, expected no '/' and no ':'; correct TCE_PSM, TCE_INTERNAL_IDC "
@@ -37,10 +37,10 @@ def make_service_info(config: AgentConfig, host: OwnHost) -> ContainerServiceInf
 
     debug = {"layout_path": config.layout_path, "layout_filters": config.make_layout_filters().texts}
     return ContainerServiceInfo(
-        grpc=address(config.tfs_port_grpc),
-        http=address(config.tfs_port_http),
-        archon=address(config.tfs_port_archon),
-        agent=address(config.agent_port),
-        idc=config.environment.idc,
+        grpc=address(config.ports.unified.tfs_port_grpc),
+        http=address(config.ports.unified.tfs_port_http),
+        archon=address(config.ports.unified.tfs_port_archon),
+        agent=address(config.ports.agent_port),
+        idc=config.environment.location.idc,
         debug_info=json.dumps(debug),
     )

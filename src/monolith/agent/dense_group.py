@@ -6,7 +6,6 @@ takes free ports. Children restart by the rules of ``children``; signals reach t
 
 from __future__ import annotations
 
-import dataclasses
 import queue
 import sys
 import threading
@@ -15,7 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from monolith.agent.children import Child, ChildPlan
-from monolith.agent.config import AgentConfig, DeployType
+from monolith.agent.config import AgentConfig
+from monolith.agent.settings import DeployType
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline
 from monolith.core.stop_signals import stop_signals
@@ -30,15 +31,19 @@ VARIABLE = "MONOLITH_DENSE_CHILD"
 
 def is_dense_group(config: AgentConfig, variables: Mapping[str, str]) -> bool:
     """Return True if this process starts several dense agents."""
-    return config.deploy_type is DeployType.DENSE and config.dense_service_num > 1 and VARIABLE not in variables
+    return (
+        config.service.deploy_type is DeployType.DENSE
+        and config.dense.dense_service_num > 1
+        and VARIABLE not in variables
+    )
 
 
 def child_environment(config: AgentConfig, index: int) -> dict[str, str]:
     """Return the variables of one child; an empty port means a free one."""
-    replica = -1 if config.replica_id is None else config.replica_id
+    replica = -1 if config.service.replica_id is None else config.service.replica_id
     variables = {VARIABLE: "1", "DENSE_SERVICE_IDX": str(index)}
     if replica >= 0:
-        variables["REPLICA_ID"] = str(replica * config.dense_service_num + index)
+        variables["REPLICA_ID"] = str(replica * config.dense.dense_service_num + index)
     if index > 0:
         variables |= {name: "" for name in _PORTS}
     return variables
@@ -46,9 +51,9 @@ def child_environment(config: AgentConfig, index: int) -> dict[str, str]:
 
 def with_own_replica(config: AgentConfig, variables: Mapping[str, str]) -> AgentConfig:
     """Return the configuration of a child, whose replica id its parent chose; others stay as they are."""
-    if VARIABLE not in variables or config.environment.replica_id is None:
+    if VARIABLE not in variables or config.environment.shard.replica_id is None:
         return config
-    return dataclasses.replace(config, replica_id=config.environment.replica_id)
+    return replace_settings(config, replica_id=config.environment.shard.replica_id)
 
 
 def run_dense_group(config: AgentConfig, conf: Path, arguments: list[str]) -> None:
@@ -77,7 +82,7 @@ def run_dense_group(config: AgentConfig, conf: Path, arguments: list[str]) -> No
                 lifeline,
                 on_final=failures.put,
             )
-            for index in range(config.dense_service_num)
+            for index in range(config.dense.dense_service_num)
         ]
         for child in children:
             stack.callback(child.stop, is_urgent=lambda: endings.qsize() > 0)

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
+from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 
 __all__ = ["AGENT_PORT_VARIABLE", "AgentEnvironment", "pod_replica_id", "read_environment"]
@@ -46,16 +48,20 @@ _VARIABLES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AgentEnvironment:
-    """The variables, converted. None means not set."""
+class ShardVariables:
+    """The place of the container among its like."""
 
-    ports: Mapping[str, int] = field(default_factory=dict)
-    """``PORT``, ``PORT2`` .. ``PORT10``, those that are set."""
     shard_count: int | None = None
     shard_id: int | None = None
     replica_id: int | None = None
     dense_service_index: int = 0
     """Which of the dense processes of one host this one is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostVariables:
+    """Names, addresses and limits of the container."""
+
     pod_name: str | None = None
     host_ip: str | None = None
     """IPv4 address to register; an empty text means that the host has no IPv4 address."""
@@ -64,6 +70,12 @@ class AgentEnvironment:
     cpu_limit: int = 0
     memory_limit: int | None = None
     """Bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocationVariables:
+    """Where the service runs."""
+
     idc: str | None = None
     """Data centre, in lower case."""
     cluster: str | None = None
@@ -72,6 +84,17 @@ class AgentEnvironment:
     """TCE_CLUSTER as it stands, for the flag of a foreign server."""
     service_name: str | None = None
     """TCE_PSM."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, init=False)
+class AgentEnvironment:
+    """The variables, converted. None means not set. The constructor takes sections, single fields of them, or both."""
+
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """``PORT``, ``PORT2`` .. ``PORT10``, those that are set."""
+    shard: ShardVariables = section(ShardVariables)
+    host: HostVariables = section(HostVariables)
+    location: LocationVariables = section(LocationVariables)
     metric_prefix: str | None = None
     logs_to_own_output: bool = False
     """True if children write to the output of the agent, which MLP_POD_NAME asks for."""
@@ -80,6 +103,9 @@ class AgentEnvironment:
     zookeeper_auth: str | None = field(default=None, repr=False)
     loggable: Mapping[str, str] = field(default_factory=dict, compare=False)
     """The variables that are set, without secrets, for the log."""
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, {})
 
 
 def pod_replica_id(pod_name: str | None) -> int:

@@ -99,7 +99,9 @@ class FixedAgent:
         self._stopping = threading.Event()
         self._failure: str | None = None
         self._copies = ModelCopies(
-            config.rough_sort_model_name, config.rough_sort_model_p2p_path, config.rough_sort_model_local_path
+            config.rough_sort.rough_sort_model_name,
+            config.rough_sort.rough_sort_model_p2p_path,
+            config.rough_sort.rough_sort_model_local_path,
         )
         self._clients = {
             kind: ServerClient(host.reachable_address(config.port_of(kind) or 0)) for kind in served_types(config)
@@ -108,7 +110,7 @@ class FixedAgent:
         """Own nodes and the map of all replicas."""
         self._addresses = AddressesFile(addresses_file, self.replicas.part_addresses)
         self._service = AddressService(
-            FixedAddressBook(self.replicas), join_address(host.listen_address, config.agent_port or 0)
+            FixedAddressBook(self.replicas), join_address(host.listen_address, config.ports.agent_port or 0)
         )
         self._servers = {
             kind: make_server(
@@ -141,7 +143,7 @@ class FixedAgent:
         self._metrics.watch(self._sample)
         logger.info(
             "agent started version=1 deploy_type=%s replica_id=%d",
-            self._config.deploy_type,
+            self._config.service.deploy_type,
             self.replicas.own.replica_id,
         )
 
@@ -171,7 +173,7 @@ class FixedAgent:
     def _start_servers(self) -> None:
         try:
             self._copies.start()
-            deadline = Deadline(self._clock, self._config.max_waiting_sec)
+            deadline = Deadline(self._clock, self._config.supervision.max_waiting_sec)
             for kind in start_order(self._config):
                 if kind is ServerType.ENTRY and not self._wait_for_parts(deadline):
                     return
@@ -185,12 +187,12 @@ class FixedAgent:
             self._failure = str(error)
 
     def _wait_for_parts(self, deadline: Deadline) -> bool:
-        pause_s = 2.0 * self._config.update_model_status_interval
+        pause_s = 2.0 * self._config.supervision.update_model_status_interval
         if self._stopping.wait(pause_s):
             return False
         if not self._wait_for(self.replicas.is_ps_set_started, pause_s, deadline, "found PS timeout"):
             return False
-        return not self._config.dense_alone or self._wait_for(
+        return not self._config.dense.dense_alone or self._wait_for(
             self.replicas.is_dense_set_started, pause_s, deadline, "found Dense timeout"
         )
 
@@ -198,7 +200,9 @@ class FixedAgent:
         """Return True when the condition holds, False at a stop; a passed deadline is the failure of the agent."""
         while not is_true():
             if deadline.is_past:
-                self._failure = f"{reason} within max_waiting_sec {self._config.max_waiting_sec}; see the servers' logs"
+                self._failure = (
+                    f"{reason} within max_waiting_sec {self._config.supervision.max_waiting_sec}; see the servers' logs"
+                )
                 return False
             if self._stopping.wait(pause_s):
                 return False

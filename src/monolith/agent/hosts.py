@@ -68,17 +68,17 @@ def is_ipv6_only(environment: AgentEnvironment, *, resolve: Resolve = _resolve_o
 
     If one of MY_HOST_IP, MY_POD_IP, MY_HOST_IPV6 is set, MY_HOST_IP (else MY_POD_IP) decides; else the host name does.
     """
-    if environment.host_ip is None and environment.pod_ip is None and environment.host_ipv6 is None:
+    if environment.host.host_ip is None and environment.host.pod_ip is None and environment.host.host_ipv6 is None:
         return resolve(socket.AF_INET) is None
-    ipv4 = environment.host_ip if environment.host_ip is not None else environment.pod_ip
+    ipv4 = environment.host.host_ip if environment.host.host_ip is not None else environment.host.pod_ip
     return not ipv4
 
 
 def find_own_host(environment: AgentEnvironment, *, resolve: Resolve = _resolve_own_name) -> OwnHost:
     """Return the addresses of this host: MY_HOST_IP and MY_HOST_IPV6 as they stand, else the resolved host name."""
     return OwnHost(
-        ipv4=environment.host_ip or resolve(socket.AF_INET) or "0.0.0.0",
-        ipv6=(environment.host_ipv6 or resolve(socket.AF_INET6) or "::").strip("[]").partition("%")[0],
+        ipv4=environment.host.host_ip or resolve(socket.AF_INET) or "0.0.0.0",
+        ipv6=(environment.host.host_ipv6 or resolve(socket.AF_INET6) or "::").strip("[]").partition("%")[0],
         is_ipv6_only=is_ipv6_only(environment, resolve=resolve),
     )
 

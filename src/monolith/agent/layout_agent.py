@@ -12,7 +12,6 @@ Threading: one thread changes models, one thread reads states; watches and calls
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable
@@ -35,6 +34,7 @@ from monolith.agent.resources import ResourceReader
 from monolith.agent.server_monitor import ServerClient
 from monolith.agent.server_process import ServerControl
 from monolith.agent.version_moves import VersionMoves
+from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.discovery.address import join_address
 from monolith.discovery.zookeeper_session import SessionState, ZooKeeperSession
@@ -100,15 +100,15 @@ class LayoutAgent:
         self._clients: dict[str, ServerClient] = {}
         self.container = make_container(config, host)
         self.service_info = make_service_info(config, host)
-        self._bindings = Bindings(session, config.bzid or "", on_service_map=self._note_service_map)
+        self._bindings = Bindings(session, config.service.bzid or "", on_service_map=self._note_service_map)
         self._book = LayoutAddressBook(self._bindings, use_archon=use_archon, resource=self._read_resource)
-        self._service = AddressService(self._book, join_address(host.listen_address, config.agent_port or 0))
+        self._service = AddressService(self._book, join_address(host.listen_address, config.ports.agent_port or 0))
         self._addresses = AddressesFile(addresses_file, self._book.addresses)
         self._moves = VersionMoves(
             entry_addresses=self._entry_addresses, ask=self._ask_status, free_bytes=self._resources.available_memory
         )
         self._server = make_server(self._note_server_end, self._note_final)
-        poll_s = max(config.file_system_poll_wait_seconds, 0) or None
+        poll_s = max(config.server.loading.file_system_poll_wait_seconds, 0) or None
         self._models = BackgroundLoop("agent-models", self._update_models, interval_s=poll_s)
         self._status = BackgroundLoop("agent-status", self._update_status, interval_s=_STATUS_S)
         self._folder = BackgroundLoop("agent-folder", self._read_folder, interval_s=_FOLDER_POLL_S)
@@ -196,8 +196,8 @@ class LayoutAgent:
 
     def _read_folder(self) -> None:
         """Serve all sub-models of ``base_path``, where no layout is configured."""
-        base = self._config.base_path or ""
-        model = self._config.base_name or read_model_name(base)
+        base = self._config.service.base_path or ""
+        model = self._config.service.base_name or read_model_name(base)
         if model is None:
             raise ConfigError(f"base_path is {base!r} without an entry that names the model; set base_name")
         entries = {
@@ -297,7 +297,7 @@ class LayoutAgent:
         return ResourceSpec(
             address=self.service_info.agent,
             shard_id=-1 if self._config.shard_id is None else self._config.shard_id,
-            replica_id=self._config.replica_id,
+            replica_id=self._config.service.replica_id,
             memory=self._resources.available_memory(),
         )
 
@@ -325,4 +325,4 @@ def with_quick_retries(config: AgentConfig) -> AgentConfig:
         changes["load_retry_interval_micros"] = 1_000_000
     if not config.is_given("max_num_load_retries"):
         changes["max_num_load_retries"] = 1_000_000
-    return dataclasses.replace(config, **changes)  # type: ignore[arg-type]
+    return replace_settings(config, **changes)

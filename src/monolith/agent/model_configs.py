@@ -107,20 +107,20 @@ def model_config_text(config: ModelServerConfig) -> str:
 
 def fixed_model_configs(config: AgentConfig, server_type: str, *, is_foreign: bool = False) -> ModelServerConfig:
     """Return the sub-models that a server of a version 1 agent loads."""
-    base, kind = config.base_path, ServerType(server_type)
+    base, kind = config.service.base_path, ServerType(server_type)
     if kind is ServerType.PS:
         names = [f"ps_{index}" for index in config.own_ps_indices()]
     else:
         names = ["entry" if kind is ServerType.ENTRY else "dense_0"]
     models = [(name, f"{base}/{name}") for name in names]
-    if config.rough_sort_model_loaded_server == kind:
+    if config.rough_sort.rough_sort_model_loaded_server == kind:
         models += _item_embeddings(config, kind, config.own_ps_indices() if kind is ServerType.PS else [0])
     return make_server_config(
         make_model_config(
             name,
             path,
-            version_policy=config.version_policy,
-            version_data=config.version_data,
+            version_policy=config.versions.version_policy,
+            version_data=config.versions.version_data,
             is_foreign=is_foreign,
         )
         for name, path in models
@@ -129,10 +129,10 @@ def fixed_model_configs(config: AgentConfig, server_type: str, *, is_foreign: bo
 
 def _item_embeddings(config: AgentConfig, kind: ServerType, indices: Sequence[int]) -> list[tuple[str, str]]:
     """Return the item-embedding models of a server, which ``rough_sort_model_loaded_server`` names."""
-    if kind is ServerType.ENTRY and config.rough_sort_resource_constrained:
-        return [("entry_item_embedding_0", f"{config.base_path}/entry_item_embedding_0")]
-    if config.rough_sort_model_name is None:
+    if kind is ServerType.ENTRY and config.rough_sort.rough_sort_resource_constrained:
+        return [("entry_item_embedding_0", f"{config.service.base_path}/entry_item_embedding_0")]
+    if config.rough_sort.rough_sort_model_name is None:
         return []
-    folder = f"{config.rough_sort_model_local_path}/{config.rough_sort_model_name}"
+    folder = f"{config.rough_sort.rough_sort_model_local_path}/{config.rough_sort.rough_sort_model_name}"
     names = [f"{kind.value}_item_embedding_{index}" for index in indices]
     return [(name, f"{folder}/{name}") for name in names]

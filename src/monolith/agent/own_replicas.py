@@ -90,7 +90,7 @@ class OwnReplicas:
         self._host = host
         self._replicas = own_sub_models(config)
         self._states = {each.sub_model: ModelState.UNKNOWN for each in self._replicas}
-        self._replica_id = -1 if config.replica_id is None else config.replica_id
+        self._replica_id = -1 if config.service.replica_id is None else config.service.replica_id
         self._sequence: tuple[str, str] | None = None
         self._is_withdrawn = False
         self._lock = threading.Lock()
@@ -148,11 +148,11 @@ class OwnReplicas:
             return self._sequence[1]
         config = self._config
         return config.paths.replica(
-            config.base_name or "",
+            config.service.base_name or "",
             replica.server_type,
             replica.task,
             self._replica_id,
-            config.location if config.dc_aware else None,
+            config.location if config.service.dc_aware else None,
         )
 
     def _meta(self, replica: OwnReplica, state: ModelState) -> bytes:
@@ -173,7 +173,10 @@ class OwnReplicas:
         """Make the first node as a sequence node; its number becomes the replica id."""
         config, first = self._config, self._replicas[0]
         prefix = config.paths.sequence_prefix(
-            config.base_name or "", first.server_type, first.task, config.location if config.dc_aware else None
+            config.service.base_name or "",
+            first.server_type,
+            first.task,
+            config.location if config.service.dc_aware else None,
         )
         created = self._session.create(
             prefix, self._meta(first, self._states[first.sub_model]), ephemeral=True, sequence=True

@@ -32,11 +32,11 @@ def platform_config_text(config: AgentConfig) -> str:
     The original adds ``support_diff_dim_size_inputs`` to the batching parameters. Only its own build of the server
     knows that field, and a stock server refuses the whole file for it, so it is left out.
     """
-    limit = config.environment.cpu_limit
-    intra = config.tensorflow_intra_op_parallelism or limit or _DEFAULT_THREADS
-    inter = config.tensorflow_inter_op_parallelism or limit or _DEFAULT_THREADS
+    limit = config.environment.host.cpu_limit
+    intra = config.server.tensorflow.tensorflow_intra_op_parallelism or limit or _DEFAULT_THREADS
+    inter = config.server.tensorflow.tensorflow_inter_op_parallelism or limit or _DEFAULT_THREADS
     batching = ""
-    if config.dense_alone and config.enable_batching:
+    if config.dense.dense_alone and config.server.batching.enable_batching:
         batching = f"""
           batching_parameters {{
             max_batch_size {{ value: {_MAX_BATCH_SIZE} }}
@@ -54,9 +54,9 @@ def platform_config_text(config: AgentConfig) -> str:
             intra_op_parallelism_threads: {intra}
             inter_op_parallelism_threads: {inter}
             allow_soft_placement: true
-            gpu_options {{ allow_growth: {_spell(config.allow_growth)} }}
+            gpu_options {{ allow_growth: {_spell(config.server.tensorflow.allow_growth)} }}
           }}{batching}
-          enable_model_warmup: {_spell(config.enable_model_warmup)}
+          enable_model_warmup: {_spell(config.server.loading.enable_model_warmup)}
         }}
       }}
     }}
@@ -76,7 +76,7 @@ def write_platform_config(config: AgentConfig, own_folder: Path) -> Path:
         ConfigError: The file cannot be written.
     """
     content = platform_config_text(config).encode()
-    wanted = Path(config.platform_config_file or f"{SERVING_HOME}/conf/platform_config_file.cfg")
+    wanted = Path(config.server.tensorflow.platform_config_file or f"{SERVING_HOME}/conf/platform_config_file.cfg")
     last: OSError | None = None
     for path in (wanted, own_folder / "platform_config_file.cfg"):
         try:

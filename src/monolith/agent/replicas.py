@@ -64,8 +64,8 @@ class Replicas:
         self.map = ReplicaMap(
             session,
             config.paths,
-            config.base_name or "",
-            dc_aware=config.dc_aware,
+            config.service.base_name or "",
+            dc_aware=config.service.dc_aware,
             address_family=AddressFamily.IPV6 if host.is_ipv6_only else AddressFamily.IPV4,
             on_change=on_change,
         )
@@ -77,7 +77,9 @@ class Replicas:
     def own_location(self) -> tuple[str | None, str | None]:
         """Idc and cluster if the agent is aware of locations, else None and None."""
         environment = self._config.environment
-        return (environment.idc, environment.cluster) if self._config.dc_aware else (None, None)
+        return (
+            (environment.location.idc, environment.location.cluster) if self._config.service.dc_aware else (None, None)
+        )
 
     def start(self) -> None:
         """Register, watch, and ask the servers."""
@@ -119,7 +121,7 @@ class Replicas:
 
     def is_ps_set_started(self) -> bool:
         """Return True if every PS task has an AVAILABLE replica in the own location."""
-        return self.map.has_all(ServerType.PS, self._config.num_ps, *self.own_location)
+        return self.map.has_all(ServerType.PS, self._config.service.num_ps, *self.own_location)
 
     def is_dense_set_started(self) -> bool:
         """Return True if the dense task has an AVAILABLE replica in the own location."""

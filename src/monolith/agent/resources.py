@@ -63,8 +63,8 @@ class ResourceReader:
         """Return the bytes that the container may use."""
         machine = self._meminfo("MemTotal")
         limits = [group.limit for group in self._memory_groups() if group.limit < machine]
-        if not limits and self._environment.memory_limit:
-            limits = [self._environment.memory_limit]
+        if not limits and self._environment.host.memory_limit:
+            limits = [self._environment.host.memory_limit]
         return min([machine, *limits])
 
     def available_memory(self) -> int:
@@ -80,7 +80,7 @@ class ResourceReader:
         quotas = list(self._cpu_quotas())
         if quotas:
             return max(1, min(quotas))
-        return self._environment.cpu_limit or os.cpu_count() or 1
+        return self._environment.host.cpu_limit or os.cpu_count() or 1
 
     def cpu_percent(self, *, readings: int = 5, pause_s: float = 1.0) -> float:
         """Return the CPU use of the container in percent of one core, as the mean of several readings.

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from monolith.agent.children import log_path
-from monolith.agent.config import AgentConfig, DeployType
+from monolith.agent.config import AgentConfig
 from monolith.agent.fixed_agent import FixedAgent
 from monolith.agent.hosts import OwnHost, find_own_host
 from monolith.agent.layout_agent import LayoutAgent, with_quick_retries
@@ -30,6 +30,7 @@ from monolith.agent.scheduled_agent import ScheduledAgent
 from monolith.agent.server_command import check_server, has_grpc_remote_operator
 from monolith.agent.server_process import ServerControl, ServerProcess, plan_server
 from monolith.agent.session import make_session
+from monolith.agent.settings import DeployType
 from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline, end_with_starter
 from monolith.core.stop_signals import Endings, stop_signals
@@ -115,7 +116,7 @@ def run_agent(
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         end_with_starter(os.environ)
         lifeline = stack.enter_context(Lifeline())
-        session = make_session(config.zk_servers or "", config.environment.zookeeper_auth)
+        session = make_session(config.service.zk_servers or "", config.environment.zookeeper_auth)
         session.start()
         stack.callback(session.stop)
         metrics = AgentMetrics()
@@ -188,7 +189,7 @@ class _Servers:
         config, log = self.config, None
         if not config.environment.logs_to_own_output:
             is_unified = server_type == DeployType.UNIFIED
-            index = config.environment.dense_service_index or None
+            index = config.environment.shard.dense_service_index or None
             log = log_path(self._tfs_log, None if is_unified else server_type, dense_index=index)
         plan = plan_server(
             config,
@@ -216,7 +217,7 @@ class _Servers:
 def _make_agent(
     config: AgentConfig, session: ZooKeeperSession, host: OwnHost, servers: _Servers, metrics: AgentMetrics
 ) -> Agent:
-    if config.agent_version == 1:
+    if config.service.agent_version == 1:
         return FixedAgent(
             config,
             session,
@@ -226,7 +227,7 @@ def _make_agent(
             is_foreign=servers.foreign is not None,
             metrics=metrics,
         )
-    if config.agent_version == 2:
+    if config.service.agent_version == 2:
         return ScheduledAgent(
             config, session, host, servers.make, addresses_file=servers.addresses_file, metrics=metrics
         )

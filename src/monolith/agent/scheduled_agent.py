@@ -22,7 +22,7 @@ from typing_extensions import override
 from monolith.agent.address_service import AddressBook, AddressService
 from monolith.agent.addresses_file import AddressesFile
 from monolith.agent.background import BackgroundLoop
-from monolith.agent.config import AgentConfig, DeployType
+from monolith.agent.config import AgentConfig
 from monolith.agent.fixed_agent import MakeTypedServer, stop_order
 from monolith.agent.hosts import OwnHost
 from monolith.agent.metrics import AgentMetrics
@@ -33,6 +33,7 @@ from monolith.agent.records import Event, EventType, ModelMeta, ReplicaMeta, Res
 from monolith.agent.resources import ResourceReader
 from monolith.agent.scheduler import placement_is_current, plan_publishes
 from monolith.agent.server_monitor import ServerMonitor, served_types
+from monolith.agent.settings import DeployType
 from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.discovery.address import join_address
 from monolith.discovery.zookeeper_election import Election
@@ -210,17 +211,17 @@ class ScheduledAgent:
         self._failure: str | None = None
         self._stopping = threading.Event()
         self._events: queue.Queue[Event] = queue.Queue()
-        is_entry = config.deploy_type is DeployType.ENTRY
+        is_entry = config.service.deploy_type is DeployType.ENTRY
         self._shard_id = -1 if is_entry or config.shard_id is None else config.shard_id
         self._metas: list[ReplicaMeta] = []
-        self._replica_id = -1 if config.replica_id is None else config.replica_id
+        self._replica_id = -1 if config.service.replica_id is None else config.service.replica_id
         if self._replica_id < 0:
             number = session.create(f"{config.paths.locks}/replica_id", ephemeral=True, sequence=True)
             self._replica_id = int(number[-10:])
             logger.info("replica id taken from ZooKeeper replica_id=%d", self._replica_id)
         self.mirror = Mirror(
             session,
-            config.bzid or "",
+            config.service.bzid or "",
             self._events,
             shard_id=self._shard_id,
             shard_count=config.shard_count,
@@ -229,7 +230,7 @@ class ScheduledAgent:
         )
         """Nodes of the bzid."""
         self._book = ScheduledAddressBook(self.mirror, self._read_resource)
-        self._service = AddressService(self._book, join_address(host.listen_address, config.agent_port or 0))
+        self._service = AddressService(self._book, join_address(host.listen_address, config.ports.agent_port or 0))
         self._addresses = AddressesFile(addresses_file, self._book.part_addresses)
         self._servers = {
             kind: make_server(kind, self._note_server_end, self._note_final) for kind in served_types(config)
@@ -237,10 +238,10 @@ class ScheduledAgent:
         self._monitor = ServerMonitor(config, host.name)
         self.loader = ModelLoader(config, host, self._monitor, self._servers)
         """Models of the own servers."""
-        name = config.environment.pod_name or f"{host.name}:{config.agent_port}"
+        name = config.environment.host.pod_name or f"{host.name}:{config.ports.agent_port}"
         self._election = Election(session, self.mirror.paths.election, name, on_change=self._note_leadership)
         self._is_candidate = not is_entry
-        self._leader = Leader(self.mirror, self._election, dense_alone=config.dense_alone, measure=measure)
+        self._leader = Leader(self.mirror, self._election, dense_alone=config.dense.dense_alone, measure=measure)
         self._consumer = threading.Thread(target=self._consume, name="agent-events", daemon=True)
         self._status = BackgroundLoop("agent-status", self._report_states, interval_s=_STATUS_S)
         self._resource = BackgroundLoop("agent-resource", self._report_resource, interval_s=_RESOURCE_S)
@@ -354,7 +355,7 @@ class ScheduledAgent:
 
     def _read_resource(self) -> ResourceSpec:
         return ResourceSpec(
-            address=self._host.reachable_address(self._config.agent_port or 0),
+            address=self._host.reachable_address(self._config.ports.agent_port or 0),
             shard_id=self._shard_id,
             replica_id=self._replica_id,
             memory=self._free_bytes(),

@@ -14,9 +14,11 @@ import shutil
 import sys
 from pathlib import Path
 
-from monolith.agent.config import SERVER_FIELDS, SERVING_HOME, AgentConfig, DeployType
+from monolith.agent.config import SERVING_HOME, AgentConfig
 from monolith.agent.environment import AgentEnvironment
 from monolith.agent.records import ServerType
+from monolith.agent.settings import SERVER_FIELDS, DeployType
+from monolith.core.config_sections import read_setting
 from monolith.core.errors import ConfigError
 
 __all__ = [
@@ -90,15 +92,15 @@ def foreign_command(
         model_config_file: File with the models.
         platform_config_file: Path that ``write_platform_config`` returned; None = the usual path.
     """
-    kind = config.deploy_type.server_type(server_type) if config.deploy_type else server_type
-    name = config.environment.service_name or ""
+    kind = config.service.deploy_type.server_type(server_type) if config.service.deploy_type else server_type
+    name = config.environment.location.service_name or ""
     log = "log4j"
-    if config.deploy_type is DeployType.MIXED and kind != ServerType.ENTRY:
+    if config.service.deploy_type is DeployType.MIXED and kind != ServerType.ENTRY:
         name, log = f"{name}_{kind}", f"log4j_{kind}"
     flags: list[tuple[str, object]] = [
         ("model_config_file", model_config_file),
         ("archon_rpc_psm", name),
-        ("archon_rpc_cluster", config.environment.cluster_flag),
+        ("archon_rpc_cluster", config.environment.location.cluster_flag),
         ("metrics_namespace_prefix", name),
         ("log_conf", f"../conf/{log}.properties"),
         ("port", config.port_of(kind)),
@@ -107,17 +109,21 @@ def foreign_command(
     ]
     if kind in (ServerType.ENTRY, ServerType.DENSE):
         flags += [
-            ("archon_entry_to_ps_rpc_timeout", config.fetch_ps_timeout_ms),
-            ("archon_entry_to_ps_long_conn_num", config.fetch_ps_long_conn_num),
-            ("archon_entry_to_ps_rpc_retry", config.fetch_ps_retry),
-            ("archon_async_dispatcher_threads", config.aio_thread_num),
+            ("archon_entry_to_ps_rpc_timeout", config.fetch.fetch_ps_timeout_ms),
+            ("archon_entry_to_ps_long_conn_num", config.fetch.fetch_ps_long_conn_num),
+            ("archon_entry_to_ps_rpc_retry", config.fetch.fetch_ps_retry),
+            ("archon_async_dispatcher_threads", config.fetch.aio_thread_num),
         ]
-        if not config.fetch_ps_long_conn_enable:
+        if not config.fetch.fetch_ps_long_conn_enable:
             flags.append(("archon_entry_to_ps_long_conn_enable", False))
-    if config.agent_version != 1:
+    if config.service.agent_version != 1:
         flags.append(("model_config_file_poll_wait_seconds", 0))
-    platform = platform_config_file or config.platform_config_file or f"{SERVING_HOME}/conf/platform_config_file.cfg"
-    poll_s = config.file_system_poll_wait_seconds_ps if _is_fixed_ps(config, kind) else None
+    platform = (
+        platform_config_file
+        or config.server.tensorflow.platform_config_file
+        or f"{SERVING_HOME}/conf/platform_config_file.cfg"
+    )
+    poll_s = config.fetch.file_system_poll_wait_seconds_ps if _is_fixed_ps(config, kind) else None
     return [binary, *_spell(flags), *_spell(_server_flags(config, platform, poll_s))]
 
 
@@ -125,21 +131,21 @@ def foreign_unified_command(
     config: AgentConfig, *, binary: str, model_config_file: str, platform_config_file: str | None = None
 ) -> list[str]:
     """Return the command of a foreign server of version 3."""
-    name = config.environment.service_name or ""
+    name = config.environment.location.service_name or ""
     flags: list[tuple[str, object]] = [
         ("model_config_file", model_config_file),
-        ("port", config.tfs_port_grpc),
-        ("rest_api_port", config.tfs_port_http),
+        ("port", config.ports.unified.tfs_port_grpc),
+        ("rest_api_port", config.ports.unified.tfs_port_http),
         ("model_config_file_poll_wait_seconds", CONFIG_POLL_S),
-        ("archon_port", config.tfs_port_archon),
+        ("archon_port", config.ports.unified.tfs_port_archon),
         ("archon_rpc_psm", name),
-        ("archon_rpc_cluster", config.environment.cluster_flag),
+        ("archon_rpc_cluster", config.environment.location.cluster_flag),
         ("metrics_namespace_prefix", name),
     ]
     if not has_grpc_remote_operator(binary):
-        flags.append(("archon_entry_to_ps_rpc_timeout", config.fetch_ps_timeout_ms))
+        flags.append(("archon_entry_to_ps_rpc_timeout", config.fetch.fetch_ps_timeout_ms))
     flags += [("conf_file", "conf/service.conf"), ("log_conf", "conf/log4j.properties")]
-    platform = platform_config_file or config.platform_config_file or "conf/platform_config_file.cfg"
+    platform = platform_config_file or config.server.tensorflow.platform_config_file or "conf/platform_config_file.cfg"
     return [binary, *_spell(flags), *_spell(_server_flags(config, platform, None))]
 
 
@@ -164,35 +170,35 @@ def serve_command(
         batching_parameters_file: File with batching parameters, where the configuration names none.
         admin_token_file: File with the token of the agent, with which it reloads models of any folder.
     """
-    poll_s = config.file_system_poll_wait_seconds
+    poll_s = config.server.loading.file_system_poll_wait_seconds
     if _is_fixed_ps(config, server_type):
-        poll_s = config.file_system_poll_wait_seconds_ps
+        poll_s = config.fetch.file_system_poll_wait_seconds_ps
     arguments = [
         *(sys.executable, "-m", "monolith", "serve"),
         *("--host", listen_address),
         *("--model-config-file", model_config_file),
-        *("--config-poll-s", str(CONFIG_POLL_S if config.agent_version == 3 else 0)),
+        *("--config-poll-s", str(CONFIG_POLL_S if config.service.agent_version == 3 else 0)),
         *("--port", str(config.port_of(server_type))),
         *("--rest-port", str(config.http_port_of(server_type))),
         *("--version-poll-s", str(poll_s)),
-        "--batching" if config.enable_batching else "--no-batching",
-        *("--load-retries", str(config.max_num_load_retries)),
-        *("--load-retry-interval-s", f"{config.load_retry_interval_micros / 1e6:g}"),
-        "--warm-up" if config.enable_model_warmup else "--no-warm-up",
+        "--batching" if config.server.batching.enable_batching else "--no-batching",
+        *("--load-retries", str(config.server.loading.max_num_load_retries)),
+        *("--load-retry-interval-s", f"{config.server.loading.load_retry_interval_micros / 1e6:g}"),
+        "--warm-up" if config.server.loading.enable_model_warmup else "--no-warm-up",
     ]
     optional: list[tuple[str, object]] = [
-        ("--batching-parameters-file", config.batching_parameters_file or batching_parameters_file),
-        ("--load-threads", config.num_load_threads),
-        ("--ssl-config-file", config.ssl_config_file),
-        ("--grpc-channel-arguments", config.grpc_channel_arguments),
-        ("--grpc-threads", config.grpc_max_threads),
+        ("--batching-parameters-file", config.server.batching.batching_parameters_file or batching_parameters_file),
+        ("--load-threads", config.server.loading.num_load_threads),
+        ("--ssl-config-file", config.server.grpc.ssl_config_file),
+        ("--grpc-channel-arguments", config.server.grpc.grpc_channel_arguments),
+        ("--grpc-threads", config.server.grpc.grpc_max_threads),
         ("--admin-token-file", admin_token_file),
         ("--model-root", admin_token_file and "/"),
     ]
     if server_type in (ServerType.ENTRY, DeployType.UNIFIED):
         optional.append(("--remote-file", addresses_file))
         if config.is_given("fetch_ps_timeout_ms"):
-            optional.append(("--remote-timeout-ms", config.fetch_ps_timeout_ms))
+            optional.append(("--remote-timeout-ms", config.fetch.fetch_ps_timeout_ms))
     for flag, value in optional:
         if value:
             arguments += [flag, str(value)]
@@ -200,7 +206,7 @@ def serve_command(
 
 
 def _is_fixed_ps(config: AgentConfig, server_type: str) -> bool:
-    return config.agent_version == 1 and server_type == ServerType.PS
+    return config.service.agent_version == 1 and server_type == ServerType.PS
 
 
 def _server_flags(config: AgentConfig, platform: str, poll_s: int | None) -> list[tuple[str, object]]:
@@ -208,12 +214,12 @@ def _server_flags(config: AgentConfig, platform: str, poll_s: int | None) -> lis
     defaults = AgentConfig()
     flags: list[tuple[str, object]] = []
     for name in SERVER_FIELDS:
-        value = getattr(config, name)
+        value = read_setting(config, name)
         if name == "platform_config_file":
             flags.append((name, platform))
         elif name == "file_system_poll_wait_seconds" and poll_s is not None:
             flags.append((name, poll_s))
-        elif name not in _NEVER_PASSED_ON and value != getattr(defaults, name):
+        elif name not in _NEVER_PASSED_ON and value != read_setting(defaults, name):
             flags.append((name, value))
     return flags
 

@@ -12,7 +12,7 @@ import os.path
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from monolith.agent.config import SERVING_HOME, AgentConfig, DeployType
+from monolith.agent.config import SERVING_HOME, AgentConfig
 from monolith.agent.messages import (
     GetModelStatusRequest,
     GetModelStatusResponse,
@@ -26,6 +26,7 @@ from monolith.agent.messages import (
 )
 from monolith.agent.model_configs import make_model_config, make_server_config
 from monolith.agent.records import ModelState, PublishMeta, PublishType, ServerType
+from monolith.agent.settings import DeployType
 from monolith.core.errors import ClusterError
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
@@ -209,7 +210,7 @@ class ServerMonitor:
             client.close()
 
     def _is_dense_node(self, sub_model: str) -> bool:
-        wanted = ServerType.DENSE if self._config.dense_alone else ServerType.ENTRY
+        wanted = ServerType.DENSE if self._config.dense.dense_alone else ServerType.ENTRY
         return sub_model == wanted or sub_model.startswith(f"{wanted.value}_")
 
 
@@ -223,6 +224,6 @@ _TYPES: Mapping[DeployType, tuple[ServerType, ...]] = {
 
 def served_types(config: AgentConfig) -> list[ServerType]:
     """Return the types of the servers of a container of version 1 or 2, in start order."""
-    assert config.deploy_type is not None
-    kinds = _TYPES[config.deploy_type]
-    return [kind for kind in kinds if kind is not ServerType.DENSE or config.dense_alone]
+    assert config.service.deploy_type is not None
+    kinds = _TYPES[config.service.deploy_type]
+    return [kind for kind in kinds if kind is not ServerType.DENSE or config.dense.dense_alone]

@@ -93,8 +93,8 @@ def plan_server(
     """
     models = str(folder / f"{server_type}.models")
     environment: dict[str, str] = {}
-    if server_type in (ServerType.ENTRY, "unified") and config.agent_port is not None:
-        environment["PORT2"] = str(config.agent_port)
+    if server_type in (ServerType.ENTRY, "unified") and config.ports.agent_port is not None:
+        environment["PORT2"] = str(config.ports.agent_port)
     if foreign is not None:
         platform = str(write_platform_config(config, folder))
         if server_type == "unified":
@@ -115,7 +115,7 @@ def plan_server(
             drain_s=_FOREIGN_DRAIN_S,
         )
     batching: str | None = None
-    if config.dense_alone and config.enable_batching:
+    if config.dense.dense_alone and config.server.batching.enable_batching:
         batching = str(folder / "batching.parameters")
         write_atomically(Path(batching), batching_parameters_text())
     command = serve_command(

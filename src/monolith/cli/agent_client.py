@@ -53,7 +53,7 @@ def client(
     if conf is None:
         raise ConfigError("--conf is missing, expected the configuration file of the agent; give --conf agent.conf")
     config = read_config(conf, chooses_ports=False)
-    model = config.base_name or model_name
+    model = config.service.base_name or model_name
     if chosen in ("hb", "gr"):
         result = _ask(config, chosen, port, server_type, task, model)
     elif chosen == "get" and args == "info":
@@ -71,7 +71,7 @@ def _ask(config: AgentConfig, chosen: str, port: int, server_type: str, task: in
     from monolith.agent.hosts import find_own_host
     from monolith.core.errors import ConfigError
 
-    number = port or config.agent_port
+    number = port or config.ports.agent_port
     if number is None:
         raise ConfigError("--port is 0 and the configuration has no agent_port; give --port or set PORT2")
     address = find_own_host(config.environment).reachable_address(number)
@@ -89,10 +89,10 @@ def _nodes(
     from monolith.agent.records import ModelMeta
     from monolith.agent.session import make_session
 
-    session = make_session(config.zk_servers or "", os.environ.get("ZK_AUTH") or None)
+    session = make_session(config.service.zk_servers or "", os.environ.get("ZK_AUTH") or None)
     session.start()
     try:
-        portal = Portal(session, config.bzid or "")
+        portal = Portal(session, config.service.bzid or "")
         if chosen == "load":
             meta = ModelMeta(model_name=model, model_dir=model_dir, ckpt=ckpt, num_shard=num_shard)
             portal.load(meta, replaces=True)

@@ -118,7 +118,7 @@ def _default_target(config: AgentConfig | None) -> str:
     from monolith.agent.hosts import find_own_host
     from monolith.core.errors import ConfigError
 
-    deploy = None if config is None else config.deploy_type
+    deploy = None if config is None else config.service.deploy_type
     port = None
     if config is not None and deploy is not None:
         port = config.port_of("entry" if deploy.value == "mixed" else deploy.value)
@@ -130,7 +130,7 @@ def _default_target(config: AgentConfig | None) -> str:
 def _default_model(config: AgentConfig | None) -> str:
     from monolith.core.errors import ConfigError
 
-    deploy = None if config is None or config.deploy_type is None else config.deploy_type.value
+    deploy = None if config is None or config.service.deploy_type is None else config.service.deploy_type.value
     if config is None or deploy in (None, "unified"):
         raise ConfigError("--model-name is '', expected a model such as clicks:entry; give --model-name")
     return {"ps": f"ps_{config.shard_id or 0}", "dense": "dense_0"}.get(str(deploy), "entry")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_records
+from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_log, inspect_records
 from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
@@ -40,11 +40,12 @@ def register(app: typer.Typer) -> None:
     kinds.command("export", epilog=inspect_export.EXAMPLE)(inspect_export.export)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     kinds.command("delta", epilog=inspect_delta.EXAMPLE)(inspect_delta.delta)
+    kinds.command("log", epilog=inspect_log.EXAMPLE)(inspect_log.log)
     app.add_typer(kinds, name="inspect")
 
 
 def _kinds() -> None:
-    """Show the content of tables, checkpoints, exports, delta logs or record files."""
+    """Show the content of tables, checkpoints, exports, delta logs, event logs or record files."""
 
 
 def table(

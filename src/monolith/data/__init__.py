@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from monolith.data.readers import (
         arrow,
         csv,
+        event_log,
         files,
         frame,
         from_source,
@@ -36,6 +37,7 @@ __all__ = [
     # functions that return datasets
     "arrow",
     "csv",
+    "event_log",
     "files",
     "frame",
     "from_source",
@@ -68,6 +70,7 @@ _HOMES = {
     "readers": (
         "arrow",
         "csv",
+        "event_log",
         "files",
         "frame",
         "from_source",

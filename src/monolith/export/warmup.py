@@ -59,10 +59,10 @@ def write_warmup(path: Path, declaration: Declaration, signatures: Sequence[str]
 
 def _example(declaration: Declaration, random: np.random.Generator) -> bytes:
     example = Example()
-    for feature in declaration.features.values():
+    for feature in declaration.inputs.values():
         if random.random() < _SHARE_OF_MISSING:
             continue
-        named = example.named_feature.add(name=feature.column or feature.name)
+        named = example.named_feature.add(name=feature.column or feature.input)
         count = int(random.integers(1, _MOST_IDS + 1))
         values = random.integers(0, 1 << 48, count)
         named.feature.fid_v2_list.value.extend(fid.make_v2(feature.slot or 0, int(value)) for value in values)

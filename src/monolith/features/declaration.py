@@ -28,6 +28,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.admission import AdmissionFilter
 from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
 __all__ = ["Declaration", "EmbeddingFeature", "merge_slices"]
@@ -63,6 +64,15 @@ class EmbeddingFeature:
     max_bytes: int | None = None
     column: str | None = None
     """Name in the records; None = the same."""
+    id_transform: IdTransform | None = None
+    """Place of each id in a vocabulary; None = ids are rows as they are."""
+    source: str | None = None
+    """Input of the batch that has the ids, where several features read one; None = the feature's name."""
+
+    @property
+    def input(self) -> str:
+        """Name of the ids in a batch."""
+        return self.source or self.name
 
 
 @dataclass(slots=True)
@@ -94,10 +104,12 @@ class Declaration:
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
+        id_transform: IdTransform | None = None,
+        source: str | None = None,
     ) -> EmbeddingFeature:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
-        name, slot = self._resolve(name, slot)
+        name, slot = self.resolve(name, slot)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
         if max_sequence_length < 0:
@@ -121,13 +133,15 @@ class Declaration:
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
+            id_transform=id_transform,
+            source=source,
         )
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
         return feature
 
-    def _resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
+    def resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
         """Return a feature's name and slot; a bare slot has the name that the feature list gives it."""
         listed = self.feature_list.find(name) if self.feature_list is not None else None
         if listed is not None:
@@ -154,7 +168,7 @@ class Declaration:
 
     def has_feature(self, name: FeatureName) -> bool:
         """Return whether a feature of this name, or with the name of this slot, is declared."""
-        return self._resolve(name, None)[0] in self.features
+        return self.resolve(name, None)[0] in self.features
 
     def feature(self, name: FeatureName) -> EmbeddingFeature:
         """Return a declared feature by its name or slot.
@@ -162,7 +176,7 @@ class Declaration:
         Raises:
             ConfigError: It was not declared.
         """
-        found = self.features.get(self._resolve(name, None)[0])
+        found = self.features.get(self.resolve(name, None)[0])
         if found is None and isinstance(name, int):
             found = next((each for each in self.features.values() if each.slot == name), None)
         if found is None:
@@ -260,6 +274,14 @@ class Declaration:
         """Names of the sparse features, sorted."""
         return sorted(self.features)
 
+    @property
+    def inputs(self) -> dict[str, EmbeddingFeature]:
+        """Sparse inputs of a batch by name: each with the first feature that reads it."""
+        inputs: dict[str, EmbeddingFeature] = {}
+        for feature in self.features.values():
+            inputs.setdefault(feature.input, feature)
+        return inputs
+
     def table_specs(
         self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
     ) -> list[TableSpec]:
@@ -302,7 +324,7 @@ class Declaration:
 
     def schema(self, **options: Any) -> Schema:
         """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
-        sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
+        sparse = [SparseFeature(name, each.slot, each.column) for name, each in self.inputs.items()]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
 
     def tensors(self) -> list[LayoutTensor]:
@@ -331,6 +353,11 @@ class Declaration:
             [(tables.index(each.table), each.combiner, each.length) for each in map(self.features.__getitem__, names)],
             parts,
             [tensor.width for tensor in tensors],
+            [
+                (number, *transform.native())
+                for number, name in enumerate(names)
+                if (transform := self.features[name].id_transform) is not None
+            ],
         )
 
     # --- JSON ---------------------------------------------------------------------------------------------------------
@@ -368,7 +395,7 @@ class Declaration:
                     f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
                 )
             made = cls(
-                features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
+                features={each["name"]: _feature(each) for each in body["features"]},
                 slices={
                     table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
@@ -381,6 +408,11 @@ class Declaration:
             raise ConfigError(f"not the JSON of a declaration: {error}") from error
         made.freeze()
         return made
+
+
+def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
+    transform = body.get("id_transform")
+    return EmbeddingFeature(**{**body, "id_transform": None if transform is None else IdTransform(**transform)})
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class EmbeddedBatch(Batch):
     """Layout name to tensor, or to a list of tensors."""
 
     @classmethod
-    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> EmbeddedBatch:
+    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> Self:
         """Add layouts to a batch."""
         return cls(**{each.name: getattr(batch, each.name) for each in fields(Batch)}, layouts=layouts)
 
@@ -130,7 +130,7 @@ class HostEmbedder:
         self.tensors = declaration.tensors()
         self.layouts = [_describe_layout(declaration.layouts[name]) for name in sorted(declaration.layouts)]
         self._tables = declaration.tables
-        self._features = declaration.feature_names
+        self._inputs = [declaration.features[name].input for name in declaration.feature_names]
         self._kernel = declaration.kernel()
 
     def plan(self, batch: Batch) -> _native.StepPlan:
@@ -143,9 +143,9 @@ class HostEmbedder:
         ids = batch.ids
         try:
             if isinstance(ids, ParsedIds):
-                places = ids.places(self._features)
+                places = ids.places(self._inputs)
             else:
-                lists = [ids[name] for name in self._features]
+                lists = [ids[name] for name in self._inputs]
         except KeyError as error:
             known = ", ".join(batch.ids) or "none"
             raise SchemaMismatch(

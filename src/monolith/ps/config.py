@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
+
+if TYPE_CHECKING:
+    from monolith.ps.server_settings import ServerSettings
 
 __all__ = ["PsLimits", "PsListenConfig", "PsRecoveryConfig", "PsTableConfig", "ServerConfig"]
 
@@ -125,7 +128,7 @@ class ServerConfig:
     tables: PsTableConfig = section(PsTableConfig)
     recovery: PsRecoveryConfig = section(PsRecoveryConfig)
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ServerSettings]) -> None:
         fill_sections(self, settings, {})
         if self.shards < 1 or not 0 <= self.index < self.shards:
             raise ConfigError(f"index is {self.index} of {self.shards} servers; give 0 to {max(self.shards - 1, 0)}")

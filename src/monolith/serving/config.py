@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
 from monolith.serving.model_config import ModelConfig
+
+if TYPE_CHECKING:
+    from monolith.serving.serving_settings import ServingSettings
 
 __all__ = [
     "AccessConfig",
@@ -141,6 +144,10 @@ class MonitoringConfig:
     """Share of requests to log; the config of a model has precedence."""
     request_log_prefix: str = ""
     """Path prefix of the log files."""
+    log_requests: str = ""
+    """Stream (log://PATH/TOPIC or kafka://HOST:PORT/TOPIC) for the scored records, with request key and version."""
+    log_requests_rate: float = 1.0
+    """Share of requests to write to the stream."""
 
     def __post_init__(self) -> None:
         if not self.metrics_path.startswith("/"):
@@ -173,7 +180,7 @@ class ServingConfig:
     loading: LoadingConfig = section(LoadingConfig)
     monitoring: MonitoringConfig = section(MonitoringConfig)
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, **settings: Unpack[ServingSettings]) -> None:
         fill_sections(self, settings, {})
         for name in ("port", "rest_port"):
             port = getattr(self, name)

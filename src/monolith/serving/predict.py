@@ -34,10 +34,12 @@ class PredictWork:
         nbytes: Bytes of the inputs.
         alone: Computes this request.
         records: Records of this request, if it can join a batch.
+        kind: Message type of the records.
+        is_score: Whether the request asks for scores, and not for rows of tables.
         together: Computes the records of several works.
     """
 
-    __slots__ = ("_alone", "_together", "hosted", "key", "nbytes", "records", "rows")
+    __slots__ = ("_alone", "_together", "hosted", "is_score", "key", "kind", "nbytes", "records", "rows")
 
     def __init__(
         self,
@@ -48,6 +50,8 @@ class PredictWork:
         nbytes: int,
         alone: Callable[[], Outputs],
         records: Sequence[bytes] = (),
+        kind: RecordKind | None = None,
+        is_score: bool = True,
         together: Callable[[Sequence[bytes]], Outputs] | None = None,
     ) -> None:
         self.hosted = hosted
@@ -55,6 +59,8 @@ class PredictWork:
         self.rows = rows
         self.nbytes = nbytes
         self.records = records
+        self.kind = kind
+        self.is_score = is_score
         self._alone = alone
         self._together = together
 
@@ -154,6 +160,7 @@ def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, 
         nbytes=sum(map(len, records)),
         alone=lambda: model.predict(records, kind, signature, outputs),
         records=records,
+        kind=kind,
         together=lambda every: model.predict(every, kind, signature, outputs),
     )
 
@@ -189,6 +196,7 @@ def _call_work(hosted: HostedVersion, signature: str, inputs: Mapping[str, Any],
         rows=max((len(array) for array in arrays.values() if array.ndim), default=0),
         nbytes=sum(array.nbytes for array in arrays.values()),
         alone=alone,
+        is_score=False,
     )
 
 

@@ -17,6 +17,7 @@ from monolith.core.errors import InvalidRequest
 from monolith.rpc.status import Code, client_text, code_of, http_status, text_of
 from monolith.serving.access import Access
 from monolith.serving.http_server import HttpError, Reply, Request
+from monolith.serving.impression_log import REQUEST_KEY
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import metadata_json, status_json
 from monolith.serving.openapi import description
@@ -167,10 +168,15 @@ class Rest:
             except InvalidRequest as error:
                 _fail(reply, error)
                 return
-            reply(200, encoded, headers={DEGRADED: result.missing} if result.missing else {})
+            headers = {DEGRADED: result.missing} if result.missing else {}
+            reply(200, encoded, headers={**headers, REQUEST_KEY: key.decode()} if key else headers)
 
+        impressions = self._router.impressions
+        key = b"" if impressions is None else impressions.make_key(request.headers.get(REQUEST_KEY.lower(), ""))
         may_assign = self._access.may_assign(request.headers.get("authorization", ""))
-        parsed = PredictRequest(name, body.inputs, version, label, body.signature, may_assign=may_assign)
+        parsed = PredictRequest(
+            name, body.inputs, version, label, body.signature, may_assign=may_assign, request_key=key
+        )
         self._router.submit(parsed, "rest", on_result, timeout_s=self._timeout_s, is_wanted=request.is_wanted)
 
 

@@ -86,6 +86,7 @@ class Servable:
         self._lock = ReadWriteLock()
         self._dense = dense
         self._is_closed = self._is_torn = self._is_verified = self._is_following = False
+        self._shown_cut = 0
         self._file_stamps: dict[str, tuple[int, int, int] | None] = {}
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
@@ -209,6 +210,11 @@ class Servable:
     def is_following(self) -> bool:
         """Whether a follower moves this servable."""
         return self._is_following
+
+    @property
+    def shown_cut(self) -> int:
+        """The number of the cut that this servable shows; 0 for its export."""
+        return self._shown_cut
 
     @property
     def has_weights(self) -> bool:
@@ -519,6 +525,7 @@ class Servable:
 
     def _publish_state(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:
+            self._shown_cut = key[0]
             self._history.record_move(key, undo)
         if self._dense is not None:
             self._states.show(key, self._dense)

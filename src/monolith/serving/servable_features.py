@@ -51,7 +51,7 @@ def _rows(features: Any) -> list[Mapping[str, Any]]:
 def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> bytes:
     example = Example()
     for name, value in row.items():
-        sparse, dense = declaration.features.get(name), declaration.dense.get(name)
+        sparse, dense = declaration.inputs.get(name), declaration.dense.get(name)
         where = f"example {number}, feature {name!r}"
         if sparse is not None:
             _put_sparse(example.named_feature.add(name=sparse.column or name).feature, sparse, value, where)
@@ -128,7 +128,7 @@ def _real(value: Any, where: str) -> float:
 
 
 def _near(name: Any, declaration: Declaration) -> str:
-    known = [*declaration.features, *declaration.dense]
+    known = [*declaration.inputs, *declaration.dense]
     # Comparing a very long name would cost more than the request.
     near = difflib.get_close_matches(str(name), known, n=1) if len(str(name)) <= _LONGEST_NAME else []
     return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

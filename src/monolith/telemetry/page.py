@@ -6,20 +6,17 @@ all. One more connection is closed with 503. Requests are answered in a fixed nu
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import socket
 import threading
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from typing_extensions import override
 
 from monolith.core.errors import ClusterError
+from monolith.telemetry.http_server import BoundedHttpServer
 from monolith.telemetry.text import CONTENT_TYPE
 
 __all__ = ["Health", "MetricsPage"]
@@ -28,8 +25,6 @@ logger = logging.getLogger(__name__)
 
 Health = Callable[[], tuple[bool, str]]
 """Returns whether the process is healthy, and one line of text."""
-
-_BUSY = b"HTTP/1.0 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 def _always_healthy() -> tuple[bool, str]:
@@ -67,7 +62,9 @@ class MetricsPage:
         timeout_s: float = 10.0,
     ) -> None:
         try:
-            self._server = _Server((host, port), _handler(text, health or _always_healthy), connections, timeout_s)
+            self._server = BoundedHttpServer(
+                (host, port), _handler(text, health or _always_healthy), connections, timeout_s, name="metrics"
+            )
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ClusterError(f"metrics cannot listen on {host}:{port} ({reason}); give a free port") from error
@@ -124,74 +121,3 @@ def _handler(text: Callable[[], str], health: Health) -> type[BaseHTTPRequestHan
             """Log nothing: one line per scrape floods the log."""
 
     return Handler
-
-
-class _Server(HTTPServer):
-    """Accepts in one thread, answers in a pool, and closes connections past their deadline."""
-
-    def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], connections: int, timeout_s: float
-    ) -> None:
-        self._limit = connections
-        self._timeout_s = timeout_s
-        self._lock = threading.Lock()
-        self._deadlines: dict[socket.socket, float] = {}
-        self._pool = ThreadPoolExecutor(connections, thread_name_prefix="metrics")
-        super().__init__(address, handler)  # closes itself if it cannot listen
-
-    @override
-    def server_bind(self) -> None:
-        # Not HTTPServer's, which asks DNS for the name of the machine.
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.socket.getsockname()[:2]
-
-    @override
-    def process_request(self, request: Any, client_address: Any) -> None:
-        with self._lock:
-            is_accepted = len(self._deadlines) < self._limit
-            if is_accepted:
-                self._deadlines[request] = time.monotonic() + self._timeout_s
-        if is_accepted:
-            self._pool.submit(self._serve, request, client_address)
-            return
-        request.setblocking(False)
-        with contextlib.suppress(OSError):
-            request.send(_BUSY)
-        self.shutdown_request(request)
-
-    def _serve(self, request: socket.socket, client_address: Any) -> None:
-        try:
-            request.settimeout(self._timeout_s)
-            self.finish_request(request, client_address)
-        except OSError:
-            pass  # the client left, or its deadline passed
-        except Exception:
-            logger.exception("metrics connection failed")
-        finally:
-            with self._lock:
-                del self._deadlines[request]
-            self.shutdown_request(request)
-
-    @override
-    def service_actions(self) -> None:
-        now_s = time.monotonic()
-        with self._lock:
-            for request, deadline_s in self._deadlines.items():
-                if now_s >= deadline_s:
-                    _hang_up(request)
-
-    @override
-    def server_close(self) -> None:
-        super().server_close()
-        with self._lock:
-            for request in self._deadlines:
-                _hang_up(request)
-        self._pool.shutdown()
-
-
-def _hang_up(request: socket.socket) -> None:
-    """End both directions; the thread that reads or writes this socket gets an error."""
-    with contextlib.suppress(OSError):  # closed by the client
-        request.shutdown(socket.SHUT_RDWR)

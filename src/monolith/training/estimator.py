@@ -209,7 +209,8 @@ class Estimator:
         Args:
             data: A dataset with ``batch()``, or batches. A dataset without a schema gets the model's.
             steps: Steps to take in this call.
-            max_steps: Step to stop at, over all calls and restarts; None with ``steps`` None = the end of the data.
+            max_steps: Step to stop at, over all calls and restarts; with ``steps``, the nearer limit counts. None with
+                ``steps`` None = the end of the data.
             hooks: Further hooks of this call.
             resume_data: Resume at the position of the last run, unless it had reached the end; False starts at the
                 beginning of the data.
@@ -274,12 +275,11 @@ class Estimator:
         return {**self._metrics.results(), **ranking.results()}
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
-        if steps is not None and max_steps is not None:
-            raise ConfigError(f"steps is {steps} and max_steps is {max_steps}, expected one of them")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
-        return max_steps if steps is None else self.step + steps
+        limits = [] if max_steps is None else [max_steps]
+        return min([*limits, self.step + steps] if steps is not None else limits, default=None)
 
     def _prepare_data(self, data: Any) -> Any:
         """Return a dataset with the model's schema, read ahead; or a list of batches with positions."""
@@ -322,15 +322,19 @@ class Estimator:
         max_steps: int | None = None,
         steps_per_eval: int = 10000,
         eval_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
         resume_data: bool = True,
     ) -> list[dict[str, float]]:
-        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order."""
+        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order.
+
+        ``hooks`` are further hooks of each training between two evaluations.
+        """
         evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
-                self.train(train, max_steps=until, resume_data=resume_data or bool(evaluations))
+                self.train(train, max_steps=until, hooks=hooks, resume_data=resume_data or bool(evaluations))
                 if self.step > before or not evaluations:
                     evaluations.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):

@@ -1,8 +1,8 @@
-"""The datasets of a job: record files, files of columns, standard input, or Kafka."""
+"""The datasets of a job: record files, files of columns, standard input, Kafka, or a topic of the event log."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
@@ -12,14 +12,25 @@ from monolith.data import Dataset, Framing, Schema
 from monolith.data.readers import TableKind, table_kind
 from monolith.data.records.detect import detect
 from monolith.data.row_estimate import estimate_rows
-from monolith.data.sources.base import RecordKind
+from monolith.data.sources.base import RecordKind, Source
 from monolith.data.sources.kafka.client import read_settings
 from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.patterns import expand
+from monolith.data.sources.text_tables import TextType
+from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["WorkListShare", "count_epoch_steps", "default_shuffle", "exclude_features", "open_batches", "open_rows"]
+__all__ = [
+    "WorkListShare",
+    "count_epoch_steps",
+    "default_shuffle",
+    "exclude_features",
+    "open_batches",
+    "open_rows",
+    "reads_files",
+    "reads_stream",
+]
 
 _SHUFFLED_ROWS = 1_000_000
 _SHUFFLED_VALUES = 64_000_000
@@ -43,11 +54,11 @@ def open_rows(
     shard: tuple[int, int] = (0, 1),
     files: WorkListShare | None = None,
 ) -> Dataset:
-    """Return the rows of files, of ``-`` (standard input), or of Kafka when the settings name topics.
+    """Return the rows of files, of ``-`` (standard input), of a stream, or of Kafka when the settings name topics.
 
     Args:
         config: Record format and framing.
-        patterns: Patterns of files; None = Kafka.
+        patterns: Patterns of files, or ``log://PATH/TOPIC``, or ``kafka://SERVERS/TOPIC``; None = Kafka.
         seed: The seed of every random choice.
         shard: (index, count): this worker's share of the files.
         files: The work list to claim files from, instead of ``shard``.
@@ -55,7 +66,8 @@ def open_rows(
     Raises:
         ConfigError: The settings name no data, or the format of the files cannot be detected.
     """
-    if files is not None and (patterns is None or patterns == "-"):
+    is_stream = patterns is None or patterns == "-" or is_stream_url(patterns)
+    if files is not None and is_stream:
         raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
     if config.kafka.kafka_topics and patterns is None:
         return _kafka(config, seed)
@@ -67,6 +79,8 @@ def open_rows(
         return data.stdin(
             record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
         )
+    if is_stream_url(patterns):
+        return _stream(config, patterns, seed, shard)
     paths = expand(patterns)
     if (kind := _table_kind(config, paths)) is not None:
         return _open_tables(kind, config, patterns, seed, shard, files)
@@ -84,6 +98,16 @@ def open_rows(
     if detected.record is None or framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
     return data.files(record=detected.record, framing=framing, **options)
+
+
+def reads_files(config: DataConfig) -> bool:
+    """Return True if the training data is files."""
+    return config.data is not None and config.data != "-" and not is_stream_url(config.data)
+
+
+def reads_stream(config: DataConfig) -> bool:
+    """Return True if the training data is a topic of Kafka or of the event log."""
+    return bool(config.kafka.kafka_topics) if config.data is None else is_stream_url(config.data)
 
 
 def _table_kind(config: DataConfig, paths: Sequence[str]) -> TableKind | None:
@@ -140,7 +164,7 @@ def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
 
 def count_epoch_steps(config: DataConfig, workers: int) -> float | None:
     """Return about how many steps one pass over the files takes each worker; None when unknown."""
-    if config.data is None or config.data == "-":
+    if config.data is None or not reads_files(config):
         return None
     paths = expand(config.data)
     kind = _table_kind(config, paths)
@@ -155,7 +179,7 @@ def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | N
     rows with event times keep their order, because expiry and progressive validation rely on it. A shuffled reader
     would claim files of a work list far ahead.
     """
-    if config.data is None or config.data == "-" or files is not None or config.columns.time_column is not None:
+    if config.data is None or not reads_files(config) or files is not None or config.columns.time_column is not None:
         return 0
     if _table_kind(config, expand(config.data)) is None:
         return 0
@@ -181,7 +205,7 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         list(config.kafka.kafka_topics),
         config.kafka.kafka_group_id,
         record="json" if config.record == "json_lines" else _named_record(config),
-        column_types=config.columns.column_types,
+        column_types=cast(Mapping[str, TextType], config.columns.column_types),
         exclude=config.columns.exclude,
         time_column=config.columns.time_column,
         start=parse_start(config.kafka.kafka_start),
@@ -190,6 +214,31 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         poll_records=config.kafka.kafka_poll_records,
         idle_end_s=config.kafka.kafka_idle_end_s,
         config=None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config),
+    )
+
+
+def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> Dataset:
+    parts = parse_url(url)
+    is_json = config.record == "json_lines"
+    record: RecordKind = "example" if is_json else _named_record(config)
+    framing = _framing(config, is_message=True)
+    settings: dict[str, Any] = {"group": config.kafka.kafka_group_id, "idle_end_s": config.kafka.kafka_idle_end_s}
+    if parts.kind == "kafka":
+        settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
+        settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)
+
+    def make() -> Source:
+        return open_source(parts, record, framing=framing, shard=shard, **settings)
+
+    if not is_json:
+        return data.from_source(make, seed=seed)
+    columns = config.columns
+    return data.json_messages(
+        make,
+        column_types=cast(Mapping[str, TextType], columns.column_types),
+        exclude=columns.exclude,
+        time_column=columns.time_column,
+        seed=seed,
     )
 
 
@@ -203,7 +252,7 @@ def _named_record(config: DataConfig) -> RecordKind:
 
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:
-    """Return the framing of a file or of a Kafka message; without settings, a message is one bare record."""
+    """Return the framing of a file or of a message; without settings, a message is one bare record."""
     if config.framing.record_framing != "auto":
         return Framing.parse(config.framing.record_framing)
     if not (config.framing.kafka_dump or config.framing.kafka_dump_prefix or config.framing.lagrangex_header):

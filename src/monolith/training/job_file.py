@@ -21,6 +21,7 @@ from monolith.core.errors import ConfigError
 from monolith.data.sources.patterns import expand
 from monolith.training.config.job import DataConfig
 from monolith.training.hooks import Hook
+from monolith.training.job_data import reads_files
 from monolith.training.run import Run, StepResult
 
 __all__ = ["JobFileHook", "check_job", "digest_data", "read_job", "write_job"]
@@ -96,7 +97,7 @@ def check_job(model_dir: str | Path, task: str | None, labels: Sequence[str]) ->
 
 def digest_data(config: DataConfig) -> str | None:
     """Return a digest of the files of a job and its number of passes; None for streams."""
-    if config.data is None or config.data == "-":
+    if config.data is None or not reads_files(config):
         return None
     files = [(os.path.abspath(path), storage.file_bytes(path)) for path in expand(config.data)]
     return hashlib.sha256(json.dumps([config.epochs, files]).encode()).hexdigest()

@@ -5,26 +5,27 @@ The folder of a trained model contains its job, so evaluating and predicting nee
 
 from __future__ import annotations
 
-import inspect
+import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
 from monolith.core.errors import ConfigError
-from monolith.core.registry import SingleTaskModelParams, load_class
+from monolith.core.registry import load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.data.profile import DataProfile, profile_rows
+from monolith.data.sources.urls import is_stream_url, sample_url
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config import RunConfig
-from monolith.training.config.job import JobConfig
+from monolith.training.config.job import DataConfig, JobConfig
 from monolith.training.data_report import DataReport, log_report, make_report
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
@@ -41,12 +42,13 @@ from monolith.training.job_data import (
     exclude_features,
     open_batches,
     open_rows,
+    reads_files,
 )
 from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
-from monolith.training.task import Mode, Task
+from monolith.training.task import Mode, Task, make_task, open_own_data, settings_of_task
 
-__all__ = ["Job"]
+__all__ = ["Job", "task_settings"]
 
 logger = logging.getLogger(__name__)
 
@@ -151,34 +153,50 @@ class Job:
         train = self._batches(self.config.input.data, is_training=True)
         self._report_data()
         self._plan_progress()
-        if self.config.input.eval_data is None:
+        evaluate = self._eval_batches()
+        if evaluate is None:
             return self._train(train)
-        evaluate = self._batches(self.config.input.eval_data, is_training=False)
         if self.config.model.steps_per_eval is None:
             self._train(train)
             return self.estimator.evaluate(evaluate, self.config.model.eval_steps)
         max_steps = self.config.model.max_steps
         if self.config.model.steps is not None:
-            max_steps = self.estimator.step + self.config.model.steps
+            ends = [self.estimator.step + self.config.model.steps, *([] if max_steps is None else [max_steps])]
+            max_steps = min(ends)
         evaluations = self.estimator.train_and_evaluate(
             train,
             evaluate,
             max_steps=max_steps,
             steps_per_eval=self.config.model.steps_per_eval,
             eval_steps=self.config.model.eval_steps,
+            hooks=self._task_hooks(),
             resume_data=self.config.input.resume_data,
         )
         return evaluations[-1] if evaluations else {}
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
-        return self.estimator.train(
-            data, config.model.steps, config.model.max_steps, resume_data=config.input.resume_data
-        )
+        hooks = self._task_hooks()
+        steps, max_steps = config.model.steps, config.model.max_steps
+        return self.estimator.train(data, steps, max_steps, hooks=hooks, resume_data=config.input.resume_data)
 
     def read_training_data(self) -> Dataset:
         """Return the batches of ``data`` as a training reads them."""
         return self._batches(self.config.input.data, is_training=True)
+
+    def _eval_batches(self) -> Dataset | None:
+        """Return the data to evaluate on; the own data of the task counts when ``steps_per_eval`` asks for it."""
+        if self.config.input.eval_data is not None:
+            return self._batches(self.config.input.eval_data, is_training=False)
+        has_own_data = (
+            self.config.input.data is None and not self.config.input.kafka.kafka_topics and self._own_task is not None
+        )
+        return self._batches(None, is_training=False) if has_own_data and self.config.model.steps_per_eval else None
+
+    def _task_hooks(self) -> Sequence[Hook]:
+        """Return the hooks that the task adds to the training."""
+        make_hooks: Callable[[], Sequence[Hook]] = getattr(self._own_task, "training_hooks", list)
+        return make_hooks()
 
     def evaluate(self, checkpoint: str | Path | None = None) -> dict[str, float]:
         """Score ``data`` with the newest checkpoint, or with a given one."""
@@ -206,7 +224,7 @@ class Job:
         if not names:
             batches = self._batches(config.data, is_training=False, has_labels=False)
             return self.estimator.predict(batches, checkpoint=checkpoint)
-        if config.data is None or config.data == "-":
+        if not reads_files(config):
             raise ConfigError(f"keys is {names} and data is {config.data!r}, expected files; give --data FILES")
         exclude = tuple(name for name in config.columns.exclude if name not in names)
         config = replace(config, columns=replace(config.columns, exclude=exclude))
@@ -231,17 +249,19 @@ class Job:
         self, patterns: str | None, *, is_training: bool, has_labels: bool = True, window: int | None = None
     ) -> Dataset:
         files = self._files if is_training else None
+        mode: Mode = "train" if is_training else "eval"
         if (
             patterns is None
             and not self.config.input.kafka.kafka_topics
-            and (own := self._own_data(is_training)) is not None
+            and (own := self.own_batches(mode)) is not None
         ):
             if files is not None:
                 raise ConfigError(
                     "enable_dynamic_sharding is True and data is None, expected files of --data: the task has its own "
                     "data"
                 )
-            return own
+            batches: Dataset = self._with_schema(own)
+            return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
         if window is None:
@@ -275,7 +295,7 @@ class Job:
         config = self.config.input
         if not self.config.run.model_dir:
             logger.warning("model_dir is empty, the trained model is lost at the end; give --model-dir to keep it")
-        if config.data is None or config.data == "-" or self.config.run.runtime.index:
+        if not reads_files(config) or self.config.run.runtime.index:
             return
         profile = self._profile or profile_rows(open_rows(config, config.data, seed=self.config.run.runtime.seed))
         owners = self.estimator.model.declaration.features.values()
@@ -290,14 +310,28 @@ class Job:
         if self._on_report is not None:
             self._on_report(report)
 
-    def _own_data(self, is_training: bool) -> Dataset | None:
-        """Return the data of the task or model: ``create_input_fn(mode)`` or ``input_fn(mode)``; None without one."""
-        mode: Mode = "train" if is_training else "eval"
+    def _with_schema(self, own: Any) -> Any:
+        """Give a dataset without a schema that of the model; batches and other data stay."""
+        return own.with_schema(self.schema) if isinstance(own, Dataset) and own.schema is None else own
+
+    def own_batches(self, mode: Mode) -> Dataset | None:
+        """Return this worker's share of the data that the task or model brings; None when neither brings data.
+
+        The data is that of ``create_input_fn(mode)`` of the task, or of ``input_fn(mode)`` of the model. Evaluation
+        reads all of it.
+
+        Raises:
+            ConfigError: There are several workers, and the function does not take ``shard``.
+        """
         if self._own_task is not None:
-            made: Dataset = self._own_task.create_input_fn(mode)()
-            return made
-        input_fn: Any = getattr(type(self.estimator.model), "input_fn", None)
-        return None if input_fn is None else input_fn(self.estimator.model, mode)
+            input_fn: Any = self._own_task.create_input_fn(mode)
+        elif hasattr(type(self.estimator.model), "input_fn"):
+            input_fn = functools.partial(cast(Any, self.estimator.model).input_fn, mode)
+        else:
+            return None
+        shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if mode == "train" else (0, 1)
+        opened: Dataset = open_own_data(input_fn, shard, owner=f"task {self._task!r}")
+        return opened
 
     # --- the model ----------------------------------------------------------------------------------------------------
 
@@ -319,9 +353,11 @@ class Job:
         if cls is None:
             self._inferred = self._infer_schema()
             return models.from_schema(self._task, self._inferred, self._options, labels=self._labels)
-        made: object = _instantiate(cls, self._task, self._options)
+        made: object = make_task(cls, self._task, self._options)
         if isinstance(made, Task):
             self._own_task = made
+            if self.config.input.batch_size != DataConfig().batch_size and hasattr(made, "use_batch_size"):
+                made.use_batch_size(self.config.input.batch_size)
             model_fn: object = made.create_model_fn()
             made = model_fn() if callable(model_fn) and not isinstance(model_fn, Model) else model_fn
         if not isinstance(made, Model):
@@ -333,7 +369,10 @@ class Job:
         seen = read_job(self.config.run.model_dir, default={}).get("schema")
         if seen is not None:
             return self._add_named(Schema.from_json(json.dumps(seen)))
-        if self.config.input.data == "-" or (self.config.input.data is None and self.config.input.kafka.kafka_topics):
+        patterns = self.config.input.data
+        topics = self.config.input.kafka.kafka_topics
+        is_kafka = bool(topics) if patterns is None else patterns.startswith("kafka://")
+        if patterns == "-" or is_kafka:
             raise ConfigError(
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
@@ -341,8 +380,9 @@ class Job:
         return exclude_features(self._read_profile().schema(), self.config.input.columns.exclude)
 
     def _read_profile(self) -> DataProfile:
-        config = self.config
-        self._profile = profile_rows(open_rows(config.input, config.input.data, seed=config.run.runtime.seed))
+        config, patterns = self.config, self.config.input.data
+        sample = sample_url(patterns) if patterns is not None and is_stream_url(patterns) else patterns
+        self._profile = profile_rows(open_rows(config.input, sample, seed=config.run.runtime.seed))
         return self._profile
 
     def _add_named(self, schema: Schema) -> Schema:
@@ -350,7 +390,7 @@ class Job:
         known = _feature_names(schema)
         listed = [self.config.model.task_options.get(kind) for kind in ("sparse", "dense")]
         named = {name for names in listed if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
-        if named <= known or self.config.input.data in (None, "-"):
+        if named <= known or not reads_files(self.config.input):
             return schema
         found = self._read_profile().schema()
         added = (named - known) & _feature_names(found)
@@ -381,6 +421,24 @@ def _feature_names(schema: Schema) -> set[str]:
     return {*(each.name for each in schema.sparse_features), *(each.name for each in schema.dense_features)}
 
 
+def task_settings(task: str | None, options: Mapping[str, Any], model_dir: str | Path) -> dict[str, tuple[Any, str]]:
+    """Return the settings that a task asks for by its parameters: setting to (value, place).
+
+    Args:
+        task: The name of the task; None = the task of the model folder.
+        options: Its parameters by dotted name.
+        model_dir: The model folder.
+
+    Raises:
+        ConfigError: The task does not exist, or no code reads a parameter that was set.
+    """
+    if task is None:
+        remembered = read_job(model_dir, default={})
+        task, options = remembered.get("task"), {**remembered.get("task_options", {}), **options}
+    cls = None if task is None else _find_class(task)
+    return {} if cls is None else settings_of_task(cls, options)
+
+
 def _find_class(task: str) -> type[Any] | None:
     """Return the class that a task names; None for a model of the catalog."""
     if "." in task or ":" in task:
@@ -399,16 +457,3 @@ def _resolve_task(task: str) -> str:
     """Return the task with an absolute path, valid in every folder."""
     path, colon, name = task.rpartition(":")
     return f"{Path(path).resolve()}{colon}{name}" if path.endswith(".py") else task
-
-
-def _instantiate(cls: type[Any], task: str, options: Mapping[str, Any]) -> Any:
-    if issubclass(cls, SingleTaskModelParams):
-        return cls().task().set(**options).instantiate()
-    signature = inspect.signature(cls)
-    try:
-        signature.bind(**options)
-    except TypeError as error:
-        raise ConfigError(
-            f"task_options is {dict(options)}, expected {signature} for task {task!r}: {error}"
-        ) from error
-    return cls(**options)

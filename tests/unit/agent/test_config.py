@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from monolith.agent.config import AgentConfig, DeployType, load_config, read_config, resolve
+from monolith.agent.config import AgentConfig, load_config, read_config, resolve
 from monolith.agent.environment import read_environment
+from monolith.agent.settings import DeployType
+from monolith.core.config_sections import read_setting
 from monolith.core.errors import ConfigError
 
 HOST = {"MY_HOST_IP": "127.0.0.1"}
@@ -23,11 +25,16 @@ def conf(folder: Path, text: str, name: str = "agent.conf") -> Path:
 
 def test_a_minimal_file_is_enough_and_ports_are_free_and_distinct(tmp_path: Path) -> None:
     config = load_config(conf(tmp_path, MINIMAL), HOST)
-    ports = [config.tfs_ps_port, config.tfs_ps_http_port, config.tfs_ps_archon_port, config.agent_port]
+    ports = [
+        config.ports.ps.tfs_ps_port,
+        config.ports.ps.tfs_ps_http_port,
+        config.ports.ps.tfs_ps_archon_port,
+        config.ports.agent_port,
+    ]
     assert len({*ports}) == 4
     assert all(port for port in ports)
-    assert config.tfs_entry_port is None
-    assert config.proxy_port is None
+    assert config.ports.entry.tfs_entry_port is None
+    assert config.ports.proxy_port is None
     assert config.own_ps_indices() == [0]
 
 
@@ -35,9 +42,9 @@ def test_the_file_wins_over_the_environment(tmp_path: Path) -> None:
     text = MINIMAL + "tfs_ps_port 7001\nagent_port 7002\nreplica_id 5\n"
     variables = {**HOST, "PORT3": "9003", "PORT2": "9002", "REPLICA_ID": "9", "MY_POD_NAME": "pod"}
     config = load_config(conf(tmp_path, text), variables)
-    assert (config.tfs_ps_port, config.agent_port, config.replica_id) == (7001, 7002, 5)
+    assert (config.ports.ps.tfs_ps_port, config.ports.agent_port, config.service.replica_id) == (7001, 7002, 5)
     config = load_config(conf(tmp_path, MINIMAL), variables)
-    assert (config.tfs_ps_port, config.agent_port, config.replica_id) == (9003, 9002, 9)
+    assert (config.ports.ps.tfs_ps_port, config.ports.agent_port, config.service.replica_id) == (9003, 9002, 9)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +114,7 @@ def test_includes_are_relative_to_their_file_and_may_not_loop(tmp_path: Path) ->
     conf(tmp_path, "num_ps 3\ninclude deeper.conf\n", "parts/more.conf")
     conf(tmp_path, "dense_service_num 2\n", "parts/deeper.conf")
     config = read_config(conf(tmp_path, "include parts/more.conf # more\nbzid b\n"), {})
-    assert (config.num_ps, config.dense_service_num, config.bzid) == (3, 2, "b")
+    assert (config.service.num_ps, config.dense.dense_service_num, config.service.bzid) == (3, 2, "b")
     conf(tmp_path, "include ../agent.conf\n", "parts/deeper.conf")
     with pytest.raises(ConfigError, match=r"deeper\.conf:1.*which is being read"):
         read_config(tmp_path / "agent.conf", {})
@@ -132,21 +139,25 @@ def test_a_file_without_valid_text_is_refused(tmp_path: Path) -> None:
 
 def test_none_is_not_set(tmp_path: Path) -> None:
     config = read_config(conf(tmp_path, "num_shard NONE\nrough_sort_model_loaded_server none\nbase_path None\n"), {})
-    assert (config.num_shard, config.rough_sort_model_loaded_server, config.base_path) == (1, None, None)
+    assert (config.service.num_shard, config.rough_sort.rough_sort_model_loaded_server, config.service.base_path) == (
+        1,
+        None,
+        None,
+    )
 
 
 def test_the_old_name_of_deploy_type_counts_only_alone(tmp_path: Path) -> None:
-    assert read_config(conf(tmp_path, "server_type ENTRY\n"), {}).deploy_type is DeployType.ENTRY
-    assert read_config(conf(tmp_path, "server_type entry\ndeploy_type ps\n"), {}).deploy_type is DeployType.PS
+    assert read_config(conf(tmp_path, "server_type ENTRY\n"), {}).service.deploy_type is DeployType.ENTRY
+    assert read_config(conf(tmp_path, "server_type entry\ndeploy_type ps\n"), {}).service.deploy_type is DeployType.PS
 
 
 def test_shards_of_file_and_environment_must_agree(tmp_path: Path) -> None:
     path = conf(tmp_path, "num_shard 4\n")
-    assert read_config(path, {"MONOLITH_HOST_SHARD_N": "4"}).num_shard == 4
-    assert read_config(path, {}).num_shard == 4
+    assert read_config(path, {"MONOLITH_HOST_SHARD_N": "4"}).service.num_shard == 4
+    assert read_config(path, {}).service.num_shard == 4
     with pytest.raises(ConfigError, match=r"agent\.conf:1: num_shard is 4.*MONOLITH_HOST_SHARD_N is 2"):
         read_config(path, {"MONOLITH_HOST_SHARD_N": "2"})
-    assert read_config(conf(tmp_path, "num_ps 1\n"), {"byterec_host_shard_n": "3"}).num_shard == 3
+    assert read_config(conf(tmp_path, "num_ps 1\n"), {"byterec_host_shard_n": "3"}).service.num_shard == 3
 
 
 @pytest.mark.parametrize(
@@ -176,10 +187,10 @@ def test_derived_names_of_a_container() -> None:
     variables = {"TCE_PSM": "p", "TCE_INTERNAL_IDC": "LF", "TCE_LOGICAL_CLUSTER": "", "TCE_CLUSTER": "Default"}
     config = resolve(AgentConfig(), read_environment(variables))
     assert (config.container_cluster, config.location) == ("p;lf;default", "lf:default")
-    assert config.environment.cluster_flag == "Default"
+    assert config.environment.location.cluster_flag == "Default"
 
 
 def test_a_free_port_is_never_one_that_another_field_has() -> None:
     config = resolve(AgentConfig(deploy_type=DeployType.MIXED, dense_alone=True), read_environment({}))
     names = [f"tfs_{kind}_{port}" for kind in ("entry", "ps", "dense") for port in ("port", "http_port", "archon_port")]
-    assert len({getattr(config, name) for name in [*names, "agent_port"]}) == 10
+    assert len({read_setting(config, name) for name in [*names, "agent_port"]}) == 10

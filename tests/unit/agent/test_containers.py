@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from monolith.agent.config import AgentConfig, DeployType, resolve
+from monolith.agent.config import AgentConfig, resolve
 from monolith.agent.containers import make_container, make_service_info
 from monolith.agent.environment import read_environment
 from monolith.agent.hosts import OwnHost
 from monolith.agent.records import Container, ContainerServiceInfo
+from monolith.agent.settings import DeployType
 from monolith.core.errors import ConfigError
 
 HOST = OwnHost(ipv4="10.0.0.7", ipv6="::", is_ipv6_only=False)

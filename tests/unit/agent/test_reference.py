@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 from monolith.agent import environment, records
-from monolith.agent.config import SERVER_FIELDS, AgentConfig
+from monolith.agent.config import AgentConfig
+from monolith.agent.settings import SERVER_FIELDS
+from monolith.core.config_sections import flat_fields
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "agent.md").read_text()
 # Read and ignored, or of the original's remote procedure calls.
@@ -14,7 +16,7 @@ UNDOCUMENTED = {"preload_jemalloc", "proxy_port", "rough_sort_resource_constrain
 
 
 def test_every_field_of_the_agent_is_on_the_page() -> None:
-    fields = set(AgentConfig.__dataclass_fields__) - set(SERVER_FIELDS) - {"environment", "places"} - UNDOCUMENTED
+    fields = set(flat_fields(AgentConfig)) - set(SERVER_FIELDS) - {"environment", "places"} - UNDOCUMENTED
     named = {name for name in fields if not re.search(r"_(http|archon)(_port)?$", name)}
     missing = {name for name in named if f"`{name}`" not in PAGE and not name.startswith("fetch_ps_")}
     assert missing == set()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.agent.config import AgentConfig, DeployType, resolve
+from monolith.agent.config import AgentConfig, resolve
 from monolith.agent.environment import read_environment
 from monolith.agent.hosts import OwnHost, find_own_host
 from monolith.agent.layout_filters import LayoutFilters
@@ -26,6 +26,7 @@ from monolith.agent.server_command import (
     has_grpc_remote_operator,
     serve_command,
 )
+from monolith.agent.settings import DeployType
 from monolith.cli import _tf_serving_flags
 from monolith.core.errors import ConfigError
 

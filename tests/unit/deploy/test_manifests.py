@@ -148,7 +148,11 @@ def test_the_agents_of_a_fleet_accept_their_configuration_and_cover_all_shards(t
         shards: set[str] = set()
         for index in range(owner["spec"]["replicas"]):
             config = load_config(conf, agent_variables(owner, index))
-            assert (config.tfs_port_grpc, config.tfs_port_http, config.agent_port) == (8500, 8501, 7003)
+            assert (
+                config.ports.unified.tfs_port_grpc,
+                config.ports.unified.tfs_port_http,
+                config.ports.agent_port,
+            ) == (8500, 8501, 7003)
             shards |= set(config.make_layout_filters().select(["entry", "ps_0", "ps_1"]))
         expected = {"entry"} if owner["kind"] == "Deployment" else {"ps_0", "ps_1"}
         assert shards == expected

@@ -43,6 +43,8 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
         ManifestInvalid: A file is missing or altered; the text names it and an earlier checkpoint that is whole.
         SchemaMismatch: The weights or tables do not fit the model.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     report = _restore_tables(saved, state)
@@ -56,6 +58,8 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
 
     Without ``keep_step`` steps, metrics and extra start over.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     report = _restore_tables(saved, state)
     state.step = saved.step if keep_step else 0
@@ -63,6 +67,13 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
         return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
     restored = _restored(state.step, loaded, report, metrics={}, extra={})
     return replace(restored, data=None) if loaded.state["extra"].get("data_ended") else restored
+
+
+def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restored:
+    """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
+    report = _restore_tables(saved, state)
+    state.step = 0
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, report=report)
 
 
 def _restored(

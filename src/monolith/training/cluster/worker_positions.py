@@ -8,6 +8,7 @@ twice. Every position names its session; positions of an earlier session are ign
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,12 @@ from monolith.training.run import Run, StepResult
 
 __all__ = ["PositionHook", "WorkerPositions"]
 
+logger = logging.getLogger(__name__)
+
 EVERY_S = 1.0
 """Seconds between two writes of a position."""
+PATIENCE_S = 300.0
+"""Seconds of failed writes after which a worker ends."""
 
 
 class WorkerPositions:
@@ -101,20 +106,31 @@ class WorkerPositions:
 class PositionHook(Hook):
     """Writes the position of one worker periodically.
 
+    A disk that is full or fails does not end the worker immediately: the hook logs the failure and tries again with
+    each interval, for at most ``patience_s``. The last write, at the end of training, must succeed.
+
     Args:
         positions: The positions of all workers.
         index: The index of this worker.
         session: Returns the session of the job.
         every_s: Seconds of the run's clock between two writes.
+        patience_s: Seconds of failed writes after which the worker ends.
     """
 
     def __init__(
-        self, positions: WorkerPositions, index: int, session: Callable[[], int], every_s: float = EVERY_S
+        self,
+        positions: WorkerPositions,
+        index: int,
+        session: Callable[[], int],
+        every_s: float = EVERY_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._positions = positions
         self._index = index
         self._session = session
         self._interval = Interval(every_s)
+        self._patience_s = patience_s
+        self._failing_since_s: float | None = None
 
     @override
     def on_start(self, run: Run) -> None:
@@ -122,8 +138,21 @@ class PositionHook(Hook):
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        if self._interval.is_due(run.clock.monotonic_s()):
+        now_s = run.clock.monotonic_s()
+        if not self._interval.is_due(now_s):
+            return
+        try:
             self._write(run)
+        except OSError as error:
+            if self._failing_since_s is None:
+                self._failing_since_s = now_s
+                logger.warning("position not written, retrying worker=%d error=%s", self._index, error)
+            if now_s - self._failing_since_s >= self._patience_s:
+                raise
+        else:
+            if self._failing_since_s is not None:
+                logger.info("position written again worker=%d", self._index)
+            self._failing_since_s = None
 
     @override
     def before_end(self, run: Run) -> None:

@@ -57,7 +57,7 @@ def check_bool(owner: object, *fields: str) -> None:
 
 
 def check_text(owner: object, *fields: str) -> None:
-    """Refuse fields that are neither None (where they allow it) nor text that says something."""
+    """Refuse fields that are neither None (where they allow it) nor text with a visible character."""
     for field in fields:
         value = getattr(owner, field)
         if not _is_left_out(owner, field) and (not isinstance(value, str) or not value.strip()):
@@ -116,7 +116,7 @@ def refuse_both(owner: object, first: str, second: str) -> None:
 
 
 def _is_left_out(owner: object, field: str) -> bool:
-    """Whether a field is None and allows it, which its annotation says."""
+    """Return True if a field is None and its annotation allows None."""
     if getattr(owner, field) is not None:
         return False
     declared = {member.name: member.type for member in dataclasses.fields(owner)}  # type: ignore[arg-type]

@@ -155,7 +155,7 @@ class PsSecurityConfig:
     ps_tls_cert: str | Path | None = None
     """Certificate of this process (PEM) towards servers or clients."""
     ps_tls_key: str | Path | None = None
-    """Its private key (PEM)."""
+    """Private key of the certificate (PEM)."""
     ps_tls_ca: str | Path | None = None
     """Authority (PEM) that the other side's certificate must be of; turns TLS on at a worker."""
 
@@ -191,11 +191,11 @@ class RetryConfig:
     max_retry_times: int = 6
     """Times that a worker reconnects after servers were replaced; a transient fault does not count."""
     retry_wait_s: float = time_s(5.0, flat="retry_wait_in_secs")
-    """Seconds between such attempts."""
+    """Seconds between two reconnects."""
     connect_retries: int = 6
     """Attempts to reach one server."""
     retry_backoff_s: float = time_s(0.5, flat="retry_backoff_ms", unit_s=0.001, is_whole=True)
-    """Milliseconds before the second of these attempts; the pause doubles each time."""
+    """Milliseconds before the second attempt to reach a server; the pause doubles each time."""
 
     def __post_init__(self) -> None:
         check_whole(self, "max_retry_times", "connect_retries")
@@ -230,7 +230,7 @@ class ClusterConfig:
     """The processes of a job, and the role of this process."""
 
     server_type: ServerType = "worker"
-    """What this process is: ps (holds tables), worker (trains) or evaluator (scores each new checkpoint)."""
+    """Role of this process: ps (holds tables), worker (trains) or evaluator (scores each new checkpoint)."""
     num_ps: int = 0
     """Parameter servers; 0 = the tables are in the worker's own process."""
     num_extra_ps: int = 0

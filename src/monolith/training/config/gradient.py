@@ -1,4 +1,4 @@
-"""What happens to gradients, and which optimizer the dense part has. Rows bring their optimizers with their slices."""
+"""Clipping and decay of gradients, and the optimizer of the dense part. Slices have their own optimizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from monolith.training.config._checks import check_choice, check_mapping, check_
 __all__ = ["ClipType", "DenseOptimizerName", "GradientConfig"]
 
 ClipType: TypeAlias = Literal["norm", "global_norm", "value", "dense_and_sparse", "none"]
-"""The clipping rules of ``monolith.layers.GradClipType``, as one writes them in a file."""
+"""The clipping rules of ``monolith.layers.GradClipType``, as files spell them."""
 
 DenseOptimizerName: TypeAlias = Literal[
     "adam", "adamw", "adagrad", "sgd", "momentum", "rmsprop", "adamom", "rmsprop_v2", "shampoo"
@@ -25,7 +25,7 @@ class GradientConfig:
     clip_type: ClipType = "global_norm"
     """Clipping rule: norm, global_norm (dense and sparse together), value, dense_and_sparse or none."""
     clip_norm: float | None = 1000.0
-    """The rule's bound; None = no clipping."""
+    """Bound of the clipping rule; None = no clipping."""
     sparse_clip_norm: float | None = None
     """Bound of the row gradients; None = clip_norm under global_norm, no clipping under dense_and_sparse."""
     sparse_norm_warmup_steps: int | None = None
@@ -33,11 +33,11 @@ class GradientConfig:
     dense_weight_decay: float = 0.0
     """Share of each weight that is added to its gradient after clipping."""
     dense_optimizer: DenseOptimizerName = "adam"
-    """Of the dense part: adam, adamw, adagrad, sgd, momentum, rmsprop, adamom, rmsprop_v2 or shampoo."""
+    """Optimizer of the dense part: adam, adamw, adagrad, sgd, momentum, rmsprop, adamom, rmsprop_v2 or shampoo."""
     dense_learning_rate: float = 0.001
-    """Learning rate of that optimizer."""
+    """Learning rate of the dense optimizer."""
     dense_optimizer_options: Mapping[str, Any] = field(default_factory=dict)
-    """Further arguments of that optimizer, such as {betas: [0.9, 0.99]}."""
+    """Further arguments of the dense optimizer, such as {betas: [0.9, 0.99]}."""
 
     def __post_init__(self) -> None:
         check_choice(self, "clip_type", get_args(ClipType))

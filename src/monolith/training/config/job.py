@@ -20,7 +20,6 @@ from monolith.training.config._checks import (
     check_text,
     check_whole,
     label,
-    refuse_both,
 )
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
@@ -44,7 +43,7 @@ class TaskConfig:
     steps: int | None = None
     """Steps to take in this run; None = max_steps, or the end of the data."""
     max_steps: int | None = None
-    """Step to stop at, counted over all runs of the model folder; excludes steps."""
+    """Step to stop at, counted over all runs of the model folder; with steps, the nearer limit counts."""
     steps_per_eval: int | None = None
     """Steps between evaluations on eval_data; None = one at the end."""
     eval_steps: int | None = None
@@ -57,12 +56,11 @@ class TaskConfig:
         check_mapping(self, "task_options")
         check_bool(self, "more")
         check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
-        refuse_both(self, "steps", "max_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
 class FramingConfig:
-    """What precedes each record of a file."""
+    """Framing of records."""
 
     record_framing: str = "auto"
     """Framing of records: tfrecord, bare, none, or flags such as sort_id,kafka_dump; auto goes by record and flags."""
@@ -102,7 +100,7 @@ class KafkaConfig:
     kafka_start: str = "committed"
     """Where to start without a saved position: committed, earliest, latest, or a unix time in seconds."""
     kafka_idle_end_s: float | None = None
-    """End the data when no message came for this many seconds; None = never."""
+    """Seconds without a message after which the data ends; None = never."""
     kafka_poll_records: int | None = None
     """Messages fetched together at most; None = 64 for example_batch, else 1024."""
     kafka_config: str | None = None
@@ -154,9 +152,9 @@ class DataConfig:
 
     data: str | None = None
     """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet, *.csv, *.jsonl, *.arrow; '-' is
-    standard input."""
+    standard input; or a stream: log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
     eval_data: str | None = None
-    """Files to evaluate on, of the same kind."""
+    """Files to evaluate on, of the same format."""
     record: RecordName = "auto"
     """Message in the files, or format of files of columns; auto looks at the name and the content of the first one."""
     compression: CompressionName = "auto"
@@ -164,14 +162,14 @@ class DataConfig:
     batch_size: int = 512
     """Examples per step."""
     epochs: int = 1
-    """Times that the data is read; 0 = for ever."""
+    """Passes over the data; 0 = without end."""
     shuffle_buffer: int | None = None
     """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
     columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""
     enable_dynamic_sharding: bool = False
-    """Workers take files from one list as they go, so that slow ones take fewer; False = every n-th file each."""
+    """Workers take files from one list, so that slow workers take fewer; False = every n-th file each."""
     resume_data: bool = True
-    """Go on at the place in the data where the last run stopped; False starts at its beginning."""
+    """Resume at the data position of the last checkpoint; False starts at the beginning of the data."""
     label_features: tuple[str, ...] = ()
     """Columns that hold the labels, in order; none = the label of the record."""
     columns: ColumnsConfig = subsection(ColumnsConfig)

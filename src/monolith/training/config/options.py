@@ -1,7 +1,7 @@
 """Flags from a configuration: one option per field, with its section as the panel of ``--help``.
 
-The options only carry text to :func:`monolith.core.config.load`, which converts and checks it, so an error reads the
-same wherever a value comes from. What a command does with it is not known here.
+The options only carry text to :func:`monolith.core.config.load`, which converts and checks it. So an error reads the
+same for every source of a value.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class OptionSpec:
 
     field: str
     flag: str
-    """What ``--help`` shows: of a switch that is on by default, the form that turns it off."""
+    """The form in ``--help``; for a switch that is on by default, the form that turns it off."""
     opposite: str | None
-    """The other form of a switch; None for a flag that takes a value."""
+    """The opposite form of a switch; None for a flag that takes a value."""
     metavar: str
     default: str
     help: str
@@ -53,11 +53,11 @@ def config_options(config_type: type) -> list[OptionSpec]:
 def with_config_options(config_type: type) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Give a typer command an option for every field of ``config_type``.
 
-    The command has a parameter ``flags: Mapping[str, Any]``, which gets those that were given, by field: what
-    ``load(config_type, command_line=flags)`` takes. Apply it below ``@app.command()``.
+    The command has a parameter ``flags: Mapping[str, Any]``, which receives the given flags by field, as
+    ``load(config_type, command_line=flags)`` takes them. Apply it below ``@app.command()``.
 
     Raises:
-        ConfigError: The command has no such parameter, or has one that is named like a field.
+        ConfigError: The command has no parameter ``flags``, or has a parameter that is named like a field.
     """
     specs = config_options(config_type)
 
@@ -120,7 +120,7 @@ def _default(field: ConfigField) -> str:
 
 
 def _parameters(spec: OptionSpec) -> Iterator[inspect.Parameter]:
-    """The options of a flag: a switch has a second, hidden one, which leaves ``--help`` room for the long names."""
+    """Yield the options of a flag. The opposite of a switch is hidden, which leaves ``--help`` room for long names."""
     shown = spec.help if spec.default == "none" else f"{spec.help} Default: {spec.default}."
     if spec.opposite is None:
         yield _parameter(spec, spec.field, str, spec.flag, help=shown, metavar=spec.metavar)
@@ -137,7 +137,7 @@ def _parameter(spec: OptionSpec, name: str, kind: type, flag: str, **settings: A
 
 
 def _given(spec: OptionSpec, arguments: dict[str, Any]) -> Any:
-    """Take a flag out of a command's arguments; None when it was not given."""
+    """Remove a flag from a command's arguments and return its value; None without the flag."""
     value = arguments.pop(spec.field)
     if spec.opposite is None:
         return value

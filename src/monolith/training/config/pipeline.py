@@ -1,4 +1,4 @@
-"""What of a step may run ahead or behind. Each setting names the staleness it costs; 0 and False are exact."""
+"""Overlap of the parts of a step. Each setting names the staleness that it costs; 0 and False are exact."""
 
 from __future__ import annotations
 

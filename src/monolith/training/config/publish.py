@@ -1,4 +1,4 @@
-"""What a run publishes for servers while it trains. How it is written, and who reads it, is not known here."""
+"""Publishing of a run's state for servers while it trains."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ __all__ = ["PublishConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class PublishConfig:
-    """Publishing of rows and dense weights as they are learnt."""
+    """Publishing of learned rows and dense weights."""
 
     publish_dir: str | Path | None = None
-    """Folder to publish in; servers follow it (monolith serve --sync-from). None = nothing is published."""
+    """Folder to publish in; servers follow it (monolith serve --sync-from). None = no publishing."""
     publish_interval_s: float = 1.0
     """Seconds between publishes."""
     publish_flavour: Literal["serving", "durable"] = "serving"
     """Form of rows: serving, as slices are served; durable, with optimizer state, for full_precision exports."""
 
     publish_port: int | None = None
-    """Port to stream what is published on, for serve --sync-from HOST:PORT; 0 = any, none = not streamed."""
+    """Port of the feed of published state, for serve --sync-from HOST:PORT; 0 = any free port, None = no feed."""
     publish_host: str = "127.0.0.1"
-    """Interface of that port; the default is this machine only. Others should not reach it without token or TLS."""
+    """Interface of the feed; the default is this machine only. Use token or TLS on other interfaces."""
     publish_token_file: str | Path | None = None
-    """File with the bearer token that subscribers must know."""
+    """File with the bearer token that subscribers must send."""
     publish_tls_cert: str | Path | None = None
-    """Certificate (PEM) of the stream; turns TLS on."""
+    """Certificate (PEM) of the feed; turns TLS on."""
     publish_tls_key: str | Path | None = None
-    """Its private key (PEM)."""
+    """Private key of the certificate (PEM)."""
     publish_tls_ca: str | Path | None = None
-    """Authority (PEM) of the subscribers' certificates; they must show one then."""
+    """Authority (PEM) of client certificates, which subscribers must then present."""
 
     def __post_init__(self) -> None:
         check_path(self, "publish_dir")

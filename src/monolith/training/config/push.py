@@ -1,4 +1,4 @@
-"""Model servers that a run sends its changed rows to. How they are sent is not known here."""
+"""Model servers to which a run sends its changed rows."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ __all__ = ["PushConfig"]
 
 @dataclass(frozen=True, kw_only=True)
 class PushConfig:
-    """Pushing of rows to servers of TensorFlow Serving's API that do not follow what is published."""
+    """Pushing of rows to servers with TensorFlow Serving's API that do not follow the published log."""
 
     sync_targets: tuple[str, ...] = ()
-    """Model servers that changed rows are sent to: host:port, http(s)://host:port, or MODEL= and one of these."""
+    """Model servers that receive changed rows: host:port, http(s)://host:port, or MODEL= and one of these."""
     sync_model_name: str = "default"
-    """Name of the model there, where a target names none."""
+    """Name of the model at targets that name no model."""
     sync_signature_name: str = "hashtable_assign"
-    """Signature that takes rows there: hashtable_assign, raw_assign (of each table) or NAME/raw_assign (of all)."""
+    """Signature that takes rows: hashtable_assign, raw_assign (of each table) or NAME/raw_assign (of all)."""
     sync_timeout_s: float = 3.0
-    """Seconds that one request to a target may take."""
+    """Timeout of one request to a target, in seconds."""
     sync_ca_file: str | Path | None = None
     """Authority of the certificates of https targets (PEM)."""
     sync_token_file: str | Path | None = None
-    """File with the bearer token that targets ask for."""
+    """File with the bearer token of the targets."""
 
     def __post_init__(self) -> None:
         check_names(self, "sync_targets")

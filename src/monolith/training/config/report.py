@@ -1,4 +1,4 @@
-"""A loaded configuration for people and programs: every field, its value, where it came from and what it overrode."""
+"""Reports of a loaded configuration: every field with its value, its source and the values that it overrode."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["print_config", "report_json"]
 
 
 def report_json(report: Sequence[FieldReport]) -> dict[str, dict[str, Any]]:
-    """Return a report as JSON: field to value, section, source, place and what was overridden."""
+    """Return a report as JSON: field to value, section, source, place and overridden values."""
     return {
         line.field: {
             "value": _plain(line.value),
@@ -33,11 +33,11 @@ def report_json(report: Sequence[FieldReport]) -> dict[str, dict[str, Any]]:
 
 
 def print_config(report: Sequence[FieldReport], console: Console | None = None) -> None:
-    """Print a report as a table; what is as it always is stands dim.
+    """Print a report as a table, with defaults dimmed.
 
     Args:
         report: ``Loaded.report``.
-        console: Where to; None = standard output.
+        console: The output; None = standard output.
     """
     table = Table(box=box.SIMPLE_HEAD)
     for heading in ("field", "value", "from", "overrode"):

@@ -12,9 +12,9 @@ from types import MappingProxyType
 __all__ = ["RETIRED"]
 
 _ADMISSION = "admission belongs to a table; give TableSpec.admission, or occurrence_threshold to embedding_feature"
-_AS_DATA = "the data say it themselves; give it to mt.data.files, or to monolith train --data"
+_AS_DATA = "it is part of the data; give it to mt.data.files, or to monolith train --data"
 _AS_STREAM = "name the stream as data, with mt.data.kafka; dumps have prediction_kafka_servers and _topic"
-_AS_HOOK = "give the hook to Estimator(hooks=[...]), or set what it needs in the metrics section"
+_AS_HOOK = "give the hook to Estimator(hooks=[...]), or use the settings of the metrics section"
 _BUILT_IN = "it is always done; remove it"
 _AGENT = "the configuration of monolith agent holds it; remove it here"
 _FRESHNESS = "use publish_dir, whose log servers follow, or sync_targets, which are pushed to"

@@ -1,6 +1,6 @@
-"""The daily window in which machines are plentiful, and the timer that says when a checkpoint is due.
+"""``TideWindow``, the daily window of plentiful machines, and ``SaveTimer``, the schedule of checkpoints.
 
-Both are told the time and read no clock. What is saved, nothing here knows.
+Time is an argument; no clock is read.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["SaveTimer", "TideWindow", "is_available"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TideWindow:
-    """A span of each day, in UTC, from its start up to and without its end; it may span midnight."""
+    """A span of each day, in UTC, from its start until before its end; it may span midnight."""
 
     start_hour: int
     start_minute: int = 0
@@ -30,7 +30,7 @@ class TideWindow:
 
     @classmethod
     def from_config(cls, config: CheckpointConfig) -> TideWindow | None:
-        """Return the window of a configuration, or None when it sets none."""
+        """Return the window of a configuration, or None without a window."""
         if config.tide.tide_start_hour is None or config.tide.tide_end_hour is None:
             return None
         return cls(
@@ -46,7 +46,7 @@ def is_available(window: TideWindow, now: datetime | float) -> bool:
 
     Args:
         window: The window.
-        now: A moment: unix seconds, or a ``datetime`` that knows its zone.
+        now: Unix seconds, or a ``datetime`` with a zone.
 
     Raises:
         ConfigError: ``now`` is a ``datetime`` without a zone.
@@ -69,11 +69,10 @@ def is_available(window: TideWindow, now: datetime | float) -> bool:
 
 
 class SaveTimer:
-    """Says when the next checkpoint is due.
+    """Schedule of checkpoints.
 
-    A save is due ``every_secs`` seconds or ``every_steps`` steps after the one before. Outside the tide window only
-    ``tide_save_secs`` counts, where that is set. The state that a run begins with is never due, and no step is due
-    twice.
+    A save is due ``every_s`` seconds or ``every_steps`` steps after the last save. Outside the tide window only
+    ``tide_save_s`` counts, if it is set. The state that a run begins with is never due, and no step is due twice.
 
     >>> timer = SaveTimer(every_steps=100)
     >>> timer.start(0, now_s=0.0)
@@ -87,50 +86,50 @@ class SaveTimer:
     def __init__(
         self,
         *,
-        every_secs: float | None = None,
+        every_s: float | None = None,
         every_steps: int | None = None,
         tide: TideWindow | None = None,
-        tide_save_secs: float | None = None,
+        tide_save_s: float | None = None,
     ) -> None:
-        """Wait for the start.
+        """Make a timer that has not started.
 
         Args:
-            every_secs: Seconds between saves; with neither this nor ``every_steps``, none is due inside the window.
+            every_s: Seconds between saves; with neither this nor ``every_steps``, no save is due inside the window.
             every_steps: Steps between saves.
             tide: The window; None = always inside.
-            tide_save_secs: Seconds between saves outside the window; None = as inside.
+            tide_save_s: Seconds between saves outside the window; None = as inside.
 
         Raises:
-            ConfigError: ``every_secs`` and ``every_steps`` are both given.
+            ConfigError: ``every_s`` and ``every_steps`` are both given.
         """
-        if every_secs is not None and every_steps is not None:
-            raise ConfigError(f"every_secs is {every_secs} and every_steps is {every_steps}; give one of the two")
-        self._every_secs = every_secs
+        if every_s is not None and every_steps is not None:
+            raise ConfigError(f"every_s is {every_s} and every_steps is {every_steps}; give one of the two")
+        self._every_s = every_s
         self._every_steps = every_steps
         self._tide = tide
-        self._tide_save_secs = tide_save_secs
+        self._tide_save_s = tide_save_s
         self._last: tuple[int, float] | None = None
 
     @classmethod
     def from_config(cls, config: CheckpointConfig) -> SaveTimer:
         """Return the timer of whole checkpoints."""
         return cls(
-            every_secs=config.save_checkpoints_s,
+            every_s=config.save_checkpoints_s,
             every_steps=config.save_checkpoints_steps,
             tide=TideWindow.from_config(config),
-            tide_save_secs=config.tide.tide_save_s,
+            tide_save_s=config.tide.tide_save_s,
         )
 
     @classmethod
     def dense_only(cls, config: CheckpointConfig) -> SaveTimer:
-        """Return the timer of the extra saves of the dense part; the tide does not touch them."""
+        """Return the timer of the extra saves of the dense part, which ignore the tide."""
         return cls(
-            every_secs=config.dense_only_save_checkpoints_s,
+            every_s=config.dense_only_save_checkpoints_s,
             every_steps=config.dense_only_save_checkpoints_steps,
         )
 
     def start(self, step: int, now_s: float) -> None:
-        """Begin to count at the step that the run begins with."""
+        """Start to count at the first step of the run."""
         self._last = (step, now_s)
 
     def is_due(self, step: int, now_s: float) -> bool:
@@ -139,18 +138,18 @@ class SaveTimer:
             self.start(step, now_s)
             return False
         last_step, last_s = self._last
-        if now_s < last_s:  # the wall clock was set back: waiting for it to catch up could take for ever
+        if now_s < last_s:  # the wall clock was set back; waiting for it could take hours
             self._last = (last_step, now_s)
             return False
         if step == last_step:
             return False
         waited_s = now_s - last_s
-        if self._tide is not None and self._tide_save_secs is not None and not is_available(self._tide, now_s):
-            return waited_s >= self._tide_save_secs
-        if self._every_secs is not None:
-            return waited_s >= self._every_secs
+        if self._tide is not None and self._tide_save_s is not None and not is_available(self._tide, now_s):
+            return waited_s >= self._tide_save_s
+        if self._every_s is not None:
+            return waited_s >= self._every_s
         return self._every_steps is not None and step >= last_step + self._every_steps
 
     def mark_saved(self, step: int, now_s: float) -> None:
-        """Count on from a save, whoever asked for it."""
+        """Start to count from a save."""
         self._last = (step, now_s)

@@ -61,3 +61,33 @@ def test_the_place_is_kept_every_so_often_and_at_the_end(tmp_path: Path) -> None
     hook.before_end(run)
     assert places.read(1, 7) == 4
     assert places.is_through(1, 7)
+
+
+def test_a_full_disk_is_reported_and_retried_before_it_ends_a_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    run: Any = SimpleNamespace(clock=clock, place=lambda: 5, data_ended=False)
+    positions = WorkerPositions(tmp_path)
+    (tmp_path / "workers").write_text("a file in the place of the folder")
+    hook = PositionHook(positions, 1, lambda: 7, every_s=1.0, patience_s=60.0)
+    hook.on_start(run)
+    for _ in range(3):
+        hook.after_step(run, None)  # type: ignore[arg-type]
+        clock.advance_s(2)
+    assert caplog.text.count("position not written, retrying worker=1") == 1
+    (tmp_path / "workers").unlink()
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    assert positions.read(1, 7) == 5
+    (tmp_path / "workers" / "1.json").unlink()
+    (tmp_path / "workers").rmdir()
+    (tmp_path / "workers").write_text("again")
+    clock.advance_s(2)
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    clock.advance_s(59)
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    clock.advance_s(2)
+    with pytest.raises(OSError, match="workers"):
+        hook.after_step(run, None)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="workers"):
+        hook.before_end(run)

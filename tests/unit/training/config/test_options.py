@@ -98,7 +98,7 @@ def test_a_command_that_cannot_take_the_flags_is_refused() -> None:
         """Take no flags."""
 
     def twice(seed: int, flags: Mapping[str, Any]) -> None:
-        """Have a field of its own."""
+        """Add a field."""
 
     with pytest.raises(ConfigError, match="without has no parameter 'flags'; add 'flags: Mapping"):
         with_config_options(RunConfig)(without)

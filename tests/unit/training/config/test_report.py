@@ -11,7 +11,7 @@ from monolith.training.config import RunConfig
 from monolith.training.config.report import print_config, report_json
 
 
-def test_the_json_form_says_where_values_come_from_and_what_they_overrode(tmp_path: Path) -> None:
+def test_the_json_form_holds_the_source_of_values_and_the_overridden_ones(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text("runtime:\n  seed: 1\nextra_fields_keys: [a, b]\n")
     loaded = load(RunConfig, command_line={"seed": "2"}, file=path)

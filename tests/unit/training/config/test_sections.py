@@ -93,10 +93,11 @@ def test_two_modes_are_refused() -> None:
         RunnerConfig(enable_sync_training=True, enable_partial_sync_training=True)
 
 
-def test_equal_settings_give_equal_configurations_with_equal_hashes() -> None:
+def test_equal_settings_give_equal_configurations() -> None:
     one, other = RunConfig(seed=1), RunConfig(runtime=RuntimeConfig(seed=1))
     assert one == other != RunConfig(seed=2)
     assert repr(one) == repr(other)
+    assert hash(one.checkpoint) == hash(other.checkpoint)
 
 
 @pytest.mark.parametrize("field", config_fields(RunnerConfig).values(), ids=lambda field: field.name)
@@ -173,7 +174,7 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         ({"model_dir": None}, "model_dir is None; give a path"),
     ],
 )
-def test_a_run_refuses_what_cannot_be(values: dict[str, Any], message: str) -> None:
+def test_a_run_refuses_invalid_settings(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RunConfig(**values)
 
@@ -191,7 +192,7 @@ def test_a_run_refuses_what_cannot_be(values: dict[str, Any], message: str) -> N
         ({"index": 2, "num_workers": 2}, "index is 2 with num_workers 2; give 0 to num_workers - 1"),
     ],
 )
-def test_a_runner_refuses_what_cannot_be(values: dict[str, Any], message: str) -> None:
+def test_a_runner_refuses_invalid_settings(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         RunnerConfig(**values)
 
@@ -213,7 +214,7 @@ def test_a_list_of_names_is_kept_as_a_tuple() -> None:
     assert RunConfig(extra_fields_keys=["a", "b"]).metrics.dump.extra_fields_keys == ("a", "b")  # type: ignore[arg-type]
 
 
-def test_none_is_an_answer_where_it_says_so() -> None:
+def test_a_field_that_allows_none_takes_none() -> None:
     config = RunConfig(clip_norm=None, keep_checkpoint_every_n_hours=None)
     assert config.gradient.clip_norm is None
 
@@ -231,7 +232,7 @@ def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
         RunConfig(save_checkpoint_steps=3)  # type: ignore[call-arg]
 
 
-def test_a_retired_field_is_refused_with_what_to_do() -> None:
+def test_a_retired_field_is_refused_with_its_remedy() -> None:
     with pytest.raises(ConfigError, match="RunnerConfig sets 'enable_gpu_training', which is retired: use accelerator"):
         RunnerConfig(enable_gpu_training=True)  # type: ignore[call-arg]
 

@@ -9,7 +9,7 @@ from monolith.training.config import slow_start_step
 
 
 @given(st.integers(0, 10_000), st.integers(0, 10_000))
-def test_the_chief_begins_at_once_and_nobody_before_a_lower_worker(index: int, steps: int) -> None:
+def test_the_chief_begins_immediately_and_no_worker_before_a_lower_one(index: int, steps: int) -> None:
     assert slow_start_step(0, steps) == 0
     assert slow_start_step(index, 0) == 0
     assert slow_start_step(index, steps) <= slow_start_step(index + 1, steps)

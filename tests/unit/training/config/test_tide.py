@@ -72,7 +72,7 @@ def test_the_window_of_a_configuration() -> None:
 
 
 def test_the_state_that_a_run_begins_with_is_not_due() -> None:
-    timer = SaveTimer(every_secs=1)
+    timer = SaveTimer(every_s=1)
     assert not timer.is_due(500, 1000.0)
     assert not timer.is_due(500, 2000.0)
     assert timer.is_due(501, 2000.0)
@@ -85,7 +85,7 @@ def test_steps_are_counted_from_where_the_run_began() -> None:
 
 
 def test_the_same_step_is_never_due_twice() -> None:
-    timer = SaveTimer(every_secs=10)
+    timer = SaveTimer(every_s=10)
     timer.start(0, 0.0)
     timer.mark_saved(7, 5.0)
     assert not timer.is_due(7, 100.0)
@@ -107,7 +107,7 @@ def test_with_no_period_nothing_is_due() -> None:
 
 
 def test_outside_the_window_only_its_own_period_counts() -> None:
-    timer = SaveTimer(every_steps=1, tide=NIGHT, tide_save_secs=300)
+    timer = SaveTimer(every_steps=1, tide=NIGHT, tide_save_s=300)
     timer.start(0, at(12))
     assert not timer.is_due(1, at(12, 4))
     assert timer.is_due(2, at(12, 5))
@@ -115,14 +115,14 @@ def test_outside_the_window_only_its_own_period_counts() -> None:
     assert timer.is_due(3, at(22))
 
 
-def test_a_window_without_a_period_of_its_own_changes_nothing() -> None:
+def test_a_window_without_a_save_period_changes_nothing() -> None:
     timer = SaveTimer(every_steps=1, tide=NIGHT)
     timer.start(0, at(12))
     assert timer.is_due(1, at(12))
 
 
 def test_a_clock_that_is_set_back_delays_a_save_by_one_period_at_most() -> None:
-    timer = SaveTimer(every_secs=10)
+    timer = SaveTimer(every_s=10)
     timer.start(0, 5000.0)
     assert not timer.is_due(1, 1000.0)
     assert not timer.is_due(2, 1009.0)
@@ -130,8 +130,8 @@ def test_a_clock_that_is_set_back_delays_a_save_by_one_period_at_most() -> None:
 
 
 def test_two_periods_are_refused() -> None:
-    with pytest.raises(ConfigError, match="every_secs is 1 and every_steps is 2"):
-        SaveTimer(every_secs=1, every_steps=2)
+    with pytest.raises(ConfigError, match="every_s is 1 and every_steps is 2"):
+        SaveTimer(every_s=1, every_steps=2)
 
 
 def test_the_timers_of_a_configuration() -> None:
