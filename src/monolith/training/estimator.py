@@ -36,8 +36,10 @@ from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
 from monolith.training.hooks import Hook
+from monolith.training.hooks.progress import DataLength
+from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
-from monolith.training.metrics import RunMetrics
+from monolith.training.metrics import RankingMetrics, RunMetrics
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
@@ -94,6 +96,8 @@ class Estimator:
         """The additional state of the restored checkpoint; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
+        self.data_length: DataLength | None = None
+        """The length of the data of the next training, for its progress; None when unknown."""
         _prepare(self.config)
         self.model = model if isinstance(model, Model) else model()
         if not isinstance(self.model, Model):
@@ -149,6 +153,11 @@ class Estimator:
         if self._holds == "nothing":
             self._restore()
         return self._step
+
+    @property
+    def data_ended(self) -> bool:
+        """True if the last training read its data to the end."""
+        return self._data_ended
 
     @property
     def model_dir(self) -> Path:
@@ -245,7 +254,11 @@ class Estimator:
         dataset = self._prepare_data(data)
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
-        chosen = share_metrics_registry([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
+        ranking = self._new_ranking()
+        measured = [RankingHook(ranking)] if ranking.is_on else []
+        chosen = share_metrics_registry(
+            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
+        )
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -271,7 +284,7 @@ class Estimator:
             if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
-        return self._metrics.results()
+        return {**self._metrics.results(), **ranking.results()}
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
@@ -347,6 +360,10 @@ class Estimator:
         window = self.config.metrics.log_step_count_steps or 100
         return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
+    def _new_ranking(self) -> RankingMetrics:
+        settings = self.config.metrics
+        return RankingMetrics(settings.group_by, top_k=settings.top_k, by_hour=settings.auc_by_hour)
+
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def evaluate(
@@ -361,24 +378,50 @@ class Estimator:
 
         Returns:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
+
+        Raises:
+            DataError: The data has no batch, or no row with a label.
         """
-        metrics = self._new_metrics()
+        metrics, ranking = self._new_metrics(), self._new_ranking()
         samples = 0
+        has_labels = False
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             samples += batch.size
-            metrics.update(heads.step_result(batch, heads.totals(batch), step=self._step))
+            result = heads.step_result(batch, heads.totals(batch), step=self._step)
+            has_labels = has_labels or result.has_labels
+            metrics.update(result)
+            ranking.update(result)
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:
             raise DataError("the data gave no batch to evaluate; check the patterns and filters")
-        return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
+        if not has_labels:
+            raise DataError(
+                f"none of the {samples} rows has a label, so there is nothing to measure; check the data and its "
+                "label_features"
+            )
+        return {**metrics.results(), **ranking.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(
-        self, data: Dataset | Sequence[Batch], *, checkpoint: str | Path | None = None
-    ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name."""
-        for _, heads in self._score(data, checkpoint):
-            arrays = {name: result.predictions for name, result in heads.results().items()}
+        self,
+        data: Dataset | Sequence[Batch],
+        *,
+        checkpoint: str | Path | None = None,
+        keys: Callable[[Batch], Mapping[str, Any]] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name.
+
+        Args:
+            data: A dataset with ``batch()``, or batches.
+            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            keys: Returns further columns of a batch, which come first.
+        """
+        for batch, heads in self._score(data, checkpoint):
+            arrays: dict[str, Any] = {} if keys is None else dict(keys(batch))
+            for name, result in heads.results().items():
+                if name in arrays:
+                    raise ConfigError(f"a key and a head are called {name!r}, expected different names; rename one")
+                arrays[name] = result.predictions
             for output in heads.outputs.values():
                 for name, value in output.extra.items():
                     if name in arrays:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +85,8 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
     state.step = saved.step if keep_step else 0
     if keep_step:
         return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
-    return _restored(state.step, loaded, report, metrics={}, extra={})
+    restored = _restored(state.step, loaded, report, metrics={}, extra={})
+    return replace(restored, data=None) if loaded.state["extra"].get("data_ended") else restored
 
 
 def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restored:

@@ -74,6 +74,9 @@ class RunSettings(TypedDict, total=False):
     deep_insight_name: str | None
     auc_exact_size: int
     progress: bool | None
+    group_by: str | None
+    top_k: int
+    auc_by_hour: bool
     deep_insight_target: str | None
     deep_insight_sample_ratio: float
     extra_fields_keys: tuple[str, ...]
