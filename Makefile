@@ -15,6 +15,8 @@ BENCH_ARGS ?= --quick
 FUZZ_SECONDS ?= 600
 FUZZ_TARGET ?=
 SOAK_SECONDS ?= 600
+MINUTES ?= 10
+MUTANTS ?=
 export CHAOS_SECONDS ?= 60
 
 VENV := .venv
@@ -105,12 +107,18 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, and requests with TensorFlow Serving's client
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
-.PHONY: chaos soak
+.PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
+
+torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60
+	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES)
+
+mutants: setup ## Apply mistakes one at a time and count those that tests notice: make mutants MUTANTS="--only ps/"
+	$(BIN)/python scripts/mutants.py $(MUTANTS)
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 

@@ -377,6 +377,25 @@ def table_specs() -> list[bytes]:
     ]
 
 
+def event_logs() -> list[bytes]:
+    """Return segments of an event log: whole, torn, damaged, and raw bytes of a segment, an index and owners."""
+
+    def batch(flags: int, records: int, body: bytes) -> bytes:
+        return bytes([flags, records]) + struct.pack("<H", len(body)) + body
+
+    whole = batch(0, 2, b"keyvalue") + batch(0, 0, b"") + batch(0, 3, b"k" * 40)
+    made = [bytes([0, 0]) + whole, bytes([2, 5]) + whole, bytes([0, 0])]
+    for flag in (1, 2, 4, 8, 16, 32):
+        made.append(bytes([0, 1]) + batch(0, 1, b"ab") + batch(flag, 9, b"keyvalue") + whole)
+    index = b"MLOGIDX1" + struct.pack("<Q", 3) + struct.pack("<QQq", 3, 64, -(1 << 63))
+    made += [
+        bytes([1, 3]) + index,
+        bytes([1, 0]) + b'{"7": {"owner": 2, "sequence": 41}}',
+        bytes([1, 0]) + b"MBT1" * 40,
+    ]
+    return made
+
+
 def write(target: str, inputs: Iterable[bytes]) -> None:
     """Replace the seeds of a target."""
     folder = CORPUS / target
@@ -418,6 +437,7 @@ def main() -> None:
     write("filter_values", filter_values())
     write("delta_segment", delta_segments())
     write("snapshot", snapshot_parts())
+    write("event_log", event_logs())
     write("table_spec", table_specs())
     write(
         "json_text",

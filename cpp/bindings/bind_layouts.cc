@@ -25,6 +25,7 @@ using engine::layout::StepPlan;
 namespace {
 
 using FeatureTuple = std::tuple<std::uint32_t, std::string, std::uint32_t>;
+using TransformTuple = std::tuple<std::size_t, std::uint64_t, std::uint64_t, bool>;
 using PartTuple = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>;
 
 engine::Pooling pooling_of(const std::string& name, std::size_t feature) {
@@ -36,10 +37,18 @@ engine::Pooling pooling_of(const std::string& name, std::size_t feature) {
 }
 
 void make_layouts(Layouts* self, std::vector<std::size_t> table_dims, const std::vector<FeatureTuple>& features,
-                  const std::vector<PartTuple>& parts, std::vector<std::size_t> output_widths) {
+                  const std::vector<PartTuple>& parts, std::vector<std::size_t> output_widths,
+                  const std::vector<TransformTuple>& id_transforms) {
   std::vector<engine::layout::Feature> made_features;
   for (const auto& [table, pooling, n] : features) {
-    made_features.push_back({table, pooling_of(pooling, made_features.size()), n});
+    made_features.push_back({table, pooling_of(pooling, made_features.size()), n, {}});
+  }
+  for (const auto& [feature, size, divisor, is_quotient] : id_transforms) {
+    if (feature >= made_features.size()) {
+      throw engine::ConfigError("an id transform is of feature " + std::to_string(feature) + ", expected less than " +
+                                std::to_string(made_features.size()) + "; features count from 0");
+    }
+    made_features[feature].transform = {.size = size, .divisor = divisor, .is_quotient = is_quotient};
   }
   std::vector<engine::layout::Part> made_parts;
   for (const auto& [output, feature, column, width, offset, stride] : parts) {
@@ -200,7 +209,8 @@ void bind_layouts(nb::module_& m) {
                    "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),
            "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.");
   nb::class_<Layouts>(m, "Layouts", "How rows of tables become the tensors of a model.")
-      .def("__init__", &make_layouts, "table_dims"_a, "features"_a, "parts"_a, "output_widths"_a)
+      .def("__init__", &make_layouts, "table_dims"_a, "features"_a, "parts"_a, "output_widths"_a,
+           "id_transforms"_a = std::vector<TransformTuple>{})
       .def(
           "plan", &make_plan, "rows"_a, "values"_a, "offsets"_a, "shared"_a,
           nb::sig("def plan(self, rows: int, values: collections.abc.Sequence[typing.Any], "

@@ -66,7 +66,7 @@ void make_parser(RowParser* self, const std::string& record, std::shared_ptr<Col
   new (self) RowParser(std::move(config), std::move(columns));
 }
 
-using SparseTuple = std::tuple<std::string, std::uint32_t, std::int32_t, bool>;
+using SparseTuple = std::tuple<std::string, std::uint32_t, std::int32_t, bool, std::string, bool>;
 using DenseTuple = std::tuple<std::string, std::uint32_t, std::uint32_t, std::string, double, bool>;
 using ExtraTuple = std::tuple<LineFieldTuple, std::uint32_t>;
 
@@ -82,7 +82,11 @@ void make_assembler(Assembler* self, const std::vector<SparseTuple>& sparse, con
                     const std::vector<ExtraTuple>& extras, std::uint32_t labels, float missing_label,
                     bool keeps_fid_version) {
   engine::data::AssemblerConfig config;
-  for (const auto& [name, column, slot, takes_flat] : sparse) config.sparse.push_back({name, column, slot, takes_flat});
+  for (const auto& [name, column, slot, takes_flat, value_type, hashes_wide] : sparse) {
+    const auto kind = engine::data::value_kind(value_type);
+    if (!kind) throw engine::ConfigError("value_type of feature '" + name + "' is '" + value_type + "'");
+    config.sparse.push_back({name, column, slot, takes_flat, *kind, hashes_wide});
+  }
   for (const auto& [name, column, width, dtype, default_value, pads] : dense) {
     config.dense.push_back({name, column, width, dense_kind(dtype), default_value, pads});
   }
@@ -208,6 +212,10 @@ void bind_rows(nb::module_& m) {
 
   nb::class_<BatchData>(m, "BatchData", "The arrays of one batch.")
       .def_ro("rows", &BatchData::rows)
+      .def_prop_ro(
+          "value_kinds",
+          [](const BatchData& batch) { return nb::bytes(batch.value_kinds.data(), batch.value_kinds.size()); },
+          "A byte per sparse feature: the place of its type in VALUE_TYPES.")
       .def(
           "ids",
           [](const Batch& batch, std::size_t place, bool writable) {

@@ -84,6 +84,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("expire_days", &engine::TableConfig::expire_days)
       .def_rw("slot_expire_days", &engine::TableConfig::slot_expire_days)
       .def_rw("admission", &engine::TableConfig::admission)
+      .def_rw("occurrence_threshold", &engine::TableConfig::occurrence_threshold)
       .def_rw("slot_thresholds", &engine::TableConfig::slot_thresholds)
       .def_rw("miss_is_initial", &engine::TableConfig::miss_is_initial)
       .def_rw("max_bytes", &engine::TableConfig::max_bytes)

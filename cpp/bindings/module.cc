@@ -20,4 +20,5 @@ NB_MODULE(_native, m) {
   bindings::bind_columns(m);
   bindings::bind_layouts(m);
   bindings::bind_dataplane(m);
+  bindings::bind_eventlog(m);
 }

@@ -28,5 +28,6 @@ void bind_framing(nb::module_& m);
 void bind_columns(nb::module_& m);
 void bind_layouts(nb::module_& m);
 void bind_dataplane(nb::module_& m);
+void bind_eventlog(nb::module_& m);
 
 }  // namespace bindings

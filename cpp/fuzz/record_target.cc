@@ -91,7 +91,7 @@ AssemblerConfig make_sparse_config(const Columns& columns, bool keeps_fid_versio
   for (const auto& [name, slot, takes_flat_fids] :
        {std::tuple{"a", 7, false}, std::tuple{"b", 32767, true}, std::tuple{"slot_3", 3, true},
         std::tuple{"fc_slot_9", 9, true}, std::tuple{"d", 11, false}, std::tuple{"t", 700, true}}) {
-    config.sparse.push_back({name, columns.find(name), slot, takes_flat_fids});
+    config.sparse.push_back({name, columns.find(name), slot, takes_flat_fids, ValueKind::kSlot48, false});
   }
   for (const LineField& field : standard_line_fields()) config.extras.push_back({field, field.is_repeated ? 2U : 1U});
   config.labels = 2;
@@ -102,7 +102,7 @@ AssemblerConfig make_sparse_config(const Columns& columns, bool keeps_fid_versio
 
 AssemblerConfig make_dense_config(const Columns& columns) {
   AssemblerConfig config;
-  config.sparse.push_back({"a", columns.find("a"), -1, false});
+  config.sparse.push_back({"a", columns.find("a"), -1, false, ValueKind::kUnknown, false});
   config.dense.push_back({"d", columns.find("d"), 2, DenseKind::kFloat, 0.5, false});
   config.dense.push_back({"q", columns.find("q"), 6, DenseKind::kFloat, 0, true});
   config.dense.push_back({"i", columns.find("i"), 3, DenseKind::kInt64, -1, true});

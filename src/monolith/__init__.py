@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
+# Modules by the names of the original, such as monolith.base_model; each warns when it is imported.
+__path__.append(f"{__file__.rpartition('/')[0]}/compat/old_names")
+
 __all__ = [
     "__version__",
     # namespaces

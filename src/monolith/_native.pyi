@@ -171,6 +171,12 @@ class TableConfig:
     def admission(self, arg: PartConfig, /) -> None: ...
 
     @property
+    def occurrence_threshold(self) -> int: ...
+
+    @occurrence_threshold.setter
+    def occurrence_threshold(self, arg: int, /) -> None: ...
+
+    @property
     def slot_thresholds(self) -> dict[int, int]: ...
 
     @slot_thresholds.setter
@@ -557,6 +563,10 @@ class BatchData:
     @property
     def rows(self) -> int: ...
 
+    @property
+    def value_kinds(self) -> bytes:
+        """A byte per sparse feature: the place of its type in VALUE_TYPES."""
+
     def ids(self, place: int, writable: bool = False) -> tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], bool]: ...
 
     def dense(self, place: int, writable: bool = False) -> Any: ...
@@ -580,7 +590,7 @@ class BatchData:
 class Assembler:
     """Turns rows into a batch."""
 
-    def __init__(self, sparse: Sequence[tuple[str, int, int, bool]], dense: Sequence[tuple[str, int, int, str, float, bool]], extras: Sequence[tuple[tuple[str, int, str, bool, float], int]], labels: int, missing_label: float, keeps_fid_version: bool) -> None: ...
+    def __init__(self, sparse: Sequence[tuple[str, int, int, bool, str, bool]], dense: Sequence[tuple[str, int, int, str, float, bool]], extras: Sequence[tuple[tuple[str, int, str, bool, float], int]], labels: int, missing_label: float, keeps_fid_version: bool) -> None: ...
 
     def assemble(self, rows: Rows) -> BatchData: ...
 
@@ -868,7 +878,7 @@ class StepPlan:
 class Layouts:
     """How rows of tables become the tensors of a model."""
 
-    def __init__(self, table_dims: Sequence[int], features: Sequence[tuple[int, str, int]], parts: Sequence[tuple[int, int, int, int, int, int]], output_widths: Sequence[int]) -> None: ...
+    def __init__(self, table_dims: Sequence[int], features: Sequence[tuple[int, str, int]], parts: Sequence[tuple[int, int, int, int, int, int]], output_widths: Sequence[int], id_transforms: Sequence[tuple[int, int, int, bool]] = []) -> None: ...
 
     def plan(self, rows: int, values: Sequence[Any], offsets: Sequence[Any], shared: Sequence[bool]) -> StepPlan:
         """Number the ids of one batch."""
@@ -978,3 +988,215 @@ class PsFanOut:
     def pull(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], rows: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None], *, half: bool = False, timeout_ms: int) -> None: ...
 
     def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int) -> None: ...
+
+class EventLogSegment:
+    """The result of scanning one segment."""
+
+    @property
+    def base(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def bytes(self) -> int: ...
+
+    @property
+    def batches(self) -> int: ...
+
+    @property
+    def records(self) -> int: ...
+
+    @property
+    def largest_ms(self) -> int: ...
+
+    @property
+    def append_ms(self) -> int: ...
+
+    @property
+    def has_header(self) -> bool: ...
+
+    @property
+    def is_torn(self) -> bool: ...
+
+    @property
+    def bad(self) -> list[tuple[int, int, int, int]]:
+        """Damaged ranges as (begin offset, end offset, first byte, end byte)."""
+
+class EventLogCounts:
+    """Counts of one partition handle."""
+
+    @property
+    def torn_tails(self) -> int: ...
+
+    @property
+    def torn_bytes(self) -> int: ...
+
+    @property
+    def bad_records(self) -> int: ...
+
+    @property
+    def recoveries(self) -> int: ...
+
+    @property
+    def syncs(self) -> int: ...
+
+    @property
+    def sync_us(self) -> int: ...
+
+class EventLogSettings:
+    """Where a partition lies and how it is written."""
+
+    def __init__(self, stream: str, folder: str, log: int, partition: int, partitions: int, durability: str, segment_bytes: int, segment_age_ms: int, retain_bytes: int, retain_ms: int) -> None: ...
+
+class EventLogPartition:
+    """One partition of an event log. Concurrent."""
+
+    def __init__(self, settings: EventLogSettings) -> None: ...
+
+    def append(self, values: Sequence[bytes | bytearray | memoryview], keys: Sequence[bytes | bytearray | memoryview], times_ms: Sequence[int], producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
+        """
+        Append one batch and return its base offset. Readers that wait are not notified.
+        """
+
+    def sync(self, end: int) -> None:
+        """Wait until the disk has all offsets below ``end``."""
+
+    def refresh(self) -> None: ...
+
+    def take_producer(self, producer: int) -> int: ...
+
+    def last_sequence(self, producer: int) -> int: ...
+
+    def retain(self, now_ms: int) -> int: ...
+
+    def trim(self, offset: int) -> int: ...
+
+    def roll(self) -> None: ...
+
+    def verify(self) -> list[EventLogSegment]: ...
+
+    @staticmethod
+    def repair(settings: EventLogSettings) -> list[str]: ...
+
+    def segments(self) -> list[int]: ...
+
+    def counts(self) -> EventLogCounts: ...
+
+    @property
+    def first(self) -> int: ...
+
+    @property
+    def visible_end(self) -> int: ...
+
+    @property
+    def written_end(self) -> int: ...
+
+    @property
+    def durable_end(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def largest_ms(self) -> int: ...
+
+    @property
+    def append_ms(self) -> int: ...
+
+    @property
+    def has_failed(self) -> bool: ...
+
+class EventLogWriter:
+    """Collects records per partition and appends batches. Concurrent."""
+
+    def __init__(self, partitions: Sequence[EventLogPartition], wake_path: str, linger_ms: int, interval_ms: int, batch_bytes: int, batch_records: int, buffer_bytes: int) -> None: ...
+
+    def write(self, value: bytes | bytearray | memoryview, key: bytes | bytearray | memoryview, time_ms: int, partition: int | None = None) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def append(self, partition: int, values: Sequence[bytes | bytearray | memoryview], keys: Sequence[bytes | bytearray | memoryview], times_ms: Sequence[int], producer: int = 0, owner: int = 0, sequence: int = 0) -> int:
+        """Append one batch by itself and return its base offset."""
+
+    def stop(self) -> None: ...
+
+    @property
+    def waiting_bytes(self) -> int: ...
+
+    @property
+    def written_records(self) -> int: ...
+
+    @property
+    def written_bytes(self) -> int: ...
+
+    @property
+    def refused_appends(self) -> int: ...
+
+class EventLogChunk:
+    """Records of one partition with consecutive offsets."""
+
+    @property
+    def partition(self) -> int: ...
+
+    @property
+    def begin(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def records(self) -> Records:
+        """The values."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def keys(self) -> list[bytes]: ...
+
+    @property
+    def times_ms(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+    @property
+    def append_ms(self) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
+
+class EventLogReader:
+    """
+    Reads partitions in turn. Used by one thread; ``interrupt`` may come from another.
+    """
+
+    def __init__(self, partitions: Sequence[EventLogPartition], wake_path: str, skips_lost: bool = False, skips_corrupt: bool = False) -> None: ...
+
+    def read(self, most_records: int, wait_ms: int) -> EventLogChunk | None:
+        """
+        Return the next records of any partition; None after ``wait_ms`` without one.
+        """
+
+    def read_partition(self, index: int, most_records: int, limit: int) -> EventLogChunk | None:
+        """
+        Return the next records of one partition below the offset ``limit``; None at its end.
+        """
+
+    def interrupt(self) -> None: ...
+
+    def seek(self, index: int, offset: int, epoch: int = 0) -> None: ...
+
+    def find_time(self, index: int, time_ms: int) -> int: ...
+
+    def next_append_ms(self, index: int) -> int | None: ...
+
+    def next(self, index: int) -> int: ...
+
+    def epoch(self, index: int) -> int: ...
+
+    def lost(self, index: int) -> int: ...
+
+    def corrupt_batches(self, index: int) -> int: ...
+
+    def corrupt_records(self, index: int) -> int: ...
+
+def event_log_partition(key: bytes | bytearray | memoryview, partitions: int) -> int:
+    """Return the partition of a key."""

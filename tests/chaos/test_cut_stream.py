@@ -8,6 +8,7 @@ from pathlib import Path
 
 from cut_stream import PROCESSES, CutStream
 from monolith.core.clock import Deadline, SystemClock
+from torture_counts import add_counts
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 
@@ -26,6 +27,7 @@ def test_every_prediction_is_of_one_cut_whoever_dies(tmp_path: Path, seed: int) 
         stream.finish()
     cuts, answers = stream.cuts(), stream.answers
     found = stream.violations()
+    add_counts(operations=len(answers), faults=len(done), cycles=len(done))
     assert not found, "\n".join([f"killed {done}", *(f"{one.kind}: {one.text}" for one in found[:20])])
     assert answers[-1].state == cuts[-1].state, "the last state has arrived"
     print(f"killed {len(done)} processes: {len(cuts)} cuts, {len(answers)} answers, each of one cut", flush=True)

@@ -17,6 +17,7 @@ from monolith.ps.store import TransportName
 from monolith.testing.processes.faulty_servers import FaultyServers, tcp_addresses
 from monolith.testing.suites.history import History
 from monolith.testing.suites.history_clients import HistoryClients, read_numbers
+from torture_counts import add_counts
 
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 KEYS = list(range(1, 201))
@@ -51,4 +52,5 @@ def test_no_acknowledged_push_is_lost_and_none_is_applied_twice(
             final = read_numbers(store, KEYS)
     assert clients.failures == []
     found = history.violations(final)
+    add_counts(operations=len(history.pushes) + len(history.lookups), faults=len(done))
     assert not found, "\n".join([f"inject {done}", *(f"{one.kind}: {one.text}" for one in found[:20])])

@@ -22,6 +22,9 @@ from monolith.data.records.framing import Framing
 from monolith.data.records.messages import ExampleBatch, LineId
 from monolith.data.records.writer import RecordWriter
 from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.event_log.source import EventLogSource
+from monolith.data.sources.event_log.topic import Topic, TopicSettings
+from monolith.data.sources.event_log.writer import LogWriter
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.frame import FrameSource
 from monolith.data.sources.parquet import ParquetSource
@@ -128,6 +131,19 @@ def queue(_: Path) -> Callable[[], Source]:
     return make
 
 
+def event_log(count: int = 1, **options: Any) -> Callable[[Path], Callable[[], Source]]:
+    """A log whose partitions hold the records in order: the first five, the next five, the last five."""
+
+    def prepare(folder: Path) -> Callable[[], Source]:
+        topic = Topic.create(folder, "numbers", TopicSettings(partitions=count, segment_bytes=4096))
+        with LogWriter(topic, batch_records=2) as writer:
+            for number in range(15):
+                writer.write(record(number), partition=number * count // 15)
+        return lambda: EventLogSource(topic, "instance", poll_records=1, **options)
+
+    return prepare
+
+
 def uids(payload: bytes) -> list[int]:
     [lines] = [column for column in ExampleBatch.FromString(payload).named_feature_list if column.name == "__LINE_ID__"]
     return [LineId.FromString(feature.bytes_list.value[0]).uid for feature in lines.feature]
@@ -175,6 +191,10 @@ CASES = [
     Case("files, the first one empty", with_an_empty_file, [record(number) for number in (3, 0, 4, 1, 5, 2)]),
     Case("a stream", stream(""), IN_ORDER),
     Case("a queue", queue, IN_ORDER),
+    Case("an event log", event_log(until_end=True), IN_ORDER),
+    Case("an event log that falls idle", event_log(idle_end_s=0.01), IN_ORDER),
+    Case("an event log of three partitions", event_log(3, until_end=True), IN_ORDER),
+    Case("a partition of an event log", event_log(3, until_end=True, partitions=[1]), IN_ORDER[5:10]),
     Case("a data frame", frame(), IN_PAIRS, record="example_batch", show=uids),
     Case("a Parquet file", parquet, IN_PAIRS, record="example_batch", show=uids),
     Case("a stream of zstd", stream(".zst"), IN_ORDER, lot_records=2),

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from torture_counts import add_counts
+
 CYCLES = int(os.environ.get("MONOLITH_CRASH_CYCLES", "12"))
 SEED = int(os.environ.get("MONOLITH_CRASH_SEED", str(random.SystemRandom().randrange(2**32))))
 SAFE = struct.Struct("<q")
@@ -107,6 +109,7 @@ def test_a_killed_trainer_always_leaves_a_whole_checkpoint(workshop: Workshop, t
     assert found, "no save was ever finished"
     wanted = workshop.run("digests_of_an_unbroken_run", seed=SEED % 2**32, steps=sorted(found))
     assert {int(step): digest for step, digest in wanted.items()} == found
+    add_counts(cycles=len(plan), operations=len(found), faults=len(plan))
 
 
 @pytest.mark.parametrize("background", [False, True])

@@ -21,6 +21,7 @@ import numpy as np
 from monolith.core.errors import MonolithError
 from monolith.embedding import Table
 from monolith.embedding.snapshot import MANIFEST
+from torture_counts import add_counts
 
 CHILD = Path(__file__).parents[1] / "support" / "crash_child.py"
 SCRIPT = runpy.run_path(str(CHILD), run_name="crash_child")
@@ -112,6 +113,7 @@ def test_a_killed_trainer_always_leaves_a_whole_snapshot(tmp_path: Path) -> None
             judge.advance_to(begun)
             assert judge.agrees_with(table), where
     assert judge.number > 0, "no save was ever finished"
+    add_counts(cycles=CYCLES, operations=judge.number, faults=CYCLES)
 
 
 def test_saving_after_a_crash_removes_what_the_crash_left(tmp_path: Path) -> None:

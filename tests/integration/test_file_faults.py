@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from fault_layer import FaultHost, why_no_fault_layer
-from file_judge import FAULTS, choose_points, judge_power_losses, judge_run
+from file_judge import FAULTS, TARGETS, choose_points, judge_power_losses, judge_run
 from file_record import SimulatedDisk
 from file_scenarios import CARELESS, SCENARIOS
 
 pytestmark = pytest.mark.skipif(bool(why_no_fault_layer()), reason=why_no_fault_layer() or "-")
 
-POINTS = int(os.environ.get("MONOLITH_FAULT_POINTS", "12"))
+POINTS = int(os.environ.get("MONOLITH_FAULT_POINTS", "8"))
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +75,21 @@ def test_a_writer_resumes_from_the_survivors_of_a_power_loss(
 def test_a_failed_operation_loses_no_acknowledged_step(host: FaultHost, name: str, tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
     faults = 0
-    for number, (fault, rule) in enumerate(FAULTS.items()):
+    for number, (fault, rule) in enumerate(chance.sample(sorted(FAULTS.items()), 6)):
         rules = f"{rule},skip={chance.randrange(2 if number % 2 else 12)},times={chance.choice([1, 2])}"
         verdict = judge_run(host, name, tmp_path / str(number), rules, chance, steps=3, points=2)
         assert verdict.problems == [], f"{fault}: {rules}, seed {seed}"
         faults += verdict.faults
     assert faults > 0
+
+
+@pytest.mark.parametrize(("name", "file", "operation"), TARGETS)
+def test_a_failed_operation_on_each_kind_of_file_is_reported_and_repeated(
+    host: FaultHost, name: str, file: str, operation: str, tmp_path: Path, seed: int
+) -> None:
+    rules = f"on={operation},match={file},do=EIO,skip={int(file != 'publisher.lock')}"
+    verdict = judge_run(host, name, tmp_path / "files", rules, random.Random(seed), steps=4, points=0)
+    assert verdict.problems == []
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

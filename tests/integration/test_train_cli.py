@@ -170,7 +170,6 @@ def test_settings_come_from_flags_before_environment_before_file_before_defaults
         (["--task", "deepfm", "--data", "-", "--record", "example"], "a stream gives rows only once"),
         (["--task", "deepfm", "--data", "nothing-*.parquet"], "nothing-*.parquet"),
         ([], "give --task, or a --model-dir that was trained"),
-        (["--task", "deepfm", "--data", "clicks.parquet", "--steps", "1", "--max-steps", "2"], "max_steps"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )

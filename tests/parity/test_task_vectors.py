@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 import torch
 
 from monolith import data
 from monolith.compat.tasks import (
     BaseTask,
-    StopBatches,
     accumulate,
-    is_stopping,
-    merge_widths,
-    split_merged,
     visible_gpu,
 )
-from monolith.compat.tasks.qr_hashing import QuotientRemainder, quotient_remainder
+from monolith.compat.tasks.qr_hashing import quotient_remainder
 from monolith.core.params import Params
+from monolith.embedding import Ftrl, MultiTable
+from monolith.features import Model, QuotientRemainder
+from monolith.features.autograd import embed
 
 
 @pytest.mark.parametrize(("rank", "per_gpu", "gpu"), [(2, 1, "2"), (1, 2, "0"), (2, 2, "1"), (3, 2, "1")])
@@ -32,10 +29,19 @@ def test_the_split_of_a_hundred_million_and_one_ids() -> None:
     assert [int(part) for part in quotient_remainder(100_000_000, 100_000_001, 4)] == [24_999_997, 3]
 
 
-def test_merged_vectors() -> None:
-    assert merge_widths([1, 2, 3, 4], has_bias=True) == [1, 9]
-    parts = split_merged(torch.arange(13.0, 22.0), [2, 3, 4])
-    assert [part.tolist() for part in parts] == [[13, 14], [15, 16, 17], [18, 19, 20, 21]]
+def test_the_vectors_of_a_slot_are_one_run_of_columns_and_come_back_apart() -> None:
+    model = Model()
+    model.embedding_feature("user", slot=1)
+    model.embedding_slice("user", "bias", 1, optimizer=Ftrl(0.1))
+    vectors = [model.embedding_slice("user", f"vec_{width}", width) for width in (2, 3, 4)]
+    (spec,) = model.declaration.table_specs()
+    assert [piece.dim for piece in spec.slices] == [1, 9]
+    tables = MultiTable([spec])
+    embedder = model.attach(tables)
+    tables["user"].assign([7], torch.arange(12.0, 22.0).reshape(1, 10).numpy())
+    batch = embed(embedder, embedder.pull(data.Batch.from_arrays(ids={"user": [[7]]}))).batch
+    parts = [each(batch)[0].tolist() for each in vectors]
+    assert parts == [[13, 14], [15, 16, 17], [18, 19, 20, 21]]
 
 
 def test_accumulation_of_a_host_call() -> None:
@@ -54,8 +60,7 @@ def test_accumulation_of_a_host_call() -> None:
 def test_a_reader_that_knows_the_end_sums_one_two_three() -> None:
     schema = data.Schema(dense={"x": 1}, labels=0)
     rows = data.frame({"x": [1.0, 2.0, 3.0]}, schema=schema).batch(1)
-    batches = itertools.takewhile(lambda batch: not is_stopping(batch), iter(StopBatches(rows)))
-    assert sum(float(batch["x"][0, 0]) for batch in batches) == 6
+    assert sum(float(batch["x"][0, 0]) for batch in rows) == 6
 
 
 def test_the_parameters_of_a_task() -> None:

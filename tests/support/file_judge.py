@@ -16,7 +16,7 @@ from fault_layer import FaultHost, FaultRun
 from file_record import Record, SimulatedDisk, Survival
 from file_scenarios import SCENARIOS, Scenario
 
-__all__ = ["FAULTS", "Verdict", "choose_points", "judge_power_losses", "judge_run"]
+__all__ = ["FAULTS", "TARGETS", "Verdict", "choose_points", "judge_power_losses", "judge_run"]
 
 FAULTS = {
     "write EIO": "on=write,do=EIO",
@@ -34,7 +34,26 @@ FAULTS = {
 }
 """Name of a fault to its rule; ``skip`` and ``times`` are added."""
 
-_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "random")
+TARGETS = [
+    ("snapshot", "manifest.json", "rename"),
+    ("snapshot", ".rows", "fsync"),
+    ("checkpoint", "manifest.json", "fsync"),
+    ("checkpoint", "dense.bin", "fsync"),
+    ("checkpoint", "step-", "rename"),
+    ("delta_log", "seg-", "rename"),
+    ("delta_log", "snapshot-", "fsync"),
+    ("publish", "cut.json", "rename"),
+    ("publish", "base.json", "rename"),
+    ("publish", ".safetensors", "fsync"),
+    ("publish", "dense-", "rename"),
+    ("publish", "publisher.lock", "fsync"),
+    ("export", ".table", "fsync"),
+    ("export", "entry", "rename"),
+    ("export", "ExportSaver", "rename"),
+]
+"""Scenarios with a part of the name of each kind of file, and an operation that fails."""
+
+_SURVIVALS: tuple[Survival, ...] = ("synced", "names", "removals", "newest", "random")
 
 
 @dataclass
@@ -48,10 +67,14 @@ class Verdict:
 
 
 def choose_points(records: list[Record], count: int, chance: random.Random) -> set[int]:
-    """Return numbers of records to lose the power after: all acknowledgements, and random others."""
-    acknowledged = {number for number, record in enumerate(records) if record.text.startswith("done ")}
-    others = sorted(set(range(len(records))) - acknowledged)
-    return acknowledged | set(chance.sample(others, min(count, len(others))))
+    """Return numbers of records to lose the power after: acknowledgements, renames, ends of removals, random others."""
+    kinds = [record.kind for record in records]
+    chosen = {number for number, record in enumerate(records) if record.text.startswith("done ")}
+    removals = [number for number in range(len(kinds) - 1) if kinds[number] == "U" != kinds[number + 1]]
+    renames = [number for number, kind in enumerate(kinds) if kind == "R"]
+    chosen |= {*removals[-count:], *chance.sample(renames, min(count, len(renames)))}
+    others = sorted(set(range(len(records))) - chosen)
+    return chosen | set(chance.sample(others, min(count, len(others))))
 
 
 def judge_power_losses(

@@ -24,11 +24,13 @@ __all__ = ["Record", "SimulatedDisk", "Survival", "read_records"]
 _HEADER = struct.Struct("<cQQII")
 _EXCHANGE = 2
 
-Survival: TypeAlias = Literal["synced", "names", "random", "everything"]
+Survival: TypeAlias = Literal["synced", "names", "removals", "newest", "random", "everything"]
 """Which operations after the last sync survive.
 
 - ``synced``: none of them.
 - ``names``: all changes of names, and no bytes. A rename that overtakes its data shows here.
+- ``removals``: names that were removed, and nothing else. A removal that overtakes a rename shows here.
+- ``newest``: the last change of names, and nothing else. A rename that overtakes earlier names shows here.
 - ``random``: each change of names with a chance of one half; of the bytes none, all, a torn part, or only the size.
 - ``everything``: all, as after a kill of the process. The result equals the real folder.
 """
@@ -225,14 +227,25 @@ class SimulatedDisk:
         """
         chance = chance or random.Random(0)
         names: dict[_Folder, dict[str, _Node]] = {}
+        changed: set[_Folder] = set()
 
         def names_of(folder: _Folder) -> dict[str, _Node]:
             return names.setdefault(folder, dict(folder.safe))
 
         for change in self._changes:
-            if survival in ("names", "everything") or (survival == "random" and chance.random() < 0.5):
+            is_removal = all(node is None for _, _, node in change.entries)
+            if (
+                survival in ("names", "everything")
+                or (survival == "removals" and is_removal)
+                or (survival == "newest" and change is self._changes[-1])
+                or (survival == "random" and chance.random() < 0.5)
+            ):
                 _put(change.entries, [names_of(place) for place, _, _ in change.entries])
-        self._restore_folder(self._root, target, names_of, survival, chance)
+                changed |= {place for place, _, _ in change.entries}
+        paths = self._restore_folder(self._root, target, names_of, survival, chance)
+        for folder in changed & paths.keys():  # their times are later than those of older folders
+            later_s = paths[folder].stat().st_mtime + 10
+            os.utime(paths[folder], (later_s, later_s))
 
     def _restore_folder(
         self,
@@ -241,13 +254,16 @@ class SimulatedDisk:
         names_of: Callable[[_Folder], dict[str, _Node]],
         survival: Survival,
         chance: random.Random,
-    ) -> None:
+    ) -> dict[_Folder, Path]:
+        """Write a folder; return the paths of it and of the folders in it."""
         target.mkdir()
+        paths = {folder: target}
         for name, node in sorted(names_of(folder).items()):
             if isinstance(node, _Folder):
-                self._restore_folder(node, target / name, names_of, survival, chance)
+                paths |= self._restore_folder(node, target / name, names_of, survival, chance)
             else:
                 (target / name).write_bytes(_surviving_bytes(node, survival, chance))
+        return paths
 
 
 def _put(entries: list[tuple[_Folder, str, _Node | None]], places: list[dict[str, _Node]]) -> None:

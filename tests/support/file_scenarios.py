@@ -173,7 +173,7 @@ class _CheckpointWriter:
             reason="test",
             package_version="0",
         )
-        keep = Retention(max_to_keep=2, spare_every_hours=None)
+        keep = Retention(max_to_keep=2, spare_every_s=None)
         CheckpointFolder(self.folder / "checkpoints").add(header, fill, retention=keep, started_at_s=0.0)
 
     def close(self) -> None:

@@ -28,14 +28,25 @@ std::uint64_t table_seed(const TableConfig& config) noexcept {
   return hash;
 }
 
-std::vector<std::uint32_t> by_slot(const std::map<std::uint32_t, std::uint32_t>& settings, std::uint32_t otherwise) {
-  if (settings.empty()) return {};
+std::vector<std::uint32_t> fill_slots(const std::map<std::uint32_t, std::uint32_t>& settings, std::uint32_t otherwise) {
   std::vector<std::uint32_t> values(kSlots, otherwise);
   for (const auto& [slot, value] : settings) {
     if (slot >= kSlots) throw ConfigError("slot must be below 32768, got " + std::to_string(slot));
     values[slot] = value;
   }
   return values;
+}
+
+std::vector<std::uint32_t> by_slot(const std::map<std::uint32_t, std::uint32_t>& settings, std::uint32_t otherwise) {
+  if (settings.empty()) return {};
+  return fill_slots(settings, otherwise);
+}
+
+std::vector<std::uint32_t> thresholds_of(const TableConfig& config) {
+  const bool has_none = config.slot_thresholds.empty() && config.occurrence_threshold == 0;
+  // The writer of a serving table has admitted its ids already: a serving table has no filter.
+  if (config.is_serving || has_none) return {};
+  return fill_slots(config.slot_thresholds, config.occurrence_threshold);
 }
 
 }  // namespace
@@ -45,8 +56,7 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
       arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
-      // The writer of a serving table has admitted its ids already: a serving table has no filter.
-      thresholds_(config_.is_serving ? std::vector<std::uint32_t>() : by_slot(config_.slot_thresholds, 0)),
+      thresholds_(thresholds_of(config_)),
       expire_days_(by_slot(config_.slot_expire_days, config_.expire_days)),
       scales_(std::make_unique<std::atomic<float>[]>(config_.slices.size())) {
   if (!thresholds_.empty()) filter_ = make_filter(config_.admission, table_seed(config_));
@@ -392,7 +402,9 @@ std::string Table::explain(std::int64_t id) const {
   const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
   const Part& part = *parts_[part_of(hash)];
   const std::shared_lock lock(part.mutex);
-  const std::string subject = "id " + std::to_string(id) + " (slot " + std::to_string(slot_v2(id)) + ") ";
+  const bool has_slots = !config_.slot_thresholds.empty() || !config_.slot_expire_days.empty();
+  const std::string slot_text = has_slots ? "(slot " + std::to_string(slot_v2(id)) + ") " : "";
+  const std::string subject = "id " + std::to_string(id) + " " + slot_text;
   const std::uint32_t days = expire_days_.empty() ? config_.expire_days : expire_days_[slot_v2(id)];
   const Slot slot = part.index.find(id, hash);
   if (slot != kNoSlot) {

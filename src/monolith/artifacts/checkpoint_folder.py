@@ -200,6 +200,8 @@ class CheckpointFolder:
         for prefix in (_SAVING, _REMOVED, _REPLACED):
             for path in self.root.glob(f"{prefix}*"):
                 shutil.rmtree(path, ignore_errors=True)
+        for path in self.root.glob(f"{_EXEMPT}.tmp-*"):
+            path.unlink(missing_ok=True)
 
     # --- retention ---
 

@@ -49,7 +49,8 @@ class CheckpointManifest:
     step: int
     number: int
     """Increases with every save into a folder. Steps may restart (``clear_nn``, an older ``restore_ckpt``)."""
-    kind: Literal["full", "dense_only"]
+    kind: Literal["full", "dense_only", "tables"]
+    """``tables``: a bare snapshot that a run starts from; no manifest on disk has it."""
     saved_at_s: float
     """Wall time of the cut."""
     reason: str

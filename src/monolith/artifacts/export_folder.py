@@ -167,6 +167,8 @@ class ExportFolder:
             for prefix in (_STAGING, _REMOVED):
                 for path in place.glob(f"{prefix}*"):
                     shutil.rmtree(path, ignore_errors=True)
+            for path in place.glob(f"{STATE_FILE}.tmp-*"):
+                path.unlink(missing_ok=True)
 
     # --- state and retention ---
 

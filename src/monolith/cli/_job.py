@@ -25,13 +25,24 @@ J = TypeVar("J", bound=JobConfig)
 
 
 def load_job(flags: Mapping[str, Any], config: Path | None, config_type: type[J]) -> Loaded[J]:
-    """Load the settings of a job from the command line, the environment and a file.
+    """Load the settings of a job: command line > environment > file > parameters of the task > default.
 
     The working folder joins ``sys.path``, as with ``python -m``, so that --task can name its modules.
     """
     if "" not in sys.path:
         sys.path.insert(0, "")
-    return load(config_type, command_line=flags, environment=os.environ, file=config, retired=RETIRED)
+    sources: dict[str, Any] = {"command_line": flags, "environment": os.environ, "file": config, "retired": RETIRED}
+    loaded = load(config_type, **sources)
+    settings = _task_settings({line.field: line.value for line in loaded.report})
+    return load(config_type, task=settings, **sources) if settings else loaded
+
+
+def _task_settings(values: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    if values.get("server_type") == "ps":  # a parameter server starts without torch, which a task imports
+        return {}
+    from monolith.training.runner import task_settings
+
+    return task_settings(values["task"], values["task_options"], values["model_dir"])
 
 
 def show_metrics(metrics: Mapping[str, float], *, as_json: bool) -> None:

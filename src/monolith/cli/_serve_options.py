@@ -191,6 +191,17 @@ class MonitoringOptions:
     request_log_rate: Annotated[
         float, typer.Option(min=0, max=1, help="Fraction of requests to write to these files.")
     ] = 0.0
+    log_requests: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Write the scored records, with request key, version and cut, to log://PATH/TOPIC or "
+            "kafka://HOST:PORT/TOPIC, for monolith join.",
+        ),
+    ] = ""
+    log_requests_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Fraction of requests to write to this stream.")
+    ] = 1.0
 
     def settings(self) -> dict[str, Any]:
         """Return the fields of ``ServingConfig``.
@@ -199,6 +210,8 @@ class MonitoringOptions:
             ConfigError: The monitoring file is invalid.
         """
         return {
+            "log_requests": self.log_requests,
+            "log_requests_rate": self.log_requests_rate,
             "metrics_path": _metrics_path(self.monitoring_config_file),
             "request_log_rate": self.request_log_rate,
             "request_log_prefix": self.request_log,

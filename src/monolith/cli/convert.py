@@ -22,6 +22,7 @@ __all__ = ["register"]
 
 _EPILOG = (
     "Example: monolith convert --to snapshot --spec user.json model.ckpt-100.assets/MonolithHashTable_user_0 user.snap"
+    "    All parts: monolith convert --to snapshot --multi --spec tables.json model.ckpt-100.assets tables.snap"
 )
 
 
@@ -38,8 +39,12 @@ def register(app: typer.Typer) -> None:
 
 
 def convert(
-    source: Annotated[
-        Path, typer.Argument(help="Snapshot folder to read, or EntryDump files: their path before '-00000-of-00001'.")
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Snapshot folder to read; or EntryDump files: their path before '-00000-of-00001', one path per "
+            "parameter server, or with --multi the folder that has them all."
+        ),
     ],
     destination: Annotated[
         Path, typer.Argument(help="Snapshot folder to write, or EntryDump files: their path before '-00000-of-00001'.")
@@ -63,11 +68,14 @@ def convert(
 ) -> None:
     """Convert a sparse checkpoint of the original (EntryDump files) to a snapshot, or a snapshot to EntryDump files."""
     specs = _read_specs(spec or [], to, multi)
+    if to is ConvertTarget.ENTRY_DUMP and len(sources) > 1:
+        raise ConfigError(f"SOURCE is {len(sources)} paths, expected one snapshot for --to entry-dump")
+    source = sources[0]
     with _progress(f"{source.name} to {to.value}") as progress:
         if to is ConvertTarget.SNAPSHOT:
             if destination.exists() and not overwrite:
                 raise ConfigError(f"destination '{destination}' exists, expected a new path; or add --overwrite")
-            rows = _to_snapshot(source, destination, specs, multi, shards, allow_missing_state, progress)
+            rows = _to_snapshot(sources, destination, specs, multi, shards, allow_missing_state, progress)
         else:
             rows = _to_entry_dump(source, destination, multi, shards, overwrite, progress)
     if as_json:
@@ -102,7 +110,7 @@ def _read_specs(paths: list[Path], to: ConvertTarget, multi: bool) -> list[Table
 
 
 def _to_snapshot(
-    source: Path,
+    sources: list[Path],
     destination: Path,
     specs: list[TableSpec],
     multi: bool,
@@ -111,15 +119,17 @@ def _to_snapshot(
     progress: Progress,
 ) -> dict[str, int]:
     from monolith.compat.entry_dump.convert import entry_dump_to_table, restore_multi_entry_dump
+    from monolith.compat.entry_dump.shard_files import find_basenames
     from monolith.embedding import MultiTable
 
     if not multi:
-        table = entry_dump_to_table(source, specs[0], allow_missing_state=allow_missing_state, progress=progress)
+        table = entry_dump_to_table(sources, specs[0], allow_missing_state=allow_missing_state, progress=progress)
         table.save(destination, shards=shards)
         return {specs[0].name: len(table)}
+    basenames = [name for path in sources for name in (find_basenames(path) if path.is_dir() else [path])]
     tables = MultiTable(specs)
     by_name = {name: tables[name] for name in tables}
-    restore_multi_entry_dump(source, by_name, allow_missing_state=allow_missing_state, progress=progress)
+    restore_multi_entry_dump(basenames, by_name, allow_missing_state=allow_missing_state, progress=progress)
     tables.save(destination, shards=shards)
     return {name: len(table) for name, table in by_name.items()}
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_records
+from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_log, inspect_records
 from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
@@ -40,11 +40,12 @@ def register(app: typer.Typer) -> None:
     kinds.command("export", epilog=inspect_export.EXAMPLE)(inspect_export.export)
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     kinds.command("delta", epilog=inspect_delta.EXAMPLE)(inspect_delta.delta)
+    kinds.command("log", epilog=inspect_log.EXAMPLE)(inspect_log.log)
     app.add_typer(kinds, name="inspect")
 
 
 def _kinds() -> None:
-    """Show the content of tables, checkpoints, exports, delta logs or record files."""
+    """Show the content of tables, checkpoints, exports, delta logs, event logs or record files."""
 
 
 def table(
@@ -160,7 +161,13 @@ def _table_report(spec: Report | None, slices: list[Report], **known: Any) -> Re
         **known,
         "dim": sum(int(each["dim"]) for each in slices),
         "slices": [_slice_report(each) for each in pieces],
-        "admission": {**spec["admission"], "slot_thresholds": spec["slot_thresholds"]} if spec else None,
+        "admission": {
+            **spec["admission"],
+            "occurrence_threshold": spec.get("occurrence_threshold", 0),
+            "slot_thresholds": spec["slot_thresholds"],
+        }
+        if spec
+        else None,
         "expire_days": spec.get("expire_days"),
         "slot_expire_days": spec.get("slot_expire_days"),
     }
@@ -214,9 +221,12 @@ def _admission(report: Report, most: int) -> str:
     admission = report["admission"]
     if admission is None:
         return "not saved"
-    if not admission["slot_thresholds"] or admission["kind"] == "no_filter":
+    threshold, by_slot = admission["occurrence_threshold"], admission["slot_thresholds"]
+    if (not by_slot and not threshold) or admission["kind"] == "no_filter":
         return "all ids"
-    return f"{admission['kind']} ({_slots(admission['slot_thresholds'], most)})"
+    shown = [f"threshold {threshold}"] if threshold else []
+    shown += [_slots(by_slot, most)] if by_slot else []
+    return f"{admission['kind']} ({', '.join(shown)})"
 
 
 def _expiry(report: Report) -> str:

@@ -1,4 +1,4 @@
-"""One configuration from many places: code > command line > environment > file > default.
+"""One configuration from many places: code > command line > environment > file > task > default.
 
 ``load`` fills a frozen dataclass and reports the origin of each value and the values that it overrode. Only the edge of
 a program uses it: the dataclasses do not depend on it, and the environment is an argument.
@@ -35,7 +35,7 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Layer: TypeAlias = Literal["code", "command line", "environment", "file", "default"]
+Layer: TypeAlias = Literal["code", "command line", "environment", "file", "task", "default"]
 
 _PREFIX = "MONOLITH_"
 
@@ -83,6 +83,7 @@ def load(
     command_line: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
     file: str | Path | None = None,
+    task: Mapping[str, tuple[Any, str]] | None = None,
     retired: Mapping[str, str] | None = None,
 ) -> Loaded[T]:
     """Merge all layers into one configuration.
@@ -97,6 +98,7 @@ def load(
         environment: All variables; those named ``MONOLITH_<FIELD>`` count, unless they are empty.
         file: A YAML or JSON file; fields stand at the top or below their section, as ``section: {field: value}`` or
             ``section.field: value``.
+        task: Values by field, from the parameters of a task, each with its place. Other fields are skipped.
         retired: Removed fields, with their replacement.
 
     Raises:
@@ -116,6 +118,7 @@ def load(
         merge.from_command_line(command_line or {}),
         merge.from_environment(environment or {}),
         merge.from_file(() if file is None else read_config_file(file)),
+        merge.from_task(task or {}),
     )
     settings = {
         name: [layer[name] for layer in layers if name in layer]
@@ -163,6 +166,13 @@ class _Merge:
 
     def from_command_line(self, values: Mapping[str, Any]) -> dict[str, Setting]:
         return {name: self.setting(name, value, "command line", flag_of(name)) for name, value in values.items()}
+
+    def from_task(self, values: Mapping[str, tuple[Any, str]]) -> dict[str, Setting]:
+        return {
+            name: self.setting(name, value, "task", place)
+            for name, (value, place) in values.items()
+            if name in self.fields
+        }
 
     def from_environment(self, environment: Mapping[str, str]) -> dict[str, Setting]:
         variables = {variable_of(name): name for name in self.fields}

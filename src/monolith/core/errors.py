@@ -6,7 +6,7 @@ Two questions decide a class: *may the caller retry?* and *whose fault is it?*
 
     MonolithError
     ├─ ConfigError                 the caller's settings are wrong; never retried; also a ValueError
-    ├─ DataError                   RecordCorrupt · SchemaMismatch
+    ├─ DataError                   RecordCorrupt · SchemaMismatch · AppendRefused
     ├─ EngineError                 DimensionMismatch · CapacityExceeded · SnapshotCorrupt · ExpiryRefused
     ├─ ClusterError   .retryable   NoSuchService · AlreadyRegistered · ConnectionFailed · SessionLost
     │                              ShardUnavailable · RpcTimeout · RetriesExhausted
@@ -31,6 +31,7 @@ __all__ = [
     "DataError",
     "RecordCorrupt",
     "SchemaMismatch",
+    "AppendRefused",
     "EngineError",
     "DimensionMismatch",
     "CapacityExceeded",
@@ -82,6 +83,10 @@ class RecordCorrupt(DataError):
 
 class SchemaMismatch(DataError):
     """A well-formed record does not fit the declared features. The text names the feature."""
+
+
+class AppendRefused(DataError):
+    """The disk refused an append, mostly because it is full. The log is unchanged, and a retry may succeed."""
 
 
 class EngineError(MonolithError):

@@ -13,13 +13,16 @@ Every function takes ids as signed or unsigned 64-bit numbers and returns **sign
 is how tables and tensors carry them: a v1 id of slot 512 or above is negative. ``as_unsigned`` shows the other face.
 Functions of ids take one Python int (and return one) or an array (and return an int64 array of the same shape).
 
-The layouts are mirrored by ``cpp/engine/include/engine/fid.h``. Which slot belongs to which feature name, and how
-numbers are put into buckets before they are hashed, is the caller's choice.
+``id_of`` is the one rule from a value to its id. Files, frames, requests and clients follow it; the page
+``docs/reference/ids.md`` has its table. An id without a slot keeps all 64 bits of an integer.
+
+The layouts are mirrored by ``cpp/engine/include/engine/fid.h``, the rule by ``engine/data/value_ids.h``.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeAlias, overload
+import re
+from typing import Any, Literal, TypeAlias, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +46,10 @@ __all__ = [
     "signature_v2",
     "v1_to_v2",
     "switch_slot",
+    "VALUE_TYPES",
+    "ValueType",
+    "check_value_type",
+    "id_of",
     "from_value",
     "from_int64",
     "cross",
@@ -50,6 +57,18 @@ __all__ = [
 ]
 
 Version: TypeAlias = Literal[1, 2]
+ValueType: TypeAlias = Literal["integer", "text", "fid", "bucket", "slot48"]
+"""Values that a feature has.
+
+=========  =========================================================================================================
+integer    An integer is its own id. Decimal text and whole floats become integers.
+text       The id is the CityHash64 of the bytes. An integer becomes its decimal text.
+fid        Ids are ready-made. A plain value shares the 64 bits with the feature's slot.
+bucket     A number falls into its power of two, beside the slot.
+slot48     Rule of models that earlier releases trained: slot and the low 48 bits of the value or of its hash.
+=========  =========================================================================================================
+"""
+VALUE_TYPES: tuple[ValueType, ...] = get_args(ValueType)
 IdArray: TypeAlias = npt.NDArray[np.int64]
 
 V1_SLOTS = 1 << 10
@@ -59,6 +78,8 @@ V2_SIGNATURE_BITS = 48
 
 _LAYOUTS: dict[int, tuple[int, int]] = {1: (V1_SLOTS, V1_SIGNATURE_BITS), 2: (V2_SLOTS, V2_SIGNATURE_BITS)}
 _U64_MASK = (1 << 64) - 1
+_DECIMAL = re.compile(rb"0|-?[1-9][0-9]*")
+_MOST_DOUBLE = 1 << 53
 
 
 def as_signed(fid: int) -> int:
@@ -181,8 +202,78 @@ def switch_slot(fids: Any, slot: int, version: Version = 2) -> Any:
     return (signatures | np.uint64(slot_bits)).view(np.int64)
 
 
+def check_value_type(value_type: str | None, where: str) -> None:
+    """Raise ``ConfigError`` unless ``value_type`` is a ``ValueType`` or None."""
+    if value_type is not None and value_type not in VALUE_TYPES:
+        raise ConfigError(f"value_type of {where} is {value_type!r}, expected one of {', '.join(VALUE_TYPES)}")
+
+
+def id_of(
+    value: int | float | str | bytes,
+    *,
+    value_type: Literal["integer", "text"] | None = None,
+    slot: int | None = None,
+    hash_wide: bool = False,
+) -> int:
+    """Return the id of a value: the rule of files, frames, requests and clients.
+
+    Without a slot, an integer is its own id, and text has the 64 bits of its CityHash64. With a slot, both share the
+    64 bits: an integer must fit 48 bits, and text keeps 48 bits of its hash.
+
+    Args:
+        value: An integer, a whole float, text or bytes.
+        value_type: Type of the feature. ``integer`` also takes decimal text, ``text`` also takes integers; None takes
+            the type of the value.
+        slot: Slot of the feature, for features whose ``value_type`` is ``fid``; else None.
+        hash_wide: Hash an integer that does not fit beside the slot, instead of raising.
+
+    Raises:
+        ConfigError: The value does not have the type, or does not fit.
+
+    >>> id_of(2**50 + 1), id_of("7", value_type="integer"), id_of(7, value_type="text") == id_of("7")
+    (1125899906842625, 7, True)
+    >>> id_of(7, slot=3) == make_v2(3, 7)
+    True
+    """
+    if value_type not in (None, "integer", "text"):
+        raise ConfigError(f"value_type is {value_type!r}, expected 'integer', 'text' or None")
+    plain = _plain_value(value)
+    if value_type == "integer" and isinstance(plain, bytes):
+        if _DECIMAL.fullmatch(plain) is None:
+            raise ConfigError(f"value is {value!r}, expected an integer; use value_type='text' for text")
+        plain = int(plain)
+    if value_type == "text" and isinstance(plain, int):
+        plain = str(plain).encode()
+    if isinstance(plain, bytes):
+        hashed = city_hash64(plain)
+        return as_signed(hashed) if slot is None else _make(slot, hashed, 2)
+    if slot is None or 0 <= plain < 1 << V2_SIGNATURE_BITS:
+        return as_signed(plain) if slot is None else _make(slot, plain, 2)
+    if not hash_wide:
+        raise ConfigError(
+            f"value is {value!r}, expected 0 to 2^48 - 1 beside slot {slot}; leave the slot out to keep all 64 bits, "
+            "or give hash_wide=True"
+        )
+    return from_int64(slot, plain)
+
+
+def _plain_value(value: Any) -> int | bytes:
+    """Return the integer or the bytes of a value."""
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _MOST_DOUBLE:
+        return int(value)
+    if isinstance(value, np.bool_ | bool) or not isinstance(value, int | np.integer | bytes):
+        raise ConfigError(
+            f"value is {value!r} of type {type(value).__name__}, expected an integer, a whole float, text or bytes"
+        )
+    return value if isinstance(value, bytes) else int(value)
+
+
 def from_value(slot: int, value: str | bytes | int, version: Version = 2) -> int:
-    """Return the id of ``value`` in ``slot``: its signature is the CityHash64 of the value's UTF-8 text.
+    """Return the id that the original's feature extractor makes: ``slot``, and the CityHash64 of the value's text.
+
+    In version 2 it is ``id_of(value, value_type="text", slot=slot)``.
 
     Neither slot nor feature name enters the hash, so equal values have equal signatures in all slots. An int is
     hashed as its decimal text: ``12074`` and ``"12074"`` are the same value. Bytes are taken as text already encoded.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
     from monolith.data.prediction_files import PredictionFiles
-    from monolith.data.readers import files, frame, from_source, kafka, parquet, stdin
+    from monolith.data.readers import event_log, files, frame, from_source, kafka, parquet, stdin
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
     from monolith.data.records.writer import RecordWriter
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     # functions that return datasets
+    "event_log",
     "files",
     "frame",
     "from_source",
@@ -50,7 +51,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "readers": ("files", "frame", "from_source", "kafka", "parquet", "stdin"),
+    "readers": ("event_log", "files", "frame", "from_source", "kafka", "parquet", "stdin"),
     "sources.patterns": ("date_patterns",),
     "batch": ("Batch", "Ragged", "Texts"),
     "dataset": ("Dataset", "look_ahead"),

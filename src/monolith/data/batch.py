@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from monolith import _native
 from monolith.core.errors import ConfigError
+from monolith.core.fid import ValueType
 
 __all__ = ["Array", "Batch", "ParsedIds", "Ragged", "Texts"]
 
@@ -166,6 +167,9 @@ class Batch:
     extras: Mapping[str, Array]
     """(size, width) per extra field of LineId: int64 or float32, or Texts."""
 
+    value_types: Mapping[str, ValueType] = field(default_factory=dict, repr=False)
+    """Types of the values behind ``ids``, of features with values so far; empty if the ids are from elsewhere."""
+
     _writable: Callable[[], Batch] | None = field(default=None, repr=False)
     """Gives the same arrays without their protection: a tensor cannot be read-only."""
 
@@ -284,7 +288,8 @@ class Batch:
         """Return the rows of all batches as one batch, copied.
 
         Raises:
-            ConfigError: There is no batch, or the batches differ in their columns, or a column holds texts.
+            ConfigError: There is no batch, or the batches differ in their columns, a column holds texts,
+                or a feature has two types of values.
         """
         if not batches:
             raise ConfigError("batches is empty, expected at least one batch")
@@ -308,6 +313,7 @@ class Batch:
             sample_rate=np.concatenate([np.asarray(each.sample_rate) for each in batches]),
             event_time_s=np.concatenate([np.asarray(each.event_time_s) for each in batches]),
             uid=np.concatenate([np.asarray(each.uid) for each in batches]),
+            value_types=_merge_value_types(batches),
         )
 
 
@@ -317,6 +323,18 @@ _ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "
 def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(value, np.float32)
     return array.reshape(len(array), -1)
+
+
+def _merge_value_types(batches: Sequence[Batch]) -> dict[str, ValueType]:
+    merged: dict[str, ValueType] = {}
+    for batch in batches:
+        for name, found in batch.value_types.items():
+            if merged.setdefault(name, found) != found:
+                raise ConfigError(
+                    f"value_type of feature {name!r} is {found!r} in a batch, expected {merged[name]!r} as in the "
+                    "batches before; declare it in the schema"
+                )
+    return merged
 
 
 def _concat_ragged(parts: Sequence[tuple[Ragged, int]]) -> Ragged:
@@ -343,6 +361,7 @@ def batch_of(
     sparse: Mapping[str, int],
     dense: Mapping[str, int],
     extras: Mapping[str, int],
+    value_types: Mapping[str, ValueType],
     writable: bool = False,
 ) -> Batch:
     """Make a batch of native arrays; the mappings give the index of each name."""
@@ -358,5 +377,6 @@ def batch_of(
         uid=data.uid(writable),
         actions=Ragged(*data.actions(writable)),
         extras=_Lazy(extras, lambda place: _numbers_or_texts(data.extra(place, writable))),
-        _writable=None if writable else lambda: batch_of(data, sparse, dense, extras, writable=True),
+        value_types=value_types,
+        _writable=None if writable else lambda: batch_of(data, sparse, dense, extras, value_types, writable=True),
     )

@@ -22,7 +22,7 @@ from monolith.data.sources.patterns import expand
 from monolith.data.sources.stdin import StdinSource
 from monolith.data.sources.work_list import WorkList
 
-__all__ = ["files", "frame", "from_source", "kafka", "parquet", "stdin"]
+__all__ = ["event_log", "files", "frame", "from_source", "kafka", "parquet", "stdin"]
 
 OnCorrupt = Literal["raise", "skip"]
 
@@ -213,5 +213,54 @@ def kafka(
 
     def make() -> Source:
         return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)
+
+    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+
+
+def event_log(
+    path: str | os.PathLike[str],
+    topic: str,
+    *,
+    record: RecordKind = "example",
+    group: str | None = None,
+    start: Literal["earliest", "latest", "committed"] | float | None = None,
+    framing: Framing | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    **options: Any,
+) -> Dataset:
+    """Return a dataset of a topic of the embedded event log; it waits for new records at the end.
+
+    ``Dataset.state`` contains the offsets; only ``Dataset.committed`` saves them for ``group``.
+
+    Args:
+        path: Folder of the topics.
+        topic: Name of the topic.
+        record: The message type of the records.
+        group: Consumer group whose position is saved; None = none.
+        start: Where to begin without a saved position; None = "committed" with a group, else "earliest".
+        framing: None if a message is one bare record; else the framing of the records inside a message.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        on_corrupt: See ``from_source``; "skip" also skips damaged batches.
+        **options: Options of ``monolith.data.sources.event_log.source.EventLogSource``.
+
+    Raises:
+        ConfigError: An argument is invalid. A missing topic raises when an iteration starts.
+    """
+    from monolith.data.sources.event_log.source import EventLogSource
+    from monolith.data.sources.event_log.topic import Topic
+
+    def make() -> Source:
+        return EventLogSource(
+            Topic.open(path, topic),
+            record=record,
+            group=group,
+            start=start,
+            framing=framing,
+            on_corrupt=on_corrupt,
+            **options,
+        )
 
     return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)

@@ -21,12 +21,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from monolith import _native
 from monolith.core import fid
 from monolith.core.errors import ConfigError
+from monolith.core.fid import ValueType
 from monolith.data.batch import Batch, batch_of
 from monolith.data.records.line_id import LineIdField, LineIdFields
 from monolith.data.slot_names import slot_of_name
@@ -49,12 +50,17 @@ class SparseFeature:
     """The name of the feature in the batch and in the model."""
 
     slot: int | None = None
-    """Its slot. Needed to find it among the flat ids of an Instance, and to make ids of plain values: an integer is its
-    own signature, a byte string is hashed (CityHash64), a real number falls into its power of two. None = taken from
+    """Its slot, which finds it among the flat ids of an Instance. Features of other values need none. None = taken from
     the name, when that is ``slot_N`` or ``fc_slot_N``."""
 
     column: str | None = None
     """The name of the feature in the records; None = the same."""
+
+    value_type: ValueType | None = None
+    """Type of its values, which decides their ids; see ``monolith.fid.ValueType``. None = that of the first value."""
+
+    hash_wide: bool = False
+    """Hash an integer that does not fit beside the slot of a ``fid`` feature, instead of refusing it."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -63,6 +69,7 @@ class SparseFeature:
             object.__setattr__(self, "slot", slot_of_name(self.name))
         if self.slot is not None and not 0 <= self.slot < fid.V2_SLOTS:
             raise ConfigError(f"feature {self.name!r} has slot {self.slot}; slots go from 0 to {fid.V2_SLOTS - 1}")
+        fid.check_value_type(self.value_type, f"feature {self.name!r}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,7 @@ class Schema:
     def _sparse(self, each: SparseFeature | str) -> SparseFeature:
         feature = SparseFeature(each) if isinstance(each, str) else each
         if feature.slot is None and self.feature_list is not None and feature.name in self.feature_list:
-            return SparseFeature(feature.name, self.feature_list.slot(feature.name), feature.column)
+            return replace(feature, slot=self.feature_list.slot(feature.name))
         return feature
 
     def _check(self) -> None:
@@ -197,6 +204,14 @@ class Schema:
         yield from (each.name for each in self.dense_features)
         yield from self._extras
 
+    def with_value_types(self, types: Mapping[str, ValueType]) -> Schema:
+        """Return the schema with the types of values that a model was trained on.
+
+        Raises:
+            ConfigError: The schema declares another type.
+        """
+        return replace(self, sparse=[_with_value_type(each, types.get(each.name)) for each in self.sparse_features])
+
     def to_json(self) -> str:
         """Return the schema as JSON text, which ``from_json`` reads."""
         return json.dumps(
@@ -232,6 +247,17 @@ class Schema:
             raise ConfigError(f"the text is not the JSON of a schema: {error}") from error
 
 
+def _with_value_type(feature: SparseFeature, trained: ValueType | None) -> SparseFeature:
+    if trained is None or feature.value_type == trained:
+        return feature
+    if feature.value_type is not None:
+        raise ConfigError(
+            f"value_type of feature {feature.name!r} is {feature.value_type!r} in the schema, expected {trained!r}, "
+            "which the model was trained on; leave value_type out, or train a new model"
+        )
+    return replace(feature, value_type=trained)
+
+
 class BatchMaker:
     """Rows -> batches by one schema. Holds the native assembler and the columns it reads; used by one thread."""
 
@@ -242,10 +268,19 @@ class BatchMaker:
         self._sparse = {each.name: place for place, each in enumerate(schema.sparse_features)}
         self._dense = {each.name: place for place, each in enumerate(schema.dense_features)}
         self._extras = {name: place for place, name in enumerate(schema._extras)}
+        self._kinds = b""
+        self._types: Mapping[str, ValueType] = {}
         fields = {each[0]: each for each in schema.line_fields.native()}
         self._assembler = _native.Assembler(
             [
-                (each.name, column(each), -1 if each.slot is None else each.slot, each.slot is not None)
+                (
+                    each.name,
+                    column(each),
+                    -1 if each.slot is None else each.slot,
+                    each.slot is not None,
+                    each.value_type or "",
+                    each.hash_wide,
+                )
                 for each in schema.sparse_features
             ],
             [
@@ -264,7 +299,12 @@ class BatchMaker:
         Raises:
             SchemaMismatch: A row does not fit; the text names the feature and the row.
         """
-        return batch_of(self._assembler.assemble(rows), self._sparse, self._dense, self._extras)
+        data = self._assembler.assemble(rows)
+        if data.value_kinds != self._kinds:
+            self._kinds = data.value_kinds
+            pairs = zip(self._sparse, self._kinds, strict=True)
+            self._types = {name: fid.VALUE_TYPES[kind - 1] for name, kind in pairs if kind}
+        return batch_of(data, self._sparse, self._dense, self._extras, self._types)
 
 
 def make_parser(

@@ -141,8 +141,10 @@ class TableSpec:
     """Days by slot (0 to 32767) of the id."""
     admission: AdmissionFilter = field(default_factory=NoFilter)
     """Filter that decides whether an absent id gets a row."""
+    occurrence_threshold: int = 0
+    """Sightings before an absent id gets a row, for slots not named below."""
     slot_thresholds: Mapping[int, int] = field(default_factory=dict, hash=False)
-    """Sightings by slot before an absent id gets a row; other slots need none."""
+    """Sightings by slot before an absent id gets a row."""
     on_miss: Literal["zeros", "initial"] = "zeros"
     """Result of a lookup of an absent id."""
     max_bytes: int | None = None
@@ -165,6 +167,7 @@ class TableSpec:
         self._check_slices()
         check_whole(self, "expire_days")
         self._check_slots("slot_expire_days")
+        check_whole(self, "occurrence_threshold")
         self._check_slots("slot_thresholds")
         admission: Any = self.admission
         if not isinstance(admission, AdmissionFilter):
@@ -224,7 +227,7 @@ class TableSpec:
 
     def threshold_of(self, slot: int) -> int:
         """Return the sightings of an absent id of ``slot`` before it gets a row."""
-        return self.slot_thresholds.get(slot, 0)
+        return self.slot_thresholds.get(slot, self.occurrence_threshold)
 
     def learning_rates_at(self, step: int) -> NDArray[np.float32]:
         """Return the rate of every slice at ``step``. Shapes: (slices,)."""
@@ -244,7 +247,7 @@ class TableSpec:
             )
             for piece in self.slices
         ]
-        return replace(self, slices=slices, admission=NoFilter(), slot_thresholds={})
+        return replace(self, slices=slices, admission=NoFilter(), occurrence_threshold=0, slot_thresholds={})
 
     def config_key(self) -> str:
         """Return a text that is equal for two tables exactly if they differ only in their names."""
@@ -297,6 +300,8 @@ def _encode_scalars(spec: TableSpec) -> dict[str, Any]:
     """Return the JSON form of everything but the slices."""
     encoded = fields_of(spec)
     del encoded["slices"]
+    if not spec.occurrence_threshold:  # older releases refuse the key
+        del encoded["occurrence_threshold"]
     encoded["admission"] = encode_part(spec.admission)
     for name in ("slot_expire_days", "slot_thresholds"):
         encoded[name] = {str(slot): value for slot, value in encoded[name].items()}

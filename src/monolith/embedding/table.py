@@ -429,6 +429,7 @@ def _native_config(spec: TableSpec) -> _native.TableConfig:
     config.expire_days = spec.expire_days
     config.slot_expire_days = dict(spec.slot_expire_days)
     config.admission = _native.PartConfig(spec.admission.kind, spec.admission.settings())
+    config.occurrence_threshold = spec.occurrence_threshold
     config.slot_thresholds = dict(spec.slot_thresholds)
     config.miss_is_initial = spec.on_miss == "initial"
     config.max_bytes = spec.max_bytes or 0

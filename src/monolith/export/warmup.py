@@ -59,13 +59,19 @@ def write_warmup(path: Path, declaration: Declaration, signatures: Sequence[str]
 
 def _example(declaration: Declaration, random: np.random.Generator) -> bytes:
     example = Example()
-    for feature in declaration.features.values():
+    for feature in declaration.inputs.values():
         if random.random() < _SHARE_OF_MISSING:
             continue
-        named = example.named_feature.add(name=feature.column or feature.name)
-        count = int(random.integers(1, _MOST_IDS + 1))
-        values = random.integers(0, 1 << 48, count)
-        named.feature.fid_v2_list.value.extend(fid.make_v2(feature.slot or 0, int(value)) for value in values)
+        named = example.named_feature.add(name=feature.column or feature.input)
+        values = random.integers(0, 1 << 48, int(random.integers(1, _MOST_IDS + 1))).tolist()
+        if feature.value_type == "integer":
+            named.feature.int64_list.value.extend(values)
+        elif feature.value_type == "text":
+            named.feature.bytes_list.value.extend(str(value).encode() for value in values)
+        elif feature.value_type == "bucket":
+            named.feature.float_list.value.extend(values)
+        else:
+            named.feature.fid_v2_list.value.extend(fid.make_v2(feature.slot or 0, value) for value in values)
     for number in declaration.dense.values():
         named = example.named_feature.add(name=number.column or number.name)
         if number.dtype == "bytes":

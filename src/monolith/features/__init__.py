@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.features.declaration import Declaration, EmbeddingFeature
 from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder, PulledBatch
+from monolith.features.id_transforms import IdTransform, QuotientRemainder
 from monolith.features.layouts import Layout
 
 if TYPE_CHECKING:
@@ -20,10 +21,12 @@ __all__ = [
     "Embedder",
     "EmbeddingFeature",
     "HostEmbedder",
+    "IdTransform",
     "Layout",
     "Model",
     "Output",
     "PulledBatch",
+    "QuotientRemainder",
 ]
 
 

@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from monolith import _native
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, SchemaMismatch
+from monolith.core.fid import ValueType, check_value_type
 from monolith.data import DenseFeature, FeatureList, Schema, SparseFeature
 from monolith.data.slot_names import slot_of_name
 from monolith.embedding import (
@@ -28,6 +29,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.admission import AdmissionFilter
 from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
 __all__ = ["Declaration", "EmbeddingFeature", "merge_slices"]
@@ -63,6 +65,19 @@ class EmbeddingFeature:
     max_bytes: int | None = None
     column: str | None = None
     """Name in the records; None = the same."""
+    id_transform: IdTransform | None = None
+    """Place of each id in a vocabulary; None = ids are rows as they are."""
+    source: str | None = None
+    """Input of the batch that has the ids, where several features read one; None = the feature's name."""
+    value_type: ValueType | None = None
+    """Type of the values; None = that of the first value, which training records here."""
+    hash_wide: bool = False
+    """Hash an integer that does not fit beside the slot, instead of refusing it."""
+
+    @property
+    def input(self) -> str:
+        """Name of the ids in a batch."""
+        return self.source or self.name
 
 
 @dataclass(slots=True)
@@ -94,10 +109,17 @@ class Declaration:
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
+        id_transform: IdTransform | None = None,
+        source: str | None = None,
+        value_type: ValueType | None = None,
+        hash_wide: bool = False,
     ) -> EmbeddingFeature:
         """Declare a sparse feature; see ``Model.embedding_feature``."""
         self._check_open()
-        name, slot = self._resolve(name, slot)
+        check_value_type(value_type, f"feature {name!r}")
+        name, slot = self.resolve(name, slot)
+        if id_transform is not None:
+            value_type = _type_of_vocabulary(name, value_type)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
         if max_sequence_length < 0:
@@ -121,13 +143,17 @@ class Declaration:
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
+            id_transform=id_transform,
+            source=source,
+            value_type=value_type,
+            hash_wide=hash_wide,
         )
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
         return feature
 
-    def _resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
+    def resolve(self, name: FeatureName, slot: int | None) -> tuple[str, int | None]:
         """Return a feature's name and slot; a bare slot has the name that the feature list gives it."""
         listed = self.feature_list.find(name) if self.feature_list is not None else None
         if listed is not None:
@@ -142,9 +168,15 @@ class Declaration:
                 f"feature {feature.name!r} has slot {feature.slot} and is shared with {owner.name!r} of slot "
                 f"{owner.slot}; expected the same slot; give it, or leave slot out"
             )
+        if feature.value_type not in (None, owner.value_type) and owner.value_type is not None:
+            raise ConfigError(
+                f"value_type of feature {feature.name!r} is {feature.value_type!r}, expected {owner.value_type!r} as "
+                f"of {owner.name!r}, whose rows it shares"
+            )
         return replace(
             feature,
             slot=owner.slot,
+            value_type=feature.value_type or owner.value_type,
             table=owner.table,
             expire_days=owner.expire_days,
             occurrence_threshold=owner.occurrence_threshold,
@@ -154,7 +186,7 @@ class Declaration:
 
     def has_feature(self, name: FeatureName) -> bool:
         """Return whether a feature of this name, or with the name of this slot, is declared."""
-        return self._resolve(name, None)[0] in self.features
+        return self.resolve(name, None)[0] in self.features
 
     def feature(self, name: FeatureName) -> EmbeddingFeature:
         """Return a declared feature by its name or slot.
@@ -162,7 +194,7 @@ class Declaration:
         Raises:
             ConfigError: It was not declared.
         """
-        found = self.features.get(self._resolve(name, None)[0])
+        found = self.features.get(self.resolve(name, None)[0])
         if found is None and isinstance(name, int):
             found = next((each for each in self.features.values() if each.slot == name), None)
         if found is None:
@@ -260,6 +292,14 @@ class Declaration:
         """Names of the sparse features, sorted."""
         return sorted(self.features)
 
+    @property
+    def inputs(self) -> dict[str, EmbeddingFeature]:
+        """Sparse inputs of a batch by name: each with the first feature that reads it."""
+        inputs: dict[str, EmbeddingFeature] = {}
+        for feature in self.features.values():
+            inputs.setdefault(feature.input, feature)
+        return inputs
+
     def table_specs(
         self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
     ) -> list[TableSpec]:
@@ -275,16 +315,12 @@ class Declaration:
 
     def _table_spec(self, name: str, seed: int, deterministic: bool, admission: AdmissionFilter | None) -> TableSpec:
         owner = self.features[name]
-        thresholds: dict[int, int] = {}
-        if owner.occurrence_threshold:
-            # Ids made without a slot lie in slot 0; this table has no other ids of slot 0.
-            thresholds = {slot: owner.occurrence_threshold for slot in {0, owner.slot or 0}}
         return TableSpec(
             name,
             merge_slices(self.slices[name].values())[0],
             expire_days=owner.expire_days,
-            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if thresholds else NoFilter(),
-            slot_thresholds=thresholds,
+            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if owner.occurrence_threshold else NoFilter(),
+            occurrence_threshold=owner.occurrence_threshold,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
             seed=seed,
@@ -302,8 +338,49 @@ class Declaration:
 
     def schema(self, **options: Any) -> Schema:
         """Return the schema of the data; ``options`` are further fields of ``Schema``, such as ``extras``."""
-        sparse = [SparseFeature(each.name, each.slot, each.column) for each in self.features.values()]
+        sparse = [
+            SparseFeature(name, each.slot, each.column, each.value_type, each.hash_wide)
+            for name, each in self.inputs.items()
+        ]
         return Schema(sparse=sparse, dense=list(self.dense.values()), **{"labels": self.labels, **options})
+
+    # --- types of values ----------------------------------------------------------------------------------------------
+
+    @property
+    def value_types(self) -> dict[str, ValueType]:
+        """Types of values of the inputs, declared or recorded; inputs without a type are left out."""
+        return {name: each.value_type for name, each in self.inputs.items() if each.value_type is not None}
+
+    def record_value_types(self, types: Mapping[str, ValueType], source: str = "the data") -> None:
+        """Record the types of values that the model learns from.
+
+        Args:
+            types: Input to type; inputs that the model does not have are ignored.
+            source: Origin of the types, in errors.
+
+        Raises:
+            SchemaMismatch: A feature has another type already, or features of one table differ in their types.
+        """
+        for name, feature in self.features.items():
+            found = types.get(feature.input)
+            if found is None or feature.value_type == found:
+                continue
+            if feature.value_type is not None:
+                raise SchemaMismatch(
+                    f"value_type of feature {name!r} is {found!r} in {source}, expected {feature.value_type!r} as in "
+                    "the model; convert the values, or train a new model"
+                )
+            self._check_shared(feature, found)
+            self.features[name] = replace(feature, value_type=found)
+
+    def _check_shared(self, feature: EmbeddingFeature, found: ValueType) -> None:
+        for other in self.features.values():
+            if other.table == feature.table and other.value_type not in (None, found):
+                raise SchemaMismatch(
+                    f"value_type of feature {feature.name!r} is {found!r}, expected {other.value_type!r} as of "
+                    f"{other.name!r}: they share the rows of {feature.table!r}, and equal values need equal ids. "
+                    f"Declare value_type={other.value_type!r} for both"
+                )
 
     def tensors(self) -> list[LayoutTensor]:
         """Return the tensors of all layouts: layouts sorted by name, then in order."""
@@ -331,6 +408,11 @@ class Declaration:
             [(tables.index(each.table), each.combiner, each.length) for each in map(self.features.__getitem__, names)],
             parts,
             [tensor.width for tensor in tensors],
+            [
+                (number, *transform.native())
+                for number, name in enumerate(names)
+                if (transform := self.features[name].id_transform) is not None
+            ],
         )
 
     # --- JSON ---------------------------------------------------------------------------------------------------------
@@ -368,7 +450,7 @@ class Declaration:
                     f"the declaration has version {body['version']!r}, this release reads {_JSON_VERSION}"
                 )
             made = cls(
-                features={each["name"]: EmbeddingFeature(**each) for each in body["features"]},
+                features={each["name"]: _feature(each) for each in body["features"]},
                 slices={
                     table: {name: SliceSpec.decode(piece, f"{table}.{name}") for name, piece in pieces}
                     for table, pieces in body["slices"].items()
@@ -381,6 +463,23 @@ class Declaration:
             raise ConfigError(f"not the JSON of a declaration: {error}") from error
         made.freeze()
         return made
+
+
+def _type_of_vocabulary(name: str, value_type: ValueType | None) -> ValueType:
+    """Return the type of a feature with an ``IdTransform``, which reads the 48 bits beside the slot of an id."""
+    if value_type not in (None, "fid", "slot48"):
+        raise ConfigError(
+            f"value_type of feature {name!r} is {value_type!r}, expected 'fid' beside id_transform, which reads ids of "
+            "a slot; leave one of them out"
+        )
+    return value_type or "slot48"  # a negative value means unknown, and keeps its sign in 48 bits
+
+
+def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
+    """Return a feature; those of earlier releases have no type of values, and keep the rule of their ids."""
+    transform = body.get("id_transform")
+    made = None if transform is None else IdTransform(**transform)
+    return EmbeddingFeature(**{"value_type": "slot48", **body, "id_transform": made})
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

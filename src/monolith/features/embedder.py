@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 
 from monolith import _native
 from monolith.core.errors import SchemaMismatch
+from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
@@ -36,7 +37,7 @@ class EmbeddedBatch(Batch):
     """Layout name to tensor, or to a list of tensors."""
 
     @classmethod
-    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> EmbeddedBatch:
+    def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> Self:
         """Add layouts to a batch."""
         return cls(**{each.name: getattr(batch, each.name) for each in fields(Batch)}, layouts=layouts)
 
@@ -130,8 +131,9 @@ class HostEmbedder:
         self.tensors = declaration.tensors()
         self.layouts = [_describe_layout(declaration.layouts[name]) for name in sorted(declaration.layouts)]
         self._tables = declaration.tables
-        self._features = declaration.feature_names
+        self._inputs = [declaration.features[name].input for name in declaration.feature_names]
         self._kernel = declaration.kernel()
+        self._recorded: Mapping[str, ValueType] = {}
 
     def plan(self, batch: Batch) -> _native.StepPlan:
         """Return the unique ids of a batch, and where each of them occurs.
@@ -143,9 +145,9 @@ class HostEmbedder:
         ids = batch.ids
         try:
             if isinstance(ids, ParsedIds):
-                places = ids.places(self._features)
+                places = ids.places(self._inputs)
             else:
-                lists = [ids[name] for name in self._features]
+                lists = [ids[name] for name in self._inputs]
         except KeyError as error:
             known = ", ".join(batch.ids) or "none"
             raise SchemaMismatch(
@@ -153,6 +155,9 @@ class HostEmbedder:
                 "with schema=model.declaration.schema()"
             ) from None
         self._check_dense(batch)
+        if batch.value_types is not self._recorded:
+            self.declaration.record_value_types(batch.value_types)
+            self._recorded = batch.value_types
         if isinstance(ids, ParsedIds):
             return self._kernel.plan_of(ids.data, places)
         return self._kernel.plan(

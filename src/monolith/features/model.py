@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from torch import Tensor, nn
 
 from monolith.core.errors import ConfigError
+from monolith.core.fid import ValueType
 from monolith.data import Batch, FeatureList
 from monolith.embedding import MultiTable
 from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration, FeatureName, FeatureNames
 from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder
+from monolith.features.id_transforms import IdTransform, QuotientRemainder, SplitPart
 from monolith.features.layouts import Combiner, Layout, Out
 
 if TYPE_CHECKING:
@@ -123,12 +125,15 @@ class Model(nn.Module):
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
+        id_transform: IdTransform | None = None,
+        value_type: ValueType | None = None,
+        hash_wide: bool = False,
     ) -> None:
         """Declare a feature whose values are ids.
 
         Args:
             name: Name in the batch; or a slot number, for ``fc_slot_<n>`` or the name in the feature list.
-            slot: High bits of its ids, also of ids that are made from plain values.
+            slot: Slot of its ids in records that carry ready-made ids; other data needs none.
             shared_with: Another feature whose rows this one uses, with its expiry, threshold and budget.
             combiner: How the ids of an example become one row: ``sum``, ``mean``, or ``first``, which keeps the first
                 ``max_sequence_length`` of them apart. None: ``first`` when a length is given, else ``sum``.
@@ -138,6 +143,12 @@ class Model(nn.Module):
             on_miss: Values of an id without a row: ``zeros``, or its ``initial`` values.
             max_bytes: Hard memory budget of the table; None = unbounded.
             column: Name in the records; None = the same.
+            id_transform: Place of each id in a vocabulary of a fixed size, applied before each lookup; None = ids are
+                rows as they are.
+            value_type: Type of its values: ``integer`` and ``text`` have ids of 64 bits, ``fid`` are ready-made ids
+                or values beside the slot, ``bucket`` are numbers that fall into powers of two. None: the type of the
+                first value; the model folder and exports record it.
+            hash_wide: Hash an integer that does not fit beside the slot of a ``fid`` feature, instead of refusing it.
         """
         self.declaration.add_feature(
             name,
@@ -150,7 +161,45 @@ class Model(nn.Module):
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
+            id_transform=id_transform,
+            value_type=value_type,
+            hash_wide=hash_wide,
         )
+
+    def split_feature(
+        self, name: str, split: QuotientRemainder, *, vocabulary_size: int | None = None, **options: Any
+    ) -> tuple[str, str]:
+        """Declare a feature by quotient-remainder hashing: a small table holds a large vocabulary.
+
+        Two features of one table, ``<name>_0`` (remainders) and ``<name>_1`` (quotients), read the input ``name``.
+        Give the returned pair to ``embedding_slice`` as a group, which adds the two rows:
+        ``self.embedding_slice([pair], "vec", dim=8)``.
+
+        Args:
+            name: Name in the batch.
+            split: Size and collision rate of the vocabulary.
+            vocabulary_size: Ids are taken modulo this first; None = ids are places in the vocabulary already.
+            options: Further options of ``embedding_feature``.
+
+        Returns:
+            The names of the two features.
+        """
+        names = f"{name}_0", f"{name}_1"
+        slot = self.declaration.resolve(name, options.pop("slot", None))[1]
+        parts: tuple[tuple[SplitPart, str, str | None], ...] = (
+            ("remainder", names[0], None),
+            ("quotient", names[1], names[0]),
+        )
+        for part, own, owner in parts:
+            self.declaration.add_feature(
+                own,
+                slot=slot,
+                source=name,
+                shared_with=owner,
+                id_transform=IdTransform.of_split(split, part, size=vocabulary_size),
+                **options,
+            )
+        return names
 
     def embedding_slice(
         self,

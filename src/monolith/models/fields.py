@@ -151,6 +151,8 @@ def declare_sparse(model: Model, feature: SparseFeature, options: TableOptions) 
         feature.name,
         slot=feature.slot,
         column=feature.column,
+        value_type=feature.value_type,
+        hash_wide=feature.hash_wide,
         expire_days=options.get("expire_days", 36500),
         occurrence_threshold=options.get("occurrence_threshold", 0),
     )

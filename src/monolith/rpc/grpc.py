@@ -253,13 +253,14 @@ class _TokenGuard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     def __init__(self, *tokens: str) -> None:
         self._expected = [f"Bearer {token}".encode() for token in tokens if token]
 
-        def refuse(request: bytes, context: grpc.ServicerContext) -> bytes:
+        def refuse(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
             context.abort(
                 grpc.StatusCode.UNAUTHENTICATED, "the bearer token is missing or wrong; give the server's token"
             )
             raise AssertionError  # abort has raised
 
-        self._refusal = grpc.unary_unary_rpc_method_handler(refuse)
+        # A handler of a stream starts before the first message: a body without a token is not received.
+        self._refusal = grpc.stream_stream_rpc_method_handler(refuse)
 
     @override
     def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:

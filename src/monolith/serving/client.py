@@ -2,6 +2,10 @@
 
 >>> Client("127.0.0.1:8500").transport
 'grpc'
+
+A server with a token refuses calls without it:
+
+>>> client = Client("127.0.0.1:8500", model="ctr", token="s3cret")
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from urllib.parse import quote, urlsplit
 from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from monolith.core.errors import (
     ConfigError,
@@ -33,7 +37,8 @@ from monolith.core.errors import (
 from monolith.rpc.security import Security
 from monolith.rpc.status import Code
 from monolith.serving import messages
-from monolith.serving.loaded_model import DEGRADED, DegradedOutputs
+from monolith.serving.client_values import Column, as_column
+from monolith.serving.loaded_model import DEGRADED, ROW_LENGTHS, DegradedOutputs
 from monolith.serving.tensors import encode_tensor, read_tensor
 
 __all__ = ["Client", "Records", "Version"]
@@ -80,6 +85,7 @@ class Client:
         address: ``host:port`` for gRPC, ``http://host:port`` or ``https://host:port`` for REST.
         model: Default model of calls.
         timeout_s: Default timeout of calls.
+        token: Bearer token of the server; the same as ``security=Security(token=...)``.
         security: TLS and token.
         max_message_bytes: Largest gRPC message.
     """
@@ -90,6 +96,7 @@ class Client:
         *,
         model: str = "",
         timeout_s: float = 30.0,
+        token: str = "",
         security: Security | None = None,
         max_message_bytes: int = 64 << 20,
     ) -> None:
@@ -98,7 +105,9 @@ class Client:
         self.address = address
         self._model = model
         self._timeout_s = timeout_s
-        security = security or Security()
+        if token and security is not None:
+            raise ConfigError("token and security are both given, expected one; use security=Security(token=...)")
+        security = security or Security(token=token)
         self._link: _Rest | _Grpc = (
             _Rest(address, security) if "://" in address else _Grpc(address, security, max_message_bytes)
         )
@@ -110,7 +119,7 @@ class Client:
 
     def predict(
         self,
-        inputs: Mapping[str, ArrayLike],
+        inputs: Mapping[str, Any],
         *,
         model: str = "",
         version: int | None = None,
@@ -121,6 +130,9 @@ class Client:
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs for inputs by name: features, ids of tables, or serialized records.
 
+        An input is a NumPy array, a list with a value or a list of values per row, a ``Ragged``, an Arrow array, or a
+        column of a pandas or polars frame.
+
         The result is a ``DegradedOutputs`` if the server computed it without some rows.
 
         Raises:
@@ -130,16 +142,16 @@ class Client:
             ModelNotReady: The model is not loaded yet, or the server is unreachable.
             RpcTimeout: The call timed out.
         """
-        arrays = {name: _array(value) for name, value in inputs.items()}
+        columns = {name: as_column(value, name) for name, value in inputs.items()}
         spec = _spec(model or self._model, version, label, signature)
-        return self._link.predict(spec, arrays, outputs, timeout_s or self._timeout_s)
+        return self._link.predict(spec, columns, outputs, timeout_s or self._timeout_s)
 
     def score(
         self, records: bytes | Sequence[bytes], kind: Records = "examples", **choice: Any
     ) -> dict[str, NDArray[Any]]:
         """Return the outputs for serialized records; ``choice`` takes the arguments of ``predict``."""
         listed = [records] if isinstance(records, bytes) else list(records)
-        return self.predict({kind: _array(listed)}, **choice)
+        return self.predict({kind: listed}, **choice)
 
     def status(self, model: str = "", version: int | None = None, label: str = "") -> list[Version]:
         """Return the state of every version of a model, newest first; or of the named version."""
@@ -181,16 +193,6 @@ def _spec(model: str, version: int | None, label: str, signature: str) -> messag
     return spec
 
 
-def _array(value: ArrayLike) -> NDArray[Any]:
-    if isinstance(value, bytes):
-        value = [value]
-    if isinstance(value, list) and value and all(isinstance(each, bytes) for each in value):
-        array = np.empty(len(value), object)  # numpy byte strings lose trailing zeros
-        array[:] = value
-        return array
-    return np.asarray(value)
-
-
 def _error(code: Code, text: str, where: str) -> MonolithError:
     return _ERRORS.get(code, ServingError)(f"{text} ({code.name} from {where})")
 
@@ -223,11 +225,13 @@ class _Grpc:
         }
 
     def predict(
-        self, spec: messages.ModelSpec, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], timeout_s: float
+        self, spec: messages.ModelSpec, columns: Mapping[str, Column], outputs: Sequence[str], timeout_s: float
     ) -> dict[str, NDArray[Any]]:
         request = messages.PredictRequest(model_spec=spec, output_filter=outputs)
-        for name, array in arrays.items():
-            request.inputs[name].MergeFromString(encode_tensor(array))
+        for name, column in columns.items():
+            request.inputs[name].MergeFromString(encode_tensor(column.values))
+            if column.lengths is not None:
+                request.inputs[name + ROW_LENGTHS].MergeFromString(encode_tensor(column.lengths))
         answer, trailing = self._call_with_trailing("Predict", request, timeout_s)
         found = {name: read_tensor(tensor, name) for name, tensor in answer.outputs.items()}
         return _mark_degraded(found, trailing.get(DEGRADED.lower(), ""))
@@ -297,9 +301,9 @@ class _Rest:
         self._opener = build_opener(*handlers)
 
     def predict(
-        self, spec: messages.ModelSpec, arrays: Mapping[str, NDArray[Any]], outputs: Sequence[str], timeout_s: float
+        self, spec: messages.ModelSpec, columns: Mapping[str, Column], outputs: Sequence[str], timeout_s: float
     ) -> dict[str, NDArray[Any]]:
-        body: dict[str, Any] = {"inputs": {name: _plain(array.tolist()) for name, array in arrays.items()}}
+        body: dict[str, Any] = {"inputs": {name: _plain(column.tolist()) for name, column in columns.items()}}
         if spec.signature_name:
             body["signature_name"] = spec.signature_name
         answer, missing = self._ask_with_mark(spec, ":predict", timeout_s, json.dumps(body).encode())

@@ -144,6 +144,10 @@ class MonitoringConfig:
     """Share of requests to log; the config of a model has precedence."""
     request_log_prefix: str = ""
     """Path prefix of the log files."""
+    log_requests: str = ""
+    """Stream (log://PATH/TOPIC or kafka://HOST:PORT/TOPIC) for the scored records, with request key and version."""
+    log_requests_rate: float = 1.0
+    """Share of requests to write to the stream."""
 
     def __post_init__(self) -> None:
         if not self.metrics_path.startswith("/"):

@@ -16,6 +16,7 @@ from monolith.rpc.status import Code, client_text, code_of
 from monolith.serving import messages
 from monolith.serving.access import Access
 from monolith.serving.hosted_models import HostedModels
+from monolith.serving.impression_log import REQUEST_KEY
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import model_spec, signature_map, status_message
 from monolith.serving.model_config import ModelConfig, configs_of
@@ -78,14 +79,18 @@ class GrpcServices:
     def _predict(self, payload: bytes, context: Any) -> bytes:
         try:
             request = _parsed(messages.PredictRequest, payload)
-            parsed = _predict_request(request, self._access.may_assign(_authorization(context)))
+            key = self._request_key(context)
+            parsed = _predict_request(request, self._access.may_assign(_authorization(context)), key)
         except Exception as error:
             return grpc.abort(context, code_of(error), client_text(error))
         result = self._router.call(parsed, "grpc", timeout_s=self._time_left(context), is_wanted=context.is_active)
         if result.error is not None:
             return grpc.abort(context, code_of(result.error), client_text(result.error))
-        if result.missing:
-            context.set_trailing_metadata(((DEGRADED.lower(), result.missing),))
+        trailing = [(DEGRADED.lower(), result.missing)] if result.missing else []
+        if key:
+            trailing.append((REQUEST_KEY.lower(), key.decode()))
+        if trailing:
+            context.set_trailing_metadata(tuple(trailing))
         hosted = result.hosted
         assert hosted is not None
         response = encode_outputs(result.outputs, model_spec(hosted, result.signature).SerializeToString())
@@ -104,7 +109,7 @@ class GrpcServices:
                     raise InvalidRequest(f"metadata_field is {field!r}, expected 'signature_def'")
                 found = answer.metadata[field]
                 found.type_url = "type.googleapis.com/tensorflow.serving.SignatureDefMap"
-                found.value = signature_map(hosted.model.signatures).SerializeToString()
+                found.value = signature_map(hosted.model).SerializeToString()
             answer.model_spec.CopyFrom(model_spec(hosted))
         return answer.SerializeToString()
 
@@ -132,16 +137,25 @@ class GrpcServices:
         answer = messages.HealthCheckResponse(status=1 if self._is_serving() else 2)  # type: ignore[arg-type]
         return answer.SerializeToString()
 
+    def _request_key(self, context: Any) -> bytes:
+        if self._router.impressions is None:
+            return b""
+        return self._router.impressions.make_key(_metadata_text(context, REQUEST_KEY.lower()))
+
     def _time_left(self, context: Any) -> float:
         left_s = context.time_remaining()
         return self._timeout_s if left_s is None else max(0.0, min(float(left_s), self._timeout_s))
 
 
 def _authorization(context: Any) -> str:
-    return str(dict(context.invocation_metadata() or ()).get("authorization", ""))
+    return _metadata_text(context, "authorization")
 
 
-def _predict_request(request: messages.PredictRequest, may_assign: bool) -> PredictRequest:
+def _metadata_text(context: Any, name: str) -> str:
+    return str(dict(context.invocation_metadata() or ()).get(name, ""))
+
+
+def _predict_request(request: messages.PredictRequest, may_assign: bool, request_key: bytes) -> PredictRequest:
     spec = request.model_spec
     if not spec.name:
         raise InvalidRequest("model_spec.name is empty, expected the name of a model")
@@ -153,6 +167,7 @@ def _predict_request(request: messages.PredictRequest, may_assign: bool) -> Pred
         spec.signature_name,
         list(request.output_filter),
         may_assign,
+        request_key,
     )
 
 

@@ -6,20 +6,48 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
 from monolith.data.sources.base import RecordKind
 
-__all__ = ["DEGRADED", "DegradedOutputs", "LoadedModel", "Loader", "Outputs", "SignatureView", "TensorView"]
+__all__ = [
+    "DEGRADED",
+    "ROW_LENGTHS",
+    "DegradedOutputs",
+    "FeatureInfo",
+    "LoadedModel",
+    "Loader",
+    "Outputs",
+    "SignatureView",
+    "TensorView",
+]
 
 Outputs: TypeAlias = dict[str, NDArray[Any]]
 """Output name to values; the first axis is the row."""
 
 DEGRADED = "Monolith-Degraded"
 """HTTP header, and in lower case gRPC trailing metadata, of a degraded result."""
+
+ROW_LENGTHS = ":row_lengths"
+"""Suffix of the input with the number of values per row, for a feature whose lists differ in length."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureInfo:
+    """One feature of a model, in metadata."""
+
+    name: str
+    kind: Literal["sparse", "dense"]
+    value_type: str
+    """Type of the values: that of training, see ``monolith.fid.ValueType``; of a dense feature its dtype."""
+    dtype: str
+    """``string``, or the name of a numpy type: the tensor to send."""
+    shape: tuple[int, ...]
+    """Sizes; -1 for a free size."""
 
 
 class DegradedOutputs(dict[str, NDArray[Any]]):
@@ -69,6 +97,10 @@ class LoadedModel(Protocol):
     @property
     def signatures(self) -> Mapping[str, SignatureView]:
         """Signatures by name."""
+
+    @property
+    def features(self) -> Sequence[FeatureInfo]:
+        """Features that a signature of kind ``score`` takes; empty if the model has none."""
 
     def predict(
         self, records: Sequence[bytes], kind: RecordKind, signature: str = ..., outputs: Sequence[str] | None = None

@@ -96,6 +96,16 @@ _STATUS = {
         }
     },
 }
+_MODELS = {
+    "type": "object",
+    "required": ["models"],
+    "properties": {
+        "models": {
+            "type": "array",
+            "items": {**_STATUS, "required": ["name", "model_version_status"]},
+        }
+    },
+}
 _METADATA = {
     "type": "object",
     "required": ["model_spec", "metadata"],
@@ -153,6 +163,7 @@ def _other_paths() -> dict[str, Any]:
     }
     others = {
         "/metrics": _operation("Prometheus metrics", {"text/plain": {}}, {"401"}),
+        "/v1/models": _operation("Models and the status of their versions", _json(_MODELS), {"401"}),
         "/openapi.json": _operation("OpenAPI document", _json({"type": "object"}), {"401"}),
     }
     open_to_all = {path: {"get": {**operation, "security": [{}]}} for path, operation in health.items()}

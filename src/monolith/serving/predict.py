@@ -6,6 +6,7 @@ Any other input is a feature, or belongs to a signature that reads or sets rows.
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
@@ -16,7 +17,7 @@ from monolith.artifacts.export_manifest import RECORD_INPUTS, SERVING_DEFAULT
 from monolith.core.errors import ClusterError, InvalidRequest, MonolithError
 from monolith.data.sources.base import RecordKind
 from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.loaded_model import DegradedOutputs, Outputs
+from monolith.serving.loaded_model import ROW_LENGTHS, DegradedOutputs, Outputs
 from monolith.serving.row_counts import row_count
 
 __all__ = ["PredictWork", "make_work"]
@@ -34,10 +35,12 @@ class PredictWork:
         nbytes: Bytes of the inputs.
         alone: Computes this request.
         records: Records of this request, if it can join a batch.
+        kind: Message type of the records.
+        is_score: Whether the request asks for scores, and not for rows of tables.
         together: Computes the records of several works.
     """
 
-    __slots__ = ("_alone", "_together", "hosted", "key", "nbytes", "records", "rows")
+    __slots__ = ("_alone", "_together", "hosted", "is_score", "key", "kind", "nbytes", "records", "rows")
 
     def __init__(
         self,
@@ -48,6 +51,8 @@ class PredictWork:
         nbytes: int,
         alone: Callable[[], Outputs],
         records: Sequence[bytes] = (),
+        kind: RecordKind | None = None,
+        is_score: bool = True,
         together: Callable[[Sequence[bytes]], Outputs] | None = None,
     ) -> None:
         self.hosted = hosted
@@ -55,6 +60,8 @@ class PredictWork:
         self.rows = rows
         self.nbytes = nbytes
         self.records = records
+        self.kind = kind
+        self.is_score = is_score
         self._alone = alone
         self._together = together
 
@@ -154,6 +161,7 @@ def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, 
         nbytes=sum(map(len, records)),
         alone=lambda: model.predict(records, kind, signature, outputs),
         records=records,
+        kind=kind,
         together=lambda every: model.predict(every, kind, signature, outputs),
     )
 
@@ -161,7 +169,7 @@ def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, 
 def _features_work(
     hosted: HostedVersion, signature: str, features: Mapping[str, Any], wanted: Sequence[str]
 ) -> PredictWork:
-    columns = {name: _column(value, name) for name, value in features.items()}
+    columns = _columns(features)
     counts = {name: len(values) for name, values in columns.items()}
     if len(set(counts.values())) > 1:
         raise InvalidRequest(f"rows per feature are {counts}, expected the same number for each")
@@ -189,6 +197,7 @@ def _call_work(hosted: HostedVersion, signature: str, inputs: Mapping[str, Any],
         rows=max((len(array) for array in arrays.values() if array.ndim), default=0),
         nbytes=sum(array.nbytes for array in arrays.values()),
         alone=alone,
+        is_score=False,
     )
 
 
@@ -208,6 +217,30 @@ def _column(value: Any, name: str) -> list[Any]:
     if isinstance(found, list):
         return found
     raise InvalidRequest(f"feature {name!r} is a single value, expected a list with one entry per row")
+
+
+def _columns(features: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """Return a list with one entry per row for each feature. Lists of different lengths come as values and lengths."""
+    columns: dict[str, list[Any]] = {}
+    for name, value in features.items():
+        lengths = features.get(name + ROW_LENGTHS)
+        if lengths is not None:
+            columns[name] = _split(value, lengths, name)
+        elif not (name.endswith(ROW_LENGTHS) and name.removesuffix(ROW_LENGTHS) in features):
+            columns[name] = _column(value, name)
+    return columns
+
+
+def _split(value: Any, lengths: Any, name: str) -> list[Any]:
+    values, counts = _column(value, name), _column(lengths, name + ROW_LENGTHS)
+    is_valid = all(type(count) is int and count >= 0 for count in counts)
+    if not is_valid or sum(counts) != len(values):
+        raise InvalidRequest(
+            f"input {name + ROW_LENGTHS!r} does not fit the {len(values)} values of {name!r}, expected lengths of rows "
+            "that add up to it"
+        )
+    ends = itertools.accumulate(counts)
+    return [values[end - count : end] for end, count in zip(ends, counts, strict=True)]
 
 
 def _nbytes(value: Any) -> int:

@@ -17,6 +17,7 @@ from monolith.rpc.status import Code, code_of
 from monolith.serving.batching import BatchQueue, QueuedRequest
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
+from monolith.serving.impression_log import ImpressionLog
 from monolith.serving.loaded_model import DegradedOutputs, Outputs
 from monolith.serving.metrics import ServingMetrics
 from monolith.serving.predict import make_work
@@ -36,6 +37,8 @@ class PredictRequest:
     wanted: Sequence[str] = ()
     may_assign: bool = False
     """Whether the caller may call signatures that assign rows."""
+    request_key: bytes = b""
+    """Key of the impressions; empty = none are logged."""
 
 
 class PredictResult:
@@ -64,6 +67,7 @@ class RequestRouter:
         metrics: Metrics of the requests.
         clock: Clock of latencies and deadlines.
         assigns_following: Whether versions that follow a publisher take assignments.
+        impressions: Log of the scored records; None = none.
     """
 
     def __init__(
@@ -74,8 +78,10 @@ class RequestRouter:
         clock: Clock,
         *,
         assigns_following: bool = False,
+        impressions: ImpressionLog | None = None,
     ) -> None:
         self.models = models
+        self.impressions = impressions
         self._assigns_following = assigns_following
         self._queue = queue
         self._metrics = metrics
@@ -112,6 +118,9 @@ class RequestRouter:
             return
 
         def done(job: QueuedRequest) -> None:
+            if job.error is None and self.impressions is not None and request.request_key and work.is_score:
+                cut = getattr(work.hosted.model, "shown_cut", 0)
+                self.impressions.add(request.request_key, work.kind, work.records, work.hosted.version, cut)
             self._end(request, api, on_result, hosted, job.answer or {}, job.error, started_s)
 
         try:

@@ -17,8 +17,9 @@ from monolith.core.errors import InvalidRequest
 from monolith.rpc.status import Code, client_text, code_of, http_status, text_of
 from monolith.serving.access import Access
 from monolith.serving.http_server import HttpError, Reply, Request
+from monolith.serving.impression_log import REQUEST_KEY
 from monolith.serving.loaded_model import DEGRADED
-from monolith.serving.metadata import metadata_json, status_json
+from monolith.serving.metadata import metadata_json, models_json, status_json
 from monolith.serving.openapi import description
 from monolith.serving.request_router import PredictRequest, PredictResult, RequestRouter
 from monolith.serving.rest_json import encode_answer, parse_body
@@ -34,6 +35,7 @@ _MODEL = re.compile(
 )
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 _HEALTH = ("/healthz", "/readyz")
+_MODELS = "/v1/models"
 _INLINE_BYTES = 64 << 10
 _PARSE_THREADS = 2
 
@@ -98,9 +100,11 @@ class Rest:
         found = _MODEL.fullmatch(request.path)
         if found is not None:
             self._model(request, reply, found)
-        elif request.path in self._metrics_paths or request.path == "/openapi.json":
+        elif request.path in self._metrics_paths or request.path in (_MODELS, "/openapi.json"):
             if request.method not in ("GET", "HEAD"):
                 _refuse_method(reply, request.method, "GET")
+            elif request.path == _MODELS:
+                self._guard(reply, lambda: self._list_models(reply))
             elif request.path == "/openapi.json":
                 self._description = self._description or json.dumps(description()).encode()
                 reply(200, self._description)
@@ -117,6 +121,11 @@ class Rest:
             reply(200, b'{"status":"ok"}')
         else:
             reply(503, error_body("the server is not ready: a model has no served version, or the server is stopping"))
+
+    def _list_models(self, reply: Reply) -> None:
+        models = self._router.models
+        found = {name: models.statuses(name) for name in models.names()}
+        reply(200, json.dumps(models_json(found), indent=1).encode())
 
     def _model(self, request: Request, reply: Reply, found: re.Match[str]) -> None:
         name = unquote(found["name"], errors="replace")
@@ -167,10 +176,15 @@ class Rest:
             except InvalidRequest as error:
                 _fail(reply, error)
                 return
-            reply(200, encoded, headers={DEGRADED: result.missing} if result.missing else {})
+            headers = {DEGRADED: result.missing} if result.missing else {}
+            reply(200, encoded, headers={**headers, REQUEST_KEY: key.decode()} if key else headers)
 
+        impressions = self._router.impressions
+        key = b"" if impressions is None else impressions.make_key(request.headers.get(REQUEST_KEY.lower(), ""))
         may_assign = self._access.may_assign(request.headers.get("authorization", ""))
-        parsed = PredictRequest(name, body.inputs, version, label, body.signature, may_assign=may_assign)
+        parsed = PredictRequest(
+            name, body.inputs, version, label, body.signature, may_assign=may_assign, request_key=key
+        )
         self._router.submit(parsed, "rest", on_result, timeout_s=self._timeout_s, is_wanted=request.is_wanted)
 
 

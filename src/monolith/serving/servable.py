@@ -36,9 +36,10 @@ from monolith.artifacts.export_warmup import decode_warmup
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
 from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
+from monolith.core.fid import ValueType
 from monolith.core.rwlock import ReadWriteLock
 from monolith.core.throttle import yield_gil
-from monolith.data import Batch
+from monolith.data import Batch, Schema
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
@@ -46,8 +47,8 @@ from monolith.embedding.store import Rows
 from monolith.features import Declaration, Embedder, HostEmbedder
 from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
 from monolith.serving.dense_states import DenseState, DenseStates
-from monolith.serving.loaded_model import DegradedOutputs
-from monolith.serving.servable_features import records_of_features
+from monolith.serving.loaded_model import DegradedOutputs, FeatureInfo
+from monolith.serving.servable_features import describe_features, records_of_features
 from monolith.serving.servable_parsers import Parsers
 from monolith.serving.servable_parts import Arrays, DenseRunner, EntryRows, OwnProgram, PartialRows
 from monolith.serving.servable_tables import TableCalls
@@ -61,6 +62,12 @@ _PARTS = ("entry", "dense")
 
 # Successive versions of a model have equal declarations.
 _declaration = functools.lru_cache(maxsize=64)(Declaration.from_json)
+
+
+def _request_schema(declaration: Declaration) -> Schema:
+    """Return the schema of requests. A feature without a type was trained on ids of no parser: its ids are fids."""
+    fids: dict[str, ValueType] = dict.fromkeys(declaration.features, "fid")
+    return declaration.schema().with_value_types({**fids, **declaration.value_types})
 
 
 class Servable:
@@ -86,6 +93,7 @@ class Servable:
         self._lock = ReadWriteLock()
         self._dense = dense
         self._is_closed = self._is_torn = self._is_verified = self._is_following = False
+        self._shown_cut = 0
         self._file_stamps: dict[str, tuple[int, int, int] | None] = {}
         self._before_close: list[Callable[[], None]] = []
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
@@ -100,7 +108,7 @@ class Servable:
             declaration = _declaration(json.dumps(manifest.declaration))
             yield_gil()
             self._embedder = HostEmbedder(declaration, source)  # type: ignore[arg-type]  # pulls only
-            self._parsers = Parsers(declaration.schema())
+            self._parsers = Parsers(_request_schema(declaration))
             self._tensors = declaration.tensors()
             self._table_names = declaration.tables
 
@@ -211,6 +219,11 @@ class Servable:
         return self._is_following
 
     @property
+    def shown_cut(self) -> int:
+        """The number of the cut that this servable shows; 0 for its export."""
+        return self._shown_cut
+
+    @property
     def has_weights(self) -> bool:
         """Whether this servable holds the dense part, so that ``apply`` can change its weights."""
         return isinstance(self._dense, OwnProgram)
@@ -219,6 +232,11 @@ class Servable:
     def signatures(self) -> Mapping[str, Signature]:
         """Signatures by name."""
         return self.manifest.signatures
+
+    @property
+    def features(self) -> tuple[FeatureInfo, ...]:
+        """Features of the model with the types that it was trained on; empty if it scores no records."""
+        return () if self._embedder is None else describe_features(self._embedder.declaration)
 
     # --- scoring ------------------------------------------------------------------------------------------------------
 
@@ -519,6 +537,7 @@ class Servable:
 
     def _publish_state(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:
+            self._shown_cut = key[0]
             self._history.record_move(key, undo)
         if self._dense is not None:
             self._states.show(key, self._dense)

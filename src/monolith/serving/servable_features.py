@@ -11,11 +11,41 @@ from monolith.core.errors import InvalidRequest
 from monolith.data import DenseFeature
 from monolith.data.records.messages import Example
 from monolith.features import Declaration, EmbeddingFeature
+from monolith.serving.loaded_model import FeatureInfo
 
-__all__ = ["records_of_features"]
+__all__ = ["describe_features", "records_of_features"]
 
 _LONGEST_NAME = 200
 _FIDS = "fids"
+_MOST_FLOAT = 2**53
+
+
+_DTYPES = {"text": "string", "bucket": "float32"}
+
+
+def describe_features(declaration: Declaration) -> tuple[FeatureInfo, ...]:
+    """Return the features of a model, for metadata."""
+    sparse = (
+        FeatureInfo(
+            name=each.name,
+            kind="sparse",
+            value_type=each.value_type or "fid",
+            dtype=_DTYPES.get(each.value_type or "", "int64"),
+            shape=(-1, -1),
+        )
+        for each in declaration.features.values()
+    )
+    dense = (
+        FeatureInfo(
+            name=each.name,
+            kind="dense",
+            value_type=each.dtype,
+            dtype="string" if each.dtype == "bytes" else each.dtype,
+            shape=(-1, each.width),
+        )
+        for each in declaration.dense.values()
+    )
+    return (*sparse, *dense)
 
 
 def records_of_features(
@@ -51,7 +81,7 @@ def _rows(features: Any) -> list[Mapping[str, Any]]:
 def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> bytes:
     example = Example()
     for name, value in row.items():
-        sparse, dense = declaration.features.get(name), declaration.dense.get(name)
+        sparse, dense = declaration.inputs.get(name), declaration.dense.get(name)
         where = f"example {number}, feature {name!r}"
         if sparse is not None:
             _put_sparse(example.named_feature.add(name=sparse.column or name).feature, sparse, value, where)
@@ -66,22 +96,56 @@ def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> by
 
 
 def _put_sparse(target: Any, feature: EmbeddingFeature, value: Any, where: str) -> None:
+    """Put values into the arm of their type; the parser then makes ids of them, as of the values of files."""
+    value_type = feature.value_type or "fid"
     if isinstance(value, Mapping):
-        if set(value) != {_FIDS}:
-            raise InvalidRequest(
-                f"{where} is an object with {', '.join(map(str, value)) or 'no keys'}, expected {{'fids': [...]}}"
-            )
-        target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in _as_list(value[_FIDS]))
+        _put_fids(target, value_type, value, where)
         return
-    values = _as_list(value)
+    values = [each for each in _as_list(value) if each is not None]
     if all(isinstance(each, str | bytes) for each in values):
         target.bytes_list.value.extend(_bytes(each, where) for each in values)
-    elif feature.slot is None:  # without a slot the number is the id
-        target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in values)
-    elif all(type(each) is int for each in values):
-        target.int64_list.value.extend(_signed(_whole(each, where)) for each in values)
-    else:
+    elif not all(isinstance(each, int | float) for each in values):
+        raise InvalidRequest(
+            f"{where} is {value!r}, expected a value or a flat list of values of one type, {_expected(value_type)}"
+        )
+    elif value_type == "bucket":
+        target.double_list.value.extend(_real(each, where) for each in values)
+    elif value_type == "slot48" and any(isinstance(each, float) for each in values):
         target.float_list.value.extend(_real(each, where) for each in values)
+    elif value_type == "slot48" and feature.slot is None:  # without a slot the number is the id
+        target.fid_v2_list.value.extend(_whole(each, where) % 2**64 for each in values)
+    else:
+        target.int64_list.value.extend(_signed(_integer(each, where, value_type)) for each in values)
+
+
+def _put_fids(target: Any, value_type: str, value: Mapping[str, Any], where: str) -> None:
+    if set(value) != {_FIDS}:
+        raise InvalidRequest(
+            f"{where} is an object with {', '.join(map(str, value)) or 'no keys'}, expected {{'fids': [...]}}"
+        )
+    fids = [_whole(each, where) for each in _as_list(value[_FIDS])]
+    if value_type in ("fid", "slot48"):
+        target.fid_v2_list.value.extend(each % 2**64 for each in fids)
+    elif value_type == "integer":  # an integer is its own id
+        target.int64_list.value.extend(_signed(each) for each in fids)
+    else:
+        raise InvalidRequest(f"{where} holds fids, expected {_expected(value_type)}")
+
+
+def _integer(value: int | float, where: str, value_type: str) -> int:
+    """Return the integer of a JSON number: ``25.0`` is 25, like a whole float of a file."""
+    if isinstance(value, float):
+        if not value.is_integer() or abs(value) > _MOST_FLOAT:
+            raise InvalidRequest(
+                f"{where} is {value!r} of type float, expected {_expected(value_type)}; floats must be whole numbers "
+                "of at most 2^53"
+            )
+        value = int(value)
+    return _whole(int(value), where)
+
+
+def _expected(value_type: str) -> str:
+    return {"text": "text", "bucket": "numbers"}.get(value_type, "integers or text")
 
 
 def _put_dense(target: Any, feature: DenseFeature, value: Any, where: str) -> None:
@@ -128,7 +192,7 @@ def _real(value: Any, where: str) -> float:
 
 
 def _near(name: Any, declaration: Declaration) -> str:
-    known = [*declaration.features, *declaration.dense]
+    known = [*declaration.inputs, *declaration.dense]
     # Comparing a very long name would cost more than the request.
     near = difflib.get_close_matches(str(name), known, n=1) if len(str(name)) <= _LONGEST_NAME else []
     return f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"

@@ -22,6 +22,7 @@ from monolith.serving.grpc_services import GrpcServices
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion
 from monolith.serving.http_server import HttpLimits, HttpServer
+from monolith.serving.impression_log import open_impression_log
 from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics, metrics_page
 from monolith.serving.model_config import ModelConfig, parse_model_configs
@@ -73,8 +74,19 @@ class ModelServer:
         self._log = RequestLog(
             config.monitoring.request_log_rate, config.monitoring.request_log_prefix, self.metrics.logged
         )
+        monitoring = config.monitoring
+        self._impressions = (
+            open_impression_log(monitoring.log_requests, monitoring.log_requests_rate, self.metrics.logged)
+            if monitoring.log_requests
+            else None
+        )
         self._router = RequestRouter(
-            self.models, self.queue, self.metrics, clock, assigns_following=config.access.allow_assign
+            self.models,
+            self.queue,
+            self.metrics,
+            clock,
+            assigns_following=config.access.allow_assign,
+            impressions=self._impressions,
         )
         self._ending = threading.Event()
         self._pollers: list[threading.Thread] = []
@@ -152,6 +164,8 @@ class ModelServer:
             thread.join()
         self.models.close()
         self._log.close()
+        if self._impressions is not None:
+            self._impressions.close()
         logger.info("model server stopped")
 
     def __enter__(self) -> Self:
@@ -210,6 +224,8 @@ class ModelServer:
         """Return the given samples, with the liveness of the server's threads among those of its components."""
         threads = [((thread.name,), int(thread.is_alive())) for thread in (*self._pollers, *self.queue.threads)]
         threads.append((("request-log",), int(self._log.is_alive)))
+        if self._impressions is not None:
+            threads.append((("impression-log",), int(self._impressions.is_alive)))
         for metric, samples in self._samples():
             if metric is names.BACKGROUND_THREAD_UP:
                 threads.extend(((label,), value) for (label,), value in samples)

@@ -65,3 +65,5 @@ class ServingSettings(TypedDict, total=False):
     metrics_path: str
     request_log_rate: float
     request_log_prefix: str
+    log_requests: str
+    log_requests_rate: float

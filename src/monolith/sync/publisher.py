@@ -20,10 +20,10 @@ from typing import Any, Protocol, TypeAlias
 
 from numpy.typing import NDArray
 
-from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, shard_folder
+from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, read_cut, shard_folder
 from monolith.core.clock import Clock
 from monolith.core.durable_files import make_folder
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
 from monolith.embedding import MultiTable
 from monolith.sync.base_snapshot import BaseSnapshot, write_base
 from monolith.sync.dense_versions import DenseWriter
@@ -161,12 +161,17 @@ class Publisher:
         self.root = Path(root)
         make_folder(self.root)
         self._claim: int | None = _claim(self.root)
-        for leftover in self.root.glob("*.json.tmp-*"):  # of a killed publisher
-            leftover.unlink(missing_ok=True)
+        try:
+            self._epoch = _take_epoch(self.root, self._claim)
+            for leftover in self.root.glob("*.json.tmp-*"):  # of a killed publisher
+                leftover.unlink(missing_ok=True)
+            self._dense = DenseWriter(self.root)
+        except BaseException:
+            os.close(self._claim)
+            raise
         self._rows = rows
         self._weights = weights
         self._clock = clock
-        self._dense = DenseWriter(self.root)
         self._turn = threading.Lock()
         self._published: tuple[Mapping[int, LogPosition], int] | None = None
         self.newest: Cut | None = None
@@ -177,8 +182,10 @@ class Publisher:
 
         Raises:
             OSError: A file could not be written. The current cut stays, and the next call publishes the changes.
+            VersionConflict: Another publisher has opened the folder, on a file system without locks.
         """
         with self._turn:
+            self._check_epoch()
             state, weights = self._rows.write(self._weights)
             dense = self._dense.write(weights)
             if (state.positions, dense) != self._published:
@@ -186,12 +193,22 @@ class Publisher:
                     sequences={shard: position.sequence for shard, position in state.positions.items()},
                     dense=dense,
                     newest_event_s=state.newest_event_s,
+                    epoch=self._epoch,
                     folders=tuple(os.path.relpath(folder, self.root) for folder in self._rows.folders),
                 )
                 self.newest = publish(self.root, cut, clock=self._clock)
                 self._published = state.positions, dense
                 logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
             return state
+
+    def _check_epoch(self) -> None:
+        """Check that no publisher has opened the folder since: two would write two states under equal versions."""
+        newest = _read_epoch(self.root)
+        if newest > self._epoch:
+            raise VersionConflict(
+                f"epoch of this publisher is {self._epoch}, expected {newest} as in '{self.root / LOCK}': another "
+                f"publisher uses the folder; stop one of them"
+            )
 
     def rebase(self, tables: Path, state: LogPositions) -> None:
         """Make a safe snapshot the base that followers start from, and drop the segments before it.
@@ -205,6 +222,7 @@ class Publisher:
         """
         base = self._rows.base_of(tables, state)
         with self._turn:
+            self._check_epoch()
             write_base(self.root, base)
             self._rows.compact(base)
 
@@ -228,3 +246,27 @@ def _claim(root: Path) -> int:
             f"'{root}' is in use by another publisher, expected one per folder; stop it, or set another publish_dir"
         ) from None
     return handle
+
+
+def _take_epoch(root: Path, claim: int) -> int:
+    """Return the fencing number of this publisher, and store it in the lock file.
+
+    Locks do not work between machines on every file system. The number does: a publisher that finds a larger one
+    stops.
+    """
+    try:
+        published = read_cut(root)
+    except (ManifestInvalid, VersionConflict):
+        published = None  # ``publish`` replaces or refuses the file
+    epoch = max(_read_epoch(root), published.epoch if published else 0) + 1
+    os.pwrite(claim, b"%020d\n" % epoch, 0)
+    os.fsync(claim)
+    return epoch
+
+
+def _read_epoch(root: Path) -> int:
+    try:
+        text = (root / LOCK).read_bytes().strip()
+    except FileNotFoundError:
+        return 0
+    return int(text) if text.isdigit() else 0

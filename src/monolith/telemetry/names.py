@@ -34,6 +34,11 @@ __all__ = [
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
     "KAFKA_RECORDS_TOTAL",
+    "LOG_CORRUPT_BATCHES_TOTAL",
+    "LOG_LAG_RECORDS",
+    "LOG_LAG_SECONDS",
+    "LOG_LOST_RECORDS_TOTAL",
+    "LOG_RECORDS_TOTAL",
     "PS_CALL_ERRORS_TOTAL",
     "PS_CALL_SECONDS",
     "PS_CLIENTS",
@@ -224,6 +229,36 @@ KAFKA_ERRORS_TOTAL = MetricSpec(
     help="Errors of a Kafka source by kind: broker, outage, commit or corrupt.",
     labels=("kind",),
 )
+LOG_RECORDS_TOTAL = MetricSpec(
+    name="monolith_log_records_total",
+    kind="counter",
+    help="Records that an event log source has delivered.",
+    labels=("topic",),
+)
+LOG_LAG_RECORDS = MetricSpec(
+    name="monolith_log_lag_records",
+    kind="gauge",
+    help="Records between the position of an event log source and the visible end of the partition.",
+    labels=("topic", "partition"),
+)
+LOG_LAG_SECONDS = MetricSpec(
+    name="monolith_log_lag_seconds",
+    kind="gauge",
+    help="Age of the next unread record of a partition since its append; 0 at the end.",
+    labels=("topic", "partition"),
+)
+LOG_LOST_RECORDS_TOTAL = MetricSpec(
+    name="monolith_log_lost_records_total",
+    kind="counter",
+    help="Records that retention removed before an event log source read them.",
+    labels=("topic", "partition"),
+)
+LOG_CORRUPT_BATCHES_TOTAL = MetricSpec(
+    name="monolith_log_corrupt_batches_total",
+    kind="counter",
+    help="Damaged batches that an event log source skipped.",
+    labels=("topic", "partition"),
+)
 PS_UP = MetricSpec(
     name="monolith_ps_up",
     kind="gauge",
@@ -335,7 +370,7 @@ SERVING_REMOTE_CALLS_TOTAL = MetricSpec(
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",
     kind="counter",
-    help="Sampled requests: written, or dropped because the log was behind.",
+    help="Sampled requests: written, or dropped because the log was behind; impressions of --log-requests likewise.",
     labels=("outcome",),
 )
 PUSH_ROWS_TOTAL = MetricSpec(

@@ -8,6 +8,7 @@ from typing import Any
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
+    EarlyStoppingHook,
     ExportHook,
     Hook,
     PredictionDumpHook,
@@ -42,6 +43,16 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
     if config.metrics.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics.metrics_port, host=config.metrics.metrics_host))
     hooks += _prediction_dump_hooks(config)
+    if (stopping := config.metrics.early_stopping).early_stopping_metric is not None:
+        hooks.append(
+            EarlyStoppingHook(
+                stopping.early_stopping_metric,
+                every_steps=stopping.early_stopping_steps,
+                patience=stopping.early_stopping_patience,
+                min_delta=stopping.early_stopping_min_delta,
+                keep_best=stopping.keep_best_checkpoint,
+            )
+        )
     if config.push.sync_targets and config.publish.publish_dir is not None:
         # Before its publisher, so that it ends after the publisher.
         hooks.append(PushHook(config.publish.publish_dir, config.push))

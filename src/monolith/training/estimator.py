@@ -200,7 +200,8 @@ class Estimator:
         Args:
             data: A dataset with ``batch()``, or batches. A dataset without a schema gets the model's.
             steps: Steps to take in this call.
-            max_steps: Step to stop at, over all calls and restarts; None with ``steps`` None = the end of the data.
+            max_steps: Step to stop at, over all calls and restarts; with ``steps``, the nearer limit counts. None with
+                ``steps`` None = the end of the data.
             hooks: Further hooks of this call.
             resume_data: Resume at the position of the last run, unless it had reached the end; False starts at the
                 beginning of the data.
@@ -261,12 +262,11 @@ class Estimator:
         return self._metrics.results()
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
-        if steps is not None and max_steps is not None:
-            raise ConfigError(f"steps is {steps} and max_steps is {max_steps}, expected one of them")
         for name, value in (("steps", steps), ("max_steps", max_steps)):
             if value is not None and (type(value) is not int or value < 1):
                 raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
-        return max_steps if steps is None else self.step + steps
+        limits = [] if max_steps is None else [max_steps]
+        return min([*limits, self.step + steps] if steps is not None else limits, default=None)
 
     def _prepare_data(self, data: Any) -> Any:
         """Return a dataset with the model's schema, read ahead; or a list of batches with positions."""
@@ -280,6 +280,8 @@ class Estimator:
             raise ConfigError("the dataset gives single rows; add .batch(n) to it")
         if data.schema is None:
             data = data.with_schema(self.model.declaration.schema())
+        elif types := self.model.declaration.value_types:
+            data = data.with_schema(data.schema.with_value_types(types))
         return data.prefetch(self.config.pipeline.batch_prefetch_capacity)
 
     def _resume(self, dataset: Any) -> bool:
@@ -309,15 +311,19 @@ class Estimator:
         max_steps: int | None = None,
         steps_per_eval: int = 10000,
         eval_steps: int | None = None,
+        hooks: Sequence[Hook] = (),
         resume_data: bool = True,
     ) -> list[dict[str, float]]:
-        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order."""
+        """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order.
+
+        ``hooks`` are further hooks of each training between two evaluations.
+        """
         evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
             until = before + steps_per_eval if max_steps is None else min(before + steps_per_eval, max_steps)
             if until > before:
-                self.train(train, max_steps=until, resume_data=resume_data or bool(evaluations))
+                self.train(train, max_steps=until, hooks=hooks, resume_data=resume_data or bool(evaluations))
                 if self.step > before or not evaluations:
                     evaluations.append(self.evaluate(evaluate, eval_steps))
             if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):
@@ -448,7 +454,8 @@ class Estimator:
             text: str | None = declaration.to_json()
         except ConfigError:  # a learning rate that is a bare function has no text form
             text = None
-        return {**self._more_extra(), "slices": slices, "declaration": text}
+        types = declaration.value_types
+        return {**self._more_extra(), "slices": slices, "declaration": text, "value_types": types}
 
     def _restore(self) -> None:
         """Restore the newest checkpoint, or the one of the settings, before the first training."""
@@ -467,6 +474,7 @@ class Estimator:
         )
         if restored is not None:
             self._check_slices(restored)
+            self._adopt_value_types(restored)
         self._holds = "training"
         if restored is not None:
             self._step, self._place = restored.step, restored.data
@@ -491,6 +499,7 @@ class Estimator:
         if restored is None:
             raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
         self._check_slices(restored)
+        self._adopt_value_types(restored)
         self._holds = "reading"
         self._step = restored.step
 
@@ -503,6 +512,22 @@ class Estimator:
                     f"rows of {table!r} in '{restored.path}' have the slices {', '.join(before[table])}, those of the "
                     f"model {', '.join(slices)}; declare them in the order of the checkpoint"
                 )
+
+    def _adopt_value_types(self, restored: Restored) -> None:
+        """Record the types of values that the rows were trained on; rows of earlier releases keep their rule of ids."""
+        declaration = self.model.declaration
+        if restored.saved_extra is None:  # a snapshot of tables: declaration or data decide
+            return
+        types = restored.saved_extra.get("value_types")
+        if types is None:
+            tables = restored.saved_extra.get("slices", declaration.tables)
+            types = {each.input: "slot48" for each in declaration.features.values() if each.table in tables}
+            logger.warning(
+                "old rule of ids kept: integers above 48 bits share rows checkpoint=%s features=%s",
+                restored.path.name,
+                ",".join(types),
+            )
+        declaration.record_value_types(types, f"'{restored.path}'")
 
 
 def _prepare(config: RunConfig) -> None:

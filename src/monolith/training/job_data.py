@@ -1,4 +1,4 @@
-"""The datasets of a job: files, standard input, or Kafka."""
+"""The datasets of a job: files, standard input, Kafka, or a topic of the event log."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from monolith.data.sources.base import RecordKind
 from monolith.data.sources.kafka.client import read_settings
 from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.patterns import expand
+from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["WorkListShare", "open_batches", "open_rows"]
+__all__ = ["WorkListShare", "open_batches", "open_rows", "reads_stream"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +37,11 @@ def open_rows(
     shard: tuple[int, int] = (0, 1),
     files: WorkListShare | None = None,
 ) -> Dataset:
-    """Return the rows of files, of ``-`` (standard input), or of Kafka when the settings name topics.
+    """Return the rows of files, of ``-`` (standard input), of a stream, or of Kafka when the settings name topics.
 
     Args:
         config: Record format and framing.
-        patterns: Patterns of files; None = Kafka.
+        patterns: Patterns of files, or ``log://PATH/TOPIC``, or ``kafka://SERVERS/TOPIC``; None = Kafka.
         seed: The seed of every random choice.
         shard: (index, count): this worker's share of the files.
         files: The work list to claim files from, instead of ``shard``.
@@ -48,7 +49,8 @@ def open_rows(
     Raises:
         ConfigError: The settings name no data, or the format of the files cannot be detected.
     """
-    if files is not None and (patterns is None or patterns == "-"):
+    is_stream = patterns is None or patterns == "-" or is_stream_url(patterns)
+    if files is not None and is_stream:
         raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
     if config.kafka.kafka_topics and patterns is None:
         return _kafka(config, seed)
@@ -60,6 +62,8 @@ def open_rows(
         return data.stdin(
             record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
         )
+    if is_stream_url(patterns):
+        return _stream(config, patterns, seed, shard)
     paths = expand(patterns)
     if all(path.endswith(".parquet") for path in paths):
         if files is not None:
@@ -79,6 +83,11 @@ def open_rows(
     if detected.record is None or framing is None:
         raise ConfigError(f"{paths[0]}: {' '.join(detected.evidence)}; give --record and --record-framing")
     return data.files(record=detected.record, framing=framing, **options)
+
+
+def reads_stream(config: DataConfig) -> bool:
+    """Return True if the training data is a topic of Kafka or of the event log."""
+    return bool(config.kafka.kafka_topics) if config.data is None else is_stream_url(config.data)
 
 
 def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
@@ -106,6 +115,16 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
     )
 
 
+def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> Dataset:
+    parts = parse_url(url)
+    record, framing = _named_record(config), _framing(config, is_message=True)
+    settings: dict[str, Any] = {"group": config.kafka.kafka_group_id, "idle_end_s": config.kafka.kafka_idle_end_s}
+    if parts.kind == "kafka":
+        settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
+        settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)
+    return data.from_source(lambda: open_source(parts, record, framing=framing, shard=shard, **settings), seed=seed)
+
+
 def _named_record(config: DataConfig) -> RecordKind:
     if config.record == "auto":
         kinds = ", ".join(get_args(RecordKind))
@@ -114,7 +133,7 @@ def _named_record(config: DataConfig) -> RecordKind:
 
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:
-    """Return the framing of a file or of a Kafka message; without settings, a message is one bare record."""
+    """Return the framing of a file or of a message; without settings, a message is one bare record."""
     if config.framing.record_framing != "auto":
         return Framing.parse(config.framing.record_framing)
     if not (config.framing.kafka_dump or config.framing.kafka_dump_prefix or config.framing.lagrangex_header):

@@ -151,12 +151,53 @@ def test_a_hold_ends_with_its_release_and_with_another_hold(two: Callable[..., C
     cluster.push(0, 1)
 
 
-def test_when_one_server_is_unreachable_the_others_resume_immediately(two: Callable[..., Cluster]) -> None:
+def test_when_one_server_is_lost_after_the_hold_the_others_resume_immediately(two: Callable[..., Cluster]) -> None:
     cluster = two(hold_lease_s=600)
-    cluster.servers.servers[1].stop(0)
+    verbs: list[str] = []
+
+    class Lost:
+        """A link that stops its server when the servers are held."""
+
+        def begin(self, verb: str, request: Any, timeout_s: float | None) -> Any:
+            verbs.append(verb)
+            if verb == "Cut":
+                cluster.servers.servers[1].stop(0)
+            return cluster.links[1].begin(verb, request, timeout_s)
+
+        def finish(self, verb: str, call: Any) -> Any:
+            return cluster.links[1].finish(verb, call)
+
+    links: Any = [cluster.links[0], Lost()]
     with pytest.raises(ShardUnavailable):
-        joint(cluster).take(cluster.instances, 30)
-    cluster.push(0, 1)
+        JointCut(links, SystemClock()).take(cluster.instances, 30)
+    assert verbs[:3] == ["FlushDeltas", "Hold", "Cut"]
+    cluster.hold(0, 7)  # server 0 has released its hold, by the cut; it takes another one
+    cluster.links[0].call("Release", messages.ReleaseRequest(hold=7), 30)
+    cluster.push(0, 1, timeout_s=30)
+
+
+def test_a_cut_that_fails_before_any_server_takes_it_releases_all_servers(two: Callable[..., Cluster]) -> None:
+    cluster = two(hold_lease_s=600)
+
+    class Refusing:
+        """A link that fails instead of the cut."""
+
+        def __init__(self, link: ServerLink) -> None:
+            self._link = link
+
+        def begin(self, verb: str, request: Any, timeout_s: float | None) -> Any:
+            if verb == "Cut":
+                raise ShardUnavailable("lost between Hold and Cut")
+            return self._link.begin(verb, request, timeout_s)
+
+        def finish(self, verb: str, call: Any) -> Any:
+            return self._link.finish(verb, call)
+
+    links: Any = [Refusing(link) for link in cluster.links]
+    with pytest.raises(ShardUnavailable, match="between Hold and Cut"):
+        JointCut(links, SystemClock()).take(cluster.instances, 30)
+    cluster.push(0, 1, timeout_s=30)  # a hold that stays would end after 600 s
+    cluster.push(1, 1, timeout_s=30)
 
 
 def test_a_server_that_is_stopped_lets_held_pushes_end(two: Callable[..., Cluster]) -> None:

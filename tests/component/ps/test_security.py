@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Sgd, SliceSpec, TableSpec
-from monolith.ps import PsClient, RemoteStore, Security
+from monolith.ps import PsClient, RemoteStore, Security, messages
+from monolith.ps.link import ServerLink
 from monolith.rpc.security import read_token
 from monolith.testing.processes.certificates import Authority, Certificate
 from monolith.testing.processes.ps_servers import PsServers
@@ -39,6 +41,18 @@ def test_without_the_token_every_call_is_refused(serve: Callable[..., PsServers]
             RemoteStore(servers.addresses, [TABLE], security=wrong)
         with pytest.raises(ClusterError, match="bearer token is missing or wrong"):
             PsClient(servers.addresses, security=wrong)
+
+
+def test_a_call_without_the_token_is_refused_before_its_message_is_received(serve: Callable[..., PsServers]) -> None:
+    servers = serve(1, security=Security(token="secret"), max_message_bytes=1 << 20)
+    request = messages.FusedRequest(payload=bytes(8 << 20))
+    stranger = ServerLink(servers.addresses[0], max_message_bytes=64 << 20)
+    # A server that had received the message would have answered that it is too large.
+    with closing(stranger), pytest.raises(ClusterError, match="bearer token is missing or wrong"):
+        stranger.call("FusedPush", request, 30)
+    known = ServerLink(servers.addresses[0], Security(token="secret"), max_message_bytes=64 << 20)
+    with closing(known), pytest.raises(MonolithError, match="larger than max"):
+        known.call("FusedPush", request, 30)
 
 
 def test_with_the_token_the_data_plane_is_open_too(serve: Callable[..., PsServers]) -> None:

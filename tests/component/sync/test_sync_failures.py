@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import resource
 import threading
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, read_cut, writer
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, publish, read_cut, writer
 from monolith.artifacts.delta_log.publish import CUT
 from monolith.core.clock import SystemClock
 from monolith.core.durable_files import seal, unseal
-from monolith.core.errors import CapacityExceeded, ConfigError, DeltaLogBroken, ManifestInvalid
+from monolith.core.errors import CapacityExceeded, ConfigError, DeltaLogBroken, ManifestInvalid, VersionConflict
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.sync import DenseReader, DenseWriter, Follower, LocalRowLog, Publisher
+from monolith.sync import publisher as publisher_module
 from monolith.sync.dense_versions import DENSE
 from monolith.sync.feed_messages import FollowRequest
 from monolith.sync.feed_pieces import CutPieces
@@ -178,6 +180,32 @@ def test_two_publishers_cannot_use_one_folder(tmp_path: Path) -> None:
         Publisher(tmp_path / "a", logs, dict, clock=SystemClock())
     trainer.publisher.close()
     Publisher(tmp_path / "a", logs, dict, clock=SystemClock()).close()
+
+
+def test_an_earlier_publisher_is_fenced_off_where_locks_do_not_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(publisher_module.fcntl, "flock", lambda *_: None)
+    folder = tmp_path / "published"
+    first_logs = LocalRowLog(tmp_path / "a", MultiTable([SPEC]), clock=SystemClock())
+    first = Publisher(folder, first_logs, dict, clock=SystemClock())
+    first.publish()
+    second_tables = MultiTable([SPEC])
+    logs = LocalRowLog(tmp_path / "b", second_tables, clock=SystemClock())
+    second = Publisher(folder, logs, dict, clock=SystemClock())
+    files = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    with pytest.raises(VersionConflict, match="another publisher uses the folder"):
+        first.publish()
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == files
+    second_tables["item"].assign([1], [[1.0]])
+    second.publish()
+    cut = read_cut(folder)
+    assert cut is not None
+    assert cut.epoch == 2
+    with pytest.raises(VersionConflict, match="epoch of the publisher is 1, expected at least 2"):
+        publish(folder, dataclasses.replace(cut, epoch=1), clock=SystemClock())
+    first.close()
+    second.close()
 
 
 def test_a_damaged_cut_is_moved_aside_and_replaced_with_a_higher_number(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -348,6 +349,22 @@ def test_a_segment_that_cannot_be_written_comes_with_the_next(folder: Path, cloc
     fresh = made()
     DeltaReader(folder).replay(fresh)
     assert state_of(fresh) == state_of(tables)
+
+
+def test_a_write_that_fails_leaves_the_tables_free_to_be_cleared(folder: Path, clock: FakeClock) -> None:
+    tables = made()
+
+    def fail() -> None:
+        raise ValueError("not now")
+
+    with DeltaWriter(folder, (0, 1), tables, clock=clock) as writer:
+        train(tables, list(range(50)))
+        with pytest.raises(ValueError, match="not now"):
+            writer.cut(fail)
+        clearing = threading.Thread(target=lambda: [tables[name].clear() for name in tables], daemon=True)
+        clearing.start()
+        clearing.join(30)
+        assert not clearing.is_alive()  # a cut that stays keeps the rows, and clear waits for it
 
 
 def test_leftovers_of_a_killed_writer_are_removed(folder: Path, clock: FakeClock) -> None:

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import monolith as mt
 from monolith.cli import main as program
 from monolith.compat.entry_dump.convert import table_to_entry_dump, tables_to_multi_entry_dump
-from monolith.core.errors import ConfigError
+from monolith.core.errors import CheckpointMissing, ConfigError
 from monolith.embedding import Adagrad, MultiTable, SliceSpec, Table, TableSpec
 
 
@@ -84,3 +86,66 @@ def test_a_bad_spec_is_refused(tmp_path: Path, content: str | None, reason: str)
 def test_a_spec_for_a_snapshot_that_has_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--spec"):
         run("--to", "entry-dump", "--spec", tmp_path / "spec.json", tmp_path / "snap", tmp_path / "dump")
+
+
+class Ranker(mt.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("a", "b"):
+            self.embedding_feature(name)
+        self.vec = self.embedding_slice(["a", "b"], "vec", 2, out="add_n", optimizer=Adagrad())
+
+    def forward(self, batch: Any) -> mt.Output:
+        return mt.Output(logits=self.vec(batch).sum(1), label=batch.label[:, 0])
+
+
+def test_a_run_starts_from_all_parts_of_an_original_checkpoint(tmp_path: Path) -> None:
+    assets = tmp_path / "model.ckpt-100.assets"
+    assets.mkdir()
+    model = Ranker()
+    specs = model.declaration.table_specs()
+    ids = np.arange(1, 21)
+    whole = MultiTable(specs)
+    for name in ("a", "b"):
+        whole[name].assign(ids, np.stack([ids, -ids], 1).astype(np.float32) + (name == "b"), time_s=5)
+    for server in range(3):  # the original wrote the ids of each parameter server to its own set of files
+        part = MultiTable(specs)
+        own = ids[ids % 3 == server]
+        for name in ("a", "b"):
+            part[name].assign(own, whole[name].lookup(own), time_s=5)
+        tables = {name: part[name] for name in part}
+        tables_to_multi_entry_dump(tables, assets / f"MonolithMultiHashTable_{server}", shards=2)
+    spec_file = tmp_path / "specs.json"
+    spec_file.write_text(json.dumps([json.loads(spec.to_json()) for spec in specs]))
+    out = run("--multi", "--to", "snapshot", "--spec", spec_file, assets, tmp_path / "snap")
+    assert out == "a: 20 rows\nb: 20 rows\n"
+
+    config = mt.RunConfig(model_dir=str(tmp_path / "run"), restore_dir=str(tmp_path / "snap"))
+    batch = mt.Batch.from_arrays(ids={"a": [[3], [4]], "b": [[5], []]}, label=[0, 1])
+    for _ in range(2):  # a run that ends before its first checkpoint starts from the snapshot again
+        estimator = mt.Estimator(Ranker(), config)
+        assert estimator.step == 0
+        assert isinstance(estimator.store, MultiTable)
+        for name in ("a", "b"):
+            np.testing.assert_array_equal(estimator.store[name].lookup(ids), whole[name].lookup(ids))
+    estimator.train([batch])
+    resumed = mt.Estimator(Ranker(), config)
+    assert resumed.step == 1
+    assert isinstance(resumed.store, MultiTable)
+    assert not np.array_equal(resumed.store["a"].lookup([3]), whole["a"].lookup([3]))
+    assert np.array_equal(resumed.store["a"].lookup([9]), whole["a"].lookup([9]))
+
+
+def test_a_single_table_takes_the_files_of_several_servers(tmp_path: Path) -> None:
+    for server, ids in enumerate(([1, 2], [3])):
+        table = Table(spec_of("user"))
+        table.assign(ids, np.full((len(ids), 2), server, np.float32))
+        table_to_entry_dump(table, tmp_path / f"user_{server}")
+    (tmp_path / "spec.json").write_text(spec_of("user").to_json())
+    sources = [tmp_path / "user_0", tmp_path / "user_1"]
+    assert run("--to", "snapshot", "--spec", tmp_path / "spec.json", *sources, tmp_path / "snap") == "user: 3 rows\n"
+    assert Table.load(tmp_path / "snap").lookup([1, 2, 3])[:, 0].tolist() == [0, 0, 1]
+    with pytest.raises(ConfigError, match="SOURCE is 2 paths, expected one snapshot"):
+        run("--to", "entry-dump", *sources, tmp_path / "back")
+    with pytest.raises(CheckpointMissing, match="has no file NAME-ddddd-of-ddddd"):
+        run("--multi", "--to", "snapshot", "--spec", tmp_path / "spec.json", tmp_path / "snap", tmp_path / "other")

@@ -107,7 +107,7 @@ def test_explain_gives_the_reason_for_an_absent_id_in_each_table(tmp_path: Path)
     tables["user"].assign([waiting], np.ones((1, 5), np.float32))
     tables.save(tmp_path / "both")
     out = run(tmp_path / "both", "--explain", waiting)
-    assert f"item: id {waiting} (slot 1) is absent: never seen" in out
+    assert f"item: id {waiting} is absent: never seen" in out
     assert f"user: id {waiting} (slot 1) is absent: below threshold: seen 1 times" in out
     assert "does not contain" in out
 
@@ -144,8 +144,8 @@ def test_the_tables_of_an_export_are_shown_and_checked(images: Path) -> None:
     assert "slice 1    dim 3: adagrad(" in out
     assert "fp16()" in out
     assert "2023-11-14 22:13:20 UTC" in out
-    assert "user: id 7 (slot 0) is present" in out
-    assert "item: id 7 (slot 0) is absent: never seen; an export contains only the rows" in out
+    assert "user: id 7 is present" in out
+    assert "item: id 7 is absent: never seen; an export contains only the rows" in out
     report = json.loads(run(images.parent, "--json", "--explain", 7))  # the export itself
     assert report["path"] == str(images)
     assert report["bytes"] == sum(file.stat().st_size for file in images.glob("*.table"))

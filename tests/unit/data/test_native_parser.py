@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,16 +12,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from message_strategies import BY_RECORD
+from monolith.core import fid
 from monolith.core.errors import DataError, SchemaMismatch
 from monolith.data.batch import Batch
 from monolith.data.schema import DenseFeature, Schema, SparseFeature, parse_batch
 from monolith.testing.reference.parser import reference_batch
 
 RECORDS = list(BY_RECORD)
-SCHEMA = Schema(
-    sparse=[SparseFeature("a", slot=7), "slot_3", "fc_slot_9", SparseFeature("user", slot=600, column="user_id")],
-    labels=2,
-)
+FEATURES = [
+    SparseFeature("a", slot=7),
+    SparseFeature("slot_3"),
+    SparseFeature("fc_slot_9"),
+    SparseFeature("user", slot=600, column="user_id"),
+]
+
+
+def schema_of(value_type: Any, hash_wide: bool = False) -> Schema:
+    return Schema(
+        sparse=[replace(each, value_type=value_type, hash_wide=hash_wide) for each in FEATURES],
+        labels=2,
+    )
+
+
+SCHEMA = schema_of("slot48")  # the rule that refuses no value
 
 
 def assert_equal(ours: Batch, theirs: Batch) -> None:
@@ -40,6 +54,20 @@ def assert_equal(ours: Batch, theirs: Batch) -> None:
 def test_the_native_parser_agrees_with_protobuf(record: Any, data: st.DataObject) -> None:
     payloads = [each.SerializeToString() for each in data.draw(st.lists(BY_RECORD[record], min_size=1, max_size=3))]
     assert_equal(parse_batch(payloads, record=record, schema=SCHEMA), reference_batch(payloads, record, SCHEMA))
+
+
+@pytest.mark.parametrize("record", RECORDS)
+@given(data=st.data())
+def test_the_native_parser_gives_the_ids_of_the_reference_or_both_refuse(record: Any, data: st.DataObject) -> None:
+    schema = schema_of(data.draw(st.sampled_from([None, *fid.VALUE_TYPES])), data.draw(st.booleans()))
+    payloads = [each.SerializeToString() for each in data.draw(st.lists(BY_RECORD[record], min_size=1, max_size=3))]
+    try:
+        expected = reference_batch(payloads, record, schema)
+    except SchemaMismatch:
+        with pytest.raises(SchemaMismatch):
+            parse_batch(payloads, record=record, schema=schema)
+        return
+    assert_equal(parse_batch(payloads, record=record, schema=schema), expected)
 
 
 @pytest.mark.parametrize("record", ["instance", "example", "tf_example"])

@@ -1,11 +1,13 @@
 import json
+from typing import Any
 
+import numpy as np
 import pytest
 
 import monolith as mt
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.data import FeatureList
-from monolith.embedding import Adagrad, Fp16, Fp32, Ftrl, GroupAdagrad, PolynomialDecay, Sgd, SliceSpec
+from monolith.embedding import Adagrad, Fp16, Fp32, Ftrl, GroupAdagrad, MultiTable, PolynomialDecay, Sgd, SliceSpec
 from monolith.features.declaration import Declaration, merge_slices
 from monolith.features.layouts import layout_name
 
@@ -202,3 +204,55 @@ def test_a_bare_slot_is_a_feature() -> None:
 def test_models_are_in_the_public_surface() -> None:
     assert mt.Model is not None
     assert mt.Output(predictions=None, logits=object()).head == "ctr"  # type: ignore[arg-type]
+
+
+# --- types of values ---
+
+
+def declare(**features: dict[str, Any]) -> Declaration:
+    made = Declaration()
+    for name, options in features.items():
+        made.add_feature(name, **options)
+        made.add_layout(name, "vec", 2, out=None)
+    return made
+
+
+def test_a_declaration_records_types_and_its_json_keeps_them() -> None:
+    made = declare(user={}, item={"value_type": "text"})
+    made.record_value_types({"user": "integer", "item": "text", "stranger": "text"})
+    assert made.value_types == {"user": "integer", "item": "text"}
+    assert Declaration.from_json(made.to_json()).value_types == made.value_types
+    assert [each.value_type for each in made.schema().sparse_features] == ["integer", "text"]
+    with pytest.raises(SchemaMismatch, match=r"value_type of feature 'user' is 'text' in day\.csv, expected 'integer'"):
+        made.record_value_types({"user": "text"}, "day.csv")
+
+
+def test_a_declaration_of_an_earlier_release_has_the_old_rule_of_ids() -> None:
+    body = json.loads(declare(user={"slot": 1}).to_json())
+    for feature in body["features"]:
+        del feature["value_type"], feature["hash_wide"]
+    old = Declaration.from_json(json.dumps(body))
+    assert old.value_types == {"user": "slot48"}
+    assert Declaration.from_json(old.to_json()).value_types == {"user": "slot48"}
+
+
+def test_features_that_share_rows_have_one_type() -> None:
+    made = declare(item={}, last={"shared_with": "item"})
+    made.record_value_types({"item": "integer"})
+    with pytest.raises(SchemaMismatch, match=r"share the rows of 'item'.*Declare value_type='integer'"):
+        made.record_value_types({"last": "text"})
+    assert declare(item={"value_type": "text"}, last={"shared_with": "item"}).value_types["last"] == "text"
+    with pytest.raises(ConfigError, match="whose rows it shares"):
+        declare(item={"value_type": "text"}, last={"shared_with": "item", "value_type": "integer"})
+
+
+def test_a_threshold_holds_for_every_64_bit_id() -> None:
+    made = declare(user={"occurrence_threshold": 3})
+    (spec,) = made.table_specs()
+    tables = MultiTable([spec])
+    ids = [2**62 + 1, -1, 7]
+    rows = []
+    for _ in range(5):
+        tables["user"].apply_gradients(ids, np.ones((3, 2), np.float32))
+        rows.append(len(tables["user"]))
+    assert rows == [0, 0, 0, 3, 3]

@@ -110,7 +110,10 @@ def test_features_may_be_given_by_name(servable: Servable) -> None:
     ("features", "reason"),
     [
         ([{"usr": 7}], "did you mean 'user'"),
-        ([{"user": None}], "64-bit integers|finite"),
+        ([{"user": [[7]]}], "flat list"),
+        ([{"user": [7, "7"]}], "of one type"),
+        ([{"user": 2.5}], "2.5 of type float"),
+        ([{"user": 2.0**60}], "2\\^53"),
         ([{"user": {"ids": [7]}}], "fids"),
         ([{"user": {"fids": ["7"]}}], "64-bit integers"),
         ([{"user": {"fids": [2**64]}}], "64-bit integers"),

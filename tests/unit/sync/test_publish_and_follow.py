@@ -348,6 +348,35 @@ def test_a_damaged_segment_changes_nothing(tmp_path: Path) -> None:
     same(model.shown(), before)
 
 
+def test_a_damaged_last_segment_keeps_the_sound_ones_before_it_from_the_live_tables(tmp_path: Path) -> None:
+    trainer, model = Trainer(tmp_path), Model(served())
+    follower = follow(tmp_path, model)
+    trainer.learn(IDS)
+    trainer.publisher.publish()
+    follower.step()
+    before = model.shown()
+    with away(follower):
+        for ids in ([1, 2], [3, 4], [5, 6]):
+            trainer.learn(ids)
+            trainer.publisher.publish()
+        path = trainer.rows.folders[0] / f"seg-{4:020d}.delta"
+        content = bytearray(path.read_bytes())
+        content[-20] ^= 1
+        path.write_bytes(content)
+    moves: list[Move | None] = []
+    apply = model.apply
+
+    def note(move: Move | None = None, **options: Any) -> None:
+        moves.append(move)
+        apply(move, **options)
+
+    model.apply = note  # type: ignore[method-assign]
+    assert not follower.try_step()
+    assert "checksum" in follower.status.error
+    assert moves == []  # no segment reached the live tables
+    same(model.shown(), before)
+
+
 def test_a_trainer_that_starts_again_from_an_older_state_takes_servers_with_it(tmp_path: Path) -> None:
     first, model = Trainer(tmp_path), Model(served())
     follower = follow(tmp_path, model)

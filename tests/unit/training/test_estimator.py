@@ -129,8 +129,10 @@ def test_steps_are_of_the_call_and_max_steps_of_the_folder(tmp_path: Path) -> No
     assert again.train(data, max_steps=7) == {}, "reached already"
     again.train(data, max_steps=8)
     assert again.step == 8
-    with pytest.raises(ConfigError, match=r"steps is 1 and max_steps is 2, expected one"):
-        again.train(data, steps=1, max_steps=2)
+    again.train(data, steps=2, max_steps=9)
+    assert again.step == 9, "the nearer limit counts"
+    again.train(data, steps=1, max_steps=20)
+    assert again.step == 10
     with pytest.raises(ConfigError, match=r"steps is 0, expected a whole number from 1 up"):
         again.train(data, steps=0)
 
@@ -615,6 +617,23 @@ def test_a_run_that_is_held_at_its_end_does_not_stand_still_for_ever(tmp_path: P
     estimator = mt.Estimator(Clicker, config(tmp_path))
     estimator.train(rows().batch(64), steps=2, hooks=[PauseAtEnd()])
     assert saved_steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("is_in_the_way", [False, True])
+def test_the_source_commits_positions_of_durable_checkpoints_only(
+    is_in_the_way: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    committed: list[Any] = []
+    monkeypatch.setattr(mt.data.Dataset, "committed", lambda self, position: committed.append(position))
+    estimator = mt.Estimator(Clicker, config(tmp_path, save_checkpoints_steps=2))
+    if is_in_the_way:
+        (tmp_path / "checkpoints").write_text("a file in the place of the folder")
+        with pytest.raises(ArtifactError, match="was not saved"):
+            estimator.train(rows().batch(64), steps=4)
+        assert committed == []
+    else:
+        estimator.train(rows().batch(64), steps=4)
+        assert len(committed) >= 2
 
 
 def test_a_save_that_another_thread_asked_for_and_that_fails_is_told_there_and_the_run_goes_on(tmp_path: Path) -> None:

@@ -13,9 +13,12 @@ from monolith.core.config_sections import build_section
 from monolith.core.errors import ConfigError
 from monolith.data import Framing, RecordWriter
 from monolith.data.records.generate import RandomRows, write_random_records
+from monolith.data.records.reader import RecordReader
+from monolith.data.sources.event_log.topic import Topic, TopicSettings
+from monolith.data.sources.event_log.writer import LogWriter
 from monolith.data.sources.kafka.client import read_settings
 from monolith.training.config.job import DataConfig
-from monolith.training.job_data import open_rows
+from monolith.training.job_data import open_rows, reads_stream
 
 ROWS = 5
 
@@ -103,3 +106,64 @@ def test_an_invalid_line_of_settings_is_named_without_its_value(tmp_path: Path, 
 def test_a_missing_file_of_settings_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"absent\.properties"):
         read_settings(tmp_path / "absent.properties")
+
+
+def fill_log(folder: Path) -> str:
+    path = write(folder / "part.pb", "example", Framing())
+    topic = Topic.create(folder, "rows", TopicSettings(partitions=2))
+    with LogWriter(topic) as writer, RecordReader(path, framing=Framing()) as reader:
+        while (chunk := reader.read()) is not None:
+            for index in range(len(chunk)):
+                writer.write(chunk[index], partition=index % 2)
+    return topic.url
+
+
+def test_a_topic_of_the_event_log_is_read_by_its_url(tmp_path: Path) -> None:
+    url = fill_log(tmp_path)
+    assert count_rows(f"{url}?until_end=1", record="example") == ROWS
+    assert count_rows(f"{url}?idle_end_s=0&partitions=1", record="example") == ROWS // 2
+    assert reads_stream(DataConfig(data=url))
+    assert not reads_stream(DataConfig(data="part-*.pb"))
+
+
+def test_workers_share_the_partitions_of_a_log(tmp_path: Path) -> None:
+    url = f"{fill_log(tmp_path)}?until_end=1"
+    config = DataConfig(record="example")
+    assert [sum(1 for _ in open_rows(config, url, shard=(index, 2))) for index in range(2)] == [3, 2]
+    with pytest.raises(ConfigError, match="2 partitions for 3 workers"):
+        list(open_rows(config, url, shard=(2, 3)))
+
+
+def test_a_dataset_of_a_log_resumes_and_commits_with_its_checkpoint(tmp_path: Path) -> None:
+    url = f"{fill_log(tmp_path)}?until_end=1&group=trainer"
+    config = DataConfig(record="example")
+    rows = open_rows(config, url)
+    iterator = iter(rows)
+    next(iterator)
+    state = rows.state()
+    rows.committed(state)
+    rest = sum(1 for _ in iterator)
+    assert rest == ROWS - 1
+    again = open_rows(config, url)
+    again.restore(state)
+    assert sum(1 for _ in again) == rest
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("log://", "expected log://PATH/TOPIC"),
+        ("log://topic", "expected log://PATH/TOPIC"),
+        ("log://a/b?colour=red", "option 'colour' of topic 'b' is unknown"),
+        ("log://a/b?idle_end_s=soon", "option idle_end_s of topic 'b' is 'soon'"),
+        ("log://a/b?until_end=maybe", "option until_end of topic 'b' is 'maybe'"),
+        ("log://a/b?partitions=3-1", "partitions is '3-1'"),
+        ("log://a/b?group=g&group=h", "each option once"),
+        ("log://a/b", "topic 'b' does not exist"),
+        ("kafka://host:9092/b", "has no group"),
+    ],
+)
+def test_an_invalid_url_is_named(url: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=text):
+        list(open_rows(DataConfig(record="example"), url))

@@ -31,6 +31,7 @@ struct TableConfig {
   std::uint32_t expire_days = 36500;
   std::map<std::uint32_t, std::uint32_t> slot_expire_days;
   PartConfig admission{.kind = "no_filter", .settings = {}};
+  std::uint32_t occurrence_threshold = 0;  // of slots without their own threshold
   std::map<std::uint32_t, std::uint32_t> slot_thresholds;
   bool miss_is_initial = false;
   std::uint64_t max_bytes = 0;  // 0 = unbounded

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -23,6 +24,23 @@ namespace {
 using wire::kBlock;
 using wire::Reader;
 using wire::Tag;
+
+// Text as an error shows it: bytes that are not printable ASCII are escaped.
+std::string shown(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x20 && byte < 0x7f) {
+      out += c;
+    } else {
+      out += "\\x";
+      out += kDigits[byte >> 4];
+      out += kDigits[byte & 15];
+    }
+  }
+  return out;
+}
 
 }  // namespace
 
@@ -64,6 +82,7 @@ class Assembler::Pass {
   }
 
   static constexpr std::uint32_t kAhead = 8;
+  static constexpr std::size_t kMostShown = 80;  // characters of a text in an error
 
   // Calls `use(cell, row in the batch)` for each row.
   template <typename Use>
@@ -123,21 +142,35 @@ class Assembler::Pass {
     }
     if (has_flat && !is_filled) fill_flat();
     if (has_flat) learn_flat_rates();
+    note_kinds();
+  }
+
+  void note_kinds() {
+    batch_->value_kinds.reserve(config_.sparse.size());
+    for (std::size_t place = 0; place < config_.sparse.size(); ++place) {
+      const SparseFeature& feature = config_.sparse[place];
+      if (flat_roles_[place] != FlatRole::kNone && !batch_->ids[place].values.empty()) {
+        // Only flat ids leave the kind of a feature with values open.
+        if (feature.kind == ValueKind::kUnknown) assembler_.config_.sparse[place].kind = ValueKind::kFid;
+        if (flat_roles_[place] == FlatRole::kAll && !takes_fids(feature)) refuse_arm(feature, 0, Arm::kFidV1);
+      }
+      batch_->value_kinds.push_back(static_cast<char>(feature.kind));
+    }
   }
 
   void make_ids_of(std::size_t place) {
+    if (config_.sparse[place].kind == ValueKind::kUnknown) learn_kind(place);
     const SparseFeature& feature = config_.sparse[place];
     auto& ids = batch_->ids[place];
     const bool may_be_flat = flat_roles_[place] == FlatRole::kSome;
     if (!may_be_flat && is_shared(feature.column)) {
       const Cell cell = rows_.cell(0, feature.column);
-      check_ids(feature, cell, 0);
       ids.is_shared = true;
       ids.offsets = take<std::int64_t>(2);
       ids.values = take_ids(count_values(cell));
       ids.offsets[0] = 0;
       ids.offsets[1] = static_cast<std::int64_t>(ids.values.size());
-      write_ids(cell, feature.slot, !config_.keeps_fid_version, ids.values.data());
+      write_ids(feature, cell, 0, ids.values.data());
       return;
     }
     ids.offsets = take<std::int64_t>(count_ + 1);
@@ -170,13 +203,13 @@ class Assembler::Pass {
       if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1) [[likely]] {
         total += cell.size / 8;
       } else if (cell.arm != Arm::kNone) {
-        check_ids(feature, cell, row);
         if (cell.arm == Arm::kInt64 && integer_bytes + cell.size <= kMostScratchBytes) {
           integer_bytes += cell.size;
         } else {
           total += static_cast<std::int64_t>(count_values(cell));
         }
       } else if (flat != nullptr) {
+        if (flat[row] != 0 && !takes_fids(feature)) refuse_arm(feature, row, Arm::kFidV1);
         total += flat[row];
       }
       offsets[row + 1] = total;
@@ -188,23 +221,154 @@ class Assembler::Pass {
   template <typename EndRow>
   std::int64_t* write_cells(const SparseFeature& feature, const std::uint32_t* flat, std::int64_t* out,
                             EndRow&& end_row) {
-    const bool converts = !config_.keeps_fid_version;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
       if (cell.arm == Arm::kNone) {
         if (flat != nullptr) out += flat[row];
       } else {
-        out = write_ids(cell, feature.slot, converts, out);
+        out = write_ids(feature, cell, row, out);
       }
       end_row(row, out);
     });
     return out;
   }
 
-  void check_ids(const SparseFeature& feature, const Cell& cell, std::size_t row) const {
-    if (feature.slot < 0 && needs_slot(cell.arm)) {
-      refuse(feature.name, row,
-             "it holds " + std::string(name_of(cell.arm)) + ", not fids; give the feature a slot to make ids of them");
+  // The first value of a feature decides its kind: whole floats are integers too.
+  void learn_kind(std::size_t place) {
+    ValueKind& kind = assembler_.config_.sparse[place].kind;
+    const bool may_be_flat = flat_roles_[place] == FlatRole::kSome;
+    for (std::size_t row = 0; row < count_; ++row) {
+      const Arm arm = value_arm(rows_.cell(row, config_.sparse[place].column).arm);
+      const bool is_flat = arm == Arm::kNone && may_be_flat && flat_counts_[place][row] != 0;
+      if (is_flat || arm == Arm::kFidV1 || arm == Arm::kFidV2) {
+        kind = ValueKind::kFid;
+      } else if (arm != Arm::kNone) {
+        kind = arm == Arm::kBytes ? ValueKind::kText : ValueKind::kInteger;
+      }
+      if (kind != ValueKind::kUnknown) return;
     }
+  }
+
+  // Writes the ids of one cell.
+  std::int64_t* write_ids(const SparseFeature& feature, const Cell& cell, std::size_t row, std::int64_t* out) const {
+    switch (cell.arm) {
+      case Arm::kNone:
+        return out;
+      case Arm::kFidV1:
+      case Arm::kFidV2:
+        if (!takes_fids(feature)) [[unlikely]]
+          refuse_arm(feature, row, cell.arm);
+        return cell.arm == Arm::kFidV1 && !config_.keeps_fid_version ? write_fids<true>(cell, out)
+                                                                     : write_fids<false>(cell, out);
+      case Arm::kInt64:
+        return write_integers(feature, cell, row, out);
+      case Arm::kFloat:
+        for (std::size_t at = 0; at < cell.size; at += 4) {
+          *out++ = real_id(feature, static_cast<double>(load<float>(cell.data + at)), kMostFloat, row);
+        }
+        return out;
+      case Arm::kDouble:
+        for (std::size_t at = 0; at < cell.size; at += 8) {
+          *out++ = real_id(feature, load<double>(cell.data + at), kMostDouble, row);
+        }
+        return out;
+      case Arm::kBytes:
+        for_each_block(cell.bytes(), cell.field, [&](Bytes text) {
+          *out++ = text_id(feature, {reinterpret_cast<const char*>(text.data()), text.size()}, row);
+        });
+        return out;
+      default:
+        for_each_list(cell, [&](const Cell& list) { out = write_ids(feature, list, row, out); });
+        return out;
+    }
+  }
+
+  std::int64_t* write_integers(const SparseFeature& feature, const Cell& cell, std::size_t row,
+                               std::int64_t* out) const {
+    if (feature.kind == ValueKind::kInteger) [[likely]] {
+      varints::for_each(cell.bytes(), [&](std::uint64_t value) { *out++ = static_cast<std::int64_t>(value); });
+    } else {
+      varints::for_each(cell.bytes(), [&](std::uint64_t value) {
+        *out++ = integer_id(feature, static_cast<std::int64_t>(value), row);
+      });
+    }
+    return out;
+  }
+
+  std::int64_t integer_id(const SparseFeature& feature, std::int64_t value, std::size_t row) const {
+    switch (feature.kind) {
+      case ValueKind::kText:
+        return static_cast<std::int64_t>(hash_of_decimal(value));
+      case ValueKind::kFid:
+        if (feature.slot < 0) return value;
+        if (!fits_slot(value) && !feature.hashes_wide) {
+          refuse(feature.name, row,
+                 "integer is " + std::to_string(value) + ", expected 0 to 2^48 - 1 beside slot " +
+                     std::to_string(feature.slot) +
+                     "; declare value_type='integer' to keep all 64 bits, or hash_wide=True to hash it");
+        }
+        return slot_id(static_cast<std::uint32_t>(feature.slot), value);
+      case ValueKind::kBucket:
+        return make_fid_v2(slot_or_zero(feature), log2_bucket(static_cast<double>(value)));
+      case ValueKind::kSlot48:
+        return make_fid_v2(needed_slot(feature, row), static_cast<std::uint64_t>(value));
+      default:
+        return value;
+    }
+  }
+
+  std::int64_t real_id(const SparseFeature& feature, double value, double most, std::size_t row) const {
+    if (feature.kind == ValueKind::kBucket) return make_fid_v2(slot_or_zero(feature), log2_bucket(value));
+    if (feature.kind == ValueKind::kSlot48) return make_fid_v2(needed_slot(feature, row), log2_bucket(value));
+    const std::optional<std::int64_t> whole = parse_whole(value, most);
+    if (!whole) {
+      refuse(feature.name, row,
+             "float is " + std::to_string(value) + ", expected a whole number of at most 2^" +
+                 (most == kMostFloat ? "24" : "53") +
+                 "; store ids as integers or text, or declare value_type='bucket' for powers of two");
+    }
+    return integer_id(feature, *whole, row);
+  }
+
+  std::int64_t text_id(const SparseFeature& feature, std::string_view text, std::size_t row) const {
+    switch (feature.kind) {
+      case ValueKind::kInteger: {
+        const std::optional<std::int64_t> number = parse_decimal(text);
+        if (!number) {
+          refuse(feature.name, row,
+                 "text is '" + shown(text.substr(0, kMostShown)) +
+                     "', expected an integer; declare value_type='text' and train again to use text");
+        }
+        return *number;
+      }
+      case ValueKind::kFid:
+        if (feature.slot < 0) return static_cast<std::int64_t>(hash_of(text));
+        return make_fid_v2(static_cast<std::uint32_t>(feature.slot), hash_of(text));
+      case ValueKind::kSlot48:
+        return make_fid_v2(needed_slot(feature, row), hash_of(text));
+      case ValueKind::kBucket:
+        refuse_arm(feature, row, Arm::kBytes);
+      default:
+        return static_cast<std::int64_t>(hash_of(text));
+    }
+  }
+
+  [[noreturn]] void refuse_arm(const SparseFeature& feature, std::size_t row, Arm arm) const {
+    refuse(feature.name, row,
+           "values are " + std::string(name_of(arm)) + ", expected the value_type '" +
+               std::string(name_of(feature.kind)) + "'; convert the data, or train a model with this type");
+  }
+
+  static bool takes_fids(const SparseFeature& feature) {
+    return feature.kind == ValueKind::kFid || feature.kind == ValueKind::kSlot48;
+  }
+
+  static std::uint32_t slot_or_zero(const SparseFeature& feature) {
+    return static_cast<std::uint32_t>(std::max(feature.slot, 0));
+  }
+
+  std::uint32_t needed_slot(const SparseFeature& feature, std::size_t row) const {
+    if (feature.slot < 0) refuse(feature.name, row, "slot is missing, expected one to make ids of plain values");
+    return static_cast<std::uint32_t>(feature.slot);
   }
 
   bool is_shared(std::uint32_t column) const {

@@ -2,13 +2,11 @@
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 
 #include "cell_values.h"
-#include "engine/city_hash.h"
 #include "engine/data/row.h"
 #include "engine/fid.h"
 #include "varints.h"
@@ -37,29 +35,30 @@ void for_each_block(Bytes message, std::uint32_t field, Use&& use) {
   }
 }
 
+// The arm of the values: of a cell of lists, the arm that each of its lists has.
+inline Arm value_arm(Arm arm) {
+  switch (arm) {
+    case Arm::kFidV1Lists:
+      return Arm::kFidV1;
+    case Arm::kFidV2Lists:
+      return Arm::kFidV2;
+    case Arm::kFloatLists:
+      return Arm::kFloat;
+    case Arm::kDoubleLists:
+      return Arm::kDouble;
+    case Arm::kInt64Lists:
+      return Arm::kInt64;
+    case Arm::kBytesLists:
+      return Arm::kBytes;
+    default:
+      return arm;
+  }
+}
+
 // Calls `use` with the packed values of each list of a cell of lists, and the plain arm that they have.
 template <typename Use>
 void for_each_list(const Cell& cell, Use&& use) {
-  Arm inner = Arm::kNone;
-  switch (cell.arm) {
-    case Arm::kFidV1Lists:
-      inner = Arm::kFidV1;
-      break;
-    case Arm::kFidV2Lists:
-      inner = Arm::kFidV2;
-      break;
-    case Arm::kFloatLists:
-      inner = Arm::kFloat;
-      break;
-    case Arm::kDoubleLists:
-      inner = Arm::kDouble;
-      break;
-    case Arm::kInt64Lists:
-      inner = Arm::kInt64;
-      break;
-    default:
-      inner = Arm::kBytes;
-  }
+  const Arm inner = value_arm(cell.arm);
   for_each_block(cell.bytes(), cell.field, [&](Bytes list) {
     if (inner == Arm::kBytes) {
       use(Cell{list.data(), static_cast<std::uint32_t>(list.size()), inner, 1});
@@ -98,37 +97,6 @@ inline std::size_t count_values(const Cell& cell) {
   }
 }
 
-// The power of two that a number lies in; the sign is lost, as in the original.
-inline std::uint64_t log2_bucket(double value) {
-  const double bucket = std::trunc(std::log2(std::fabs(value) + 1.0));
-  return std::isfinite(bucket) ? static_cast<std::uint64_t>(bucket) : 0;
-}
-
-// Ids of plain values.
-inline std::int64_t* write_made_ids(const Cell& cell, std::uint32_t slot, std::int64_t* out) {
-  switch (cell.arm) {
-    case Arm::kInt64:
-      varints::for_each(cell.bytes(), [&](std::uint64_t value) { *out++ = make_fid_v2(slot, value); });
-      return out;
-    case Arm::kFloat:
-      for (std::size_t at = 0; at < cell.size; at += 4) {
-        *out++ = make_fid_v2(slot, log2_bucket(static_cast<double>(load<float>(cell.data + at))));
-      }
-      return out;
-    case Arm::kDouble:
-      for (std::size_t at = 0; at < cell.size; at += 8) {
-        *out++ = make_fid_v2(slot, log2_bucket(load<double>(cell.data + at)));
-      }
-      return out;
-    case Arm::kBytes:
-      for_each_block(cell.bytes(), cell.field,
-                     [&](Bytes text) { *out++ = make_fid_v2(slot, city_hash64(text.data(), text.size())); });
-      return out;
-    default:
-      return out;
-  }
-}
-
 // Places behind the last id of an array that copying may write to.
 inline constexpr std::size_t kSlack = 3;
 
@@ -147,27 +115,6 @@ std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
     for (std::size_t index = 0; index < count; ++index) out[index] = get(index);
   }
   return out + count;
-}
-
-inline std::int64_t* write_ids(const Cell& cell, std::int32_t slot, bool converts, std::int64_t* out) {
-  switch (cell.arm) {
-    case Arm::kNone:
-      return out;
-    case Arm::kFidV1:
-    case Arm::kFidV2:
-      return converts && cell.arm == Arm::kFidV1 ? write_fids<true>(cell, out) : write_fids<false>(cell, out);
-    default:
-      if (is_lists(cell.arm)) {
-        for_each_list(cell, [&](const Cell& list) { out = write_ids(list, slot, converts, out); });
-        return out;
-      }
-      return write_made_ids(cell, static_cast<std::uint32_t>(slot), out);
-  }
-}
-
-inline bool needs_slot(Arm arm) {
-  return arm != Arm::kNone && arm != Arm::kFidV1 && arm != Arm::kFidV2 && arm != Arm::kFidV1Lists &&
-         arm != Arm::kFidV2Lists;
 }
 
 // Numbers of a cell as float or int64; false when the cell holds none of that kind.

@@ -24,6 +24,15 @@ void check_feature(std::size_t number, const Feature& feature, std::size_t table
   if ((feature.pooling == Pooling::kFirst) != (feature.first_n > 0)) {
     throw ConfigError(name + " has n = " + text(feature.first_n) + "; n is positive for first and 0 otherwise");
   }
+  if (!feature.transform) return;
+  const IdTransform& transform = *feature.transform;
+  if (transform.size > IdTransform::kLargest || transform.divisor > IdTransform::kLargest) {
+    throw ConfigError(name + " has an id transform of size " + text(transform.size) + " and divisor " +
+                      text(transform.divisor) + ", expected at most 2^47; use a smaller vocabulary");
+  }
+  if (transform.is_quotient && transform.divisor == 0) {
+    throw ConfigError(name + " takes a quotient with divisor 0, expected 1 or more; give a divisor");
+  }
 }
 
 // Floats of an output, from a part's first to the end of its last.

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "engine/error.h"
+#include "engine/fid.h"
 #include "engine/layout/layouts.h"
 #include "engine/pages.h"
 #include "numbering.h"
@@ -103,6 +104,14 @@ std::span<const std::int64_t> first_ids(const FeatureIds& ids, std::uint32_t fir
   return kept;
 }
 
+// The ids of a feature inside its vocabulary. Valid until this thread's next call.
+std::span<const std::int64_t> transformed_ids(std::span<const std::int64_t> values, const IdTransform& transform) {
+  static thread_local std::vector<std::int64_t> ids;
+  ids.resize(values.size());
+  std::transform(values.begin(), values.end(), ids.begin(), [&](std::int64_t id) { return transform.apply(id); });
+  return ids;
+}
+
 StepPlan::FeatureBags number_feature(std::size_t index, const Feature& feature, const FeatureIds& ids, std::size_t rows,
                                      const FeatureArrays& arrays, const TableArrays& table, Numbering& numbering) {
   const bool is_single = check_offsets(index, ids, rows);
@@ -113,6 +122,7 @@ StepPlan::FeatureBags number_feature(std::size_t index, const Feature& feature, 
     std::transform(ids.offsets.begin(), ids.offsets.end(), arrays.offsets,
                    [](std::int64_t offset) { return static_cast<std::uint32_t>(offset); });
   }
+  if (feature.transform) values = transformed_ids(values, *feature.transform);
   numbering.number(values, arrays.places, table.ids, table.counts);
   std::fill_n(arrays.places + values.size(), StepPlan::kPadding, 0U);
   return {arrays.places, is_single ? nullptr : arrays.offsets, values.size(), ids.is_shared};
@@ -152,6 +162,18 @@ void check_sizes(const Wiring& wiring, std::span<const FeatureIds> ids) {
 }
 
 }  // namespace
+
+std::int64_t IdTransform::apply(std::int64_t id) const noexcept {
+  const auto bits = static_cast<std::uint64_t>(id);
+  std::uint64_t place = bits & kFidV2SignatureMask;
+  if (size != 0) {
+    place %= size;
+  } else if ((place >> (kFidV2SignatureBits - 1)) != 0) {
+    place = 0;
+  }
+  if (divisor != 0) place = is_quotient ? divisor + place / divisor : place % divisor;
+  return static_cast<std::int64_t>((bits & ~kFidV2SignatureMask) | place);
+}
 
 StepPlan Layouts::plan(std::size_t rows, std::span<const FeatureIds> ids, Pool& pool) const {
   const Wiring& wiring = *wiring_;

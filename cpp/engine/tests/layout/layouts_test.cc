@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "engine/fid.h"
 
 namespace engine::layout {
 namespace {
@@ -160,6 +161,38 @@ TEST(Layouts, WhatDoesNotFitIsRefusedWithItsNumber) {
   EXPECT_EQ(error_of(plan({{1}, {0, 2, 1}})),
             "feature 0 has offsets that fall; bag i is values[offsets[i]:offsets[i + 1]]");
   EXPECT_EQ(error_of(plan({{1}, {0, 1, 2}})), "feature 0 has offsets from 0 to 2; they must go from 0 to its 1 ids");
+}
+
+TEST(IdTransform, PlacesSignaturesInAVocabularyAndKeepsTheSlot) {
+  const std::int64_t hashed = make_fid_v2(7, (std::uint64_t{1} << 47) + 12345);
+  EXPECT_EQ((IdTransform{}.apply(make_fid_v2(7, 5))), make_fid_v2(7, 5));
+  EXPECT_EQ((IdTransform{}.apply(hashed)), make_fid_v2(7, 0));  // a negative place
+  EXPECT_EQ((IdTransform{.size = 7}.apply(hashed)), make_fid_v2(7, ((std::uint64_t{1} << 47) + 12345) % 7));
+  EXPECT_EQ((IdTransform{.divisor = 251}.apply(make_fid_v2(7, 999))), make_fid_v2(7, 999 % 251));
+  EXPECT_EQ((IdTransform{.divisor = 251, .is_quotient = true}.apply(make_fid_v2(7, 999))), make_fid_v2(7, 251 + 3));
+  EXPECT_EQ((IdTransform{.size = 500, .divisor = 251, .is_quotient = true}.apply(make_fid_v2(7, 999))),
+            make_fid_v2(7, 251 + 1));
+}
+
+TEST(IdTransform, IdsOfAPlanAreTransformed) {
+  const Layouts layouts({1}, {{0, Pooling::kSum, 0, IdTransform{.size = 3}}, {0, Pooling::kFirst, 1, {}}},
+                        {{0, 0, 0, 1, 0, 0}, {1, 1, 0, 1, 0, 1}}, {1, 1});
+  const Ids first{{4, 7, 5}, {0, 2, 3}};
+  const Ids second{{4, 9, 5}, {0, 2, 3}};
+  Pool pool(1);
+  const StepPlan plan = layouts.plan(2, std::vector{first.view(), second.view()}, pool);
+  EXPECT_EQ(std::vector(plan.unique(0).ids.begin(), plan.unique(0).ids.end()), (std::vector<std::int64_t>{1, 2, 4, 5}));
+  EXPECT_EQ(std::vector(plan.unique(0).counts.begin(), plan.unique(0).counts.end()),
+            (std::vector<std::uint32_t>{2, 1, 1, 1}));
+}
+
+TEST(IdTransform, SizesThatCannotWorkAreRefused) {
+  const auto make = [](IdTransform transform) {
+    return [transform] { Layouts({1}, {{0, Pooling::kSum, 0, transform}}, {{0, 0, 0, 1, 0, 0}}, {1}); };
+  };
+  EXPECT_NE(error_of(make({.size = IdTransform::kLargest + 1})).find("2^47"), std::string::npos);
+  EXPECT_NE(error_of(make({.is_quotient = true})).find("divisor 0"), std::string::npos);
+  EXPECT_EQ(error_of(make({.size = IdTransform::kLargest, .divisor = IdTransform::kLargest})), "no error");
 }
 
 }  // namespace

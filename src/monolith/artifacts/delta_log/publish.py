@@ -43,6 +43,8 @@ class Cut:
     """Increases with every publish; set by ``publish``."""
     published_at_s: float = 0.0
     """Wall time; set by ``publish``."""
+    epoch: int = 0
+    """Fencing number of the publisher: each one that opens the folder takes a larger one."""
     folders: tuple[str, ...] = ()
     """Folder of each shard's log, relative to the cut's folder; empty means the names of ``shard_folder``."""
 
@@ -57,6 +59,8 @@ class Cut:
             raise ConfigError(f"folders has {len(self.folders)} names, expected {len(self.sequences)}, one per shard")
         if self.dense < 0:
             raise ConfigError(f"dense is {self.dense!r}, expected a version from 0")
+        if self.epoch < 0:
+            raise ConfigError(f"epoch is {self.epoch!r}, expected a number from 0")
 
 
 def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
@@ -68,6 +72,9 @@ def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
         root: Folder of the shards' logs.
         cut: The cut to publish.
         clock: Clock of the publish time.
+
+    Raises:
+        VersionConflict: A publisher with a larger epoch has published to the folder.
     """
     folder = Path(root)
     make_folder(folder)
@@ -75,6 +82,11 @@ def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
         try:
             before = read_cut(folder)
             last = before.number if before else 0
+            if before is not None and before.epoch > cut.epoch:
+                raise VersionConflict(
+                    f"epoch of the publisher is {cut.epoch}, expected at least {before.epoch} as in '{folder / CUT}': "
+                    f"another publisher uses the folder; stop one of them"
+                )
         except ManifestInvalid as error:
             last = max(_salvage_number(folder / CUT), cut.dense, *cut.sequences.values())
             aside = folder / f"{CUT}.corrupt-{secrets.token_hex(4)}"

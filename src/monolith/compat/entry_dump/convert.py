@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
+Basenames: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""Path of a set of files without ``-00000-of-00001``, or the paths of several sets."""
+
 _PAGE_ROWS = 65536
 _SECONDS_PER_DAY = 86400
 
@@ -46,7 +49,7 @@ class _Rows(NamedTuple):
 
 
 def entry_dump_to_table(
-    basename: str | os.PathLike[str],
+    basename: Basenames,
     spec: TableSpec,
     *,
     allow_missing_state: bool = False,
@@ -57,7 +60,7 @@ def entry_dump_to_table(
     A record with fewer values than the table has columns keeps the initial values of a new row in the others.
 
     Args:
-        basename: The path without ``-00000-of-00001``.
+        basename: The path without ``-00000-of-00001``; several for the parts of several parameter servers.
         spec: The table to make; its slices must have the widths and optimizers of the checkpoint.
         allow_missing_state: Start optimizer state that the records lack as new (an item cache has none).
         progress: Called with the bytes read and the bytes in all.
@@ -66,7 +69,7 @@ def entry_dump_to_table(
         CheckpointMissing: the set of files is not there, or not complete.
         RecordCorrupt: a file is damaged, or does not fit the slices of the spec.
     """
-    paths = find_shards(basename)
+    paths = [path for part in _parts(basename) for path in find_shards(part)]
     total = sum(path.stat().st_size for path in paths)
     table, schema = Table(spec), _schema_of(spec)
     done = 0
@@ -112,7 +115,7 @@ def table_to_entry_dump(
 
 
 def multi_entry_dump_to_tables(
-    basename: str | os.PathLike[str],
+    basename: Basenames,
     specs: Iterable[TableSpec],
     *,
     allow_missing_state: bool = False,
@@ -137,7 +140,7 @@ def multi_entry_dump_to_tables(
 
 
 def restore_multi_entry_dump(
-    basename: str | os.PathLike[str],
+    basename: Basenames,
     tables: Mapping[str, Table],
     *,
     allow_missing_state: bool = False,
@@ -145,20 +148,22 @@ def restore_multi_entry_dump(
 ) -> None:
     """Put the rows of a multi-table checkpoint into existing tables, which keep the rows they have.
 
+    ``basename`` may be several, for the parts of several parameter servers. A table may have rows in each of them.
     Matching and errors are those of ``multi_entry_dump_to_tables``.
     """
     schemas = {name: _schema_for(table) for name, table in tables.items()}
     names = {old: name for name, table in tables.items() for old in table.spec.extra_restore_names}
     names |= {name: name for name in tables}
     seen = set()
-    for section in sections(basename, progress):
-        name = names.get(section.table)
-        if name is None:
-            section.check_complete(section.stream.skip(section.entries))
-            continue
-        seen.add(name)
-        blocks = _import(tables[name], schemas[name], section.stream, section.entries, allow_missing_state)
-        section.check_complete(sum(blocks))
+    for part in _parts(basename):
+        for section in sections(part, progress):
+            name = names.get(section.table)
+            if name is None:
+                section.check_complete(section.stream.skip(section.entries))
+                continue
+            seen.add(name)
+            blocks = _import(tables[name], schemas[name], section.stream, section.entries, allow_missing_state)
+            section.check_complete(sum(blocks))
     for name in sorted(tables.keys() - seen):
         logger.warning("table missing in the checkpoint, no rows restored table=%s checkpoint=%s", name, basename)
 
@@ -192,6 +197,10 @@ def tables_to_multi_entry_dump(
             done += len(tables[name])
             writer.end_table(name)
     return written
+
+
+def _parts(basename: Basenames) -> Sequence[str | os.PathLike[str]]:
+    return [basename] if isinstance(basename, str | os.PathLike) else basename
 
 
 def _schema_of(spec: TableSpec) -> _native.DumpSchema:

@@ -12,9 +12,10 @@ from typing import BinaryIO
 
 from monolith.core.errors import CheckpointMissing, ConfigError
 
-__all__ = ["NewDumpFile", "NewShards", "default_shards", "find_shards", "shard_path"]
+__all__ = ["NewDumpFile", "NewShards", "default_shards", "find_basenames", "find_shards", "shard_path"]
 
 _SUFFIX = re.compile(r"-(\d{5})-of-(\d{5})")
+_MEMBER = re.compile(r"(.+)-\d{5}-of-\d{5}")
 _MAX_SHARDS = 99999
 
 
@@ -55,6 +56,21 @@ def find_shards(basename: str | os.PathLike[str]) -> list[Path]:
             "copy the whole set"
         )
     return [found[index, size] for index in range(size)]
+
+
+def find_basenames(folder: Path) -> list[Path]:
+    """Return the basenames of all sets of files in a folder, such as the ``.assets`` of a checkpoint, sorted.
+
+    The ``.meta`` sets of multi-table files are left out.
+
+    Raises:
+        CheckpointMissing: The folder has no set.
+    """
+    names = {match[1] for path in folder.iterdir() if (match := _MEMBER.fullmatch(path.name))}
+    basenames = sorted(folder / name for name in names if not name.endswith(".meta"))
+    if not basenames:
+        raise CheckpointMissing(f"'{folder}' has no file NAME-ddddd-of-ddddd; check the path")
+    return basenames
 
 
 def _members(base: Path) -> dict[tuple[int, int], Path]:

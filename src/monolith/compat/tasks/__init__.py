@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from monolith.compat.tasks.base_embedding_task import UID_BUCKET, BaseEmbeddingTask
+from monolith.compat.tasks.base_embedding_task import BaseEmbeddingTask
 from monolith.compat.tasks.base_task import BaseTask, Mode
-from monolith.compat.tasks.host_call import BaseHostCall, MetricWindow, accumulate, sampled_rows
+from monolith.compat.tasks.estimator_spec import EstimatorSpec
+from monolith.compat.tasks.host_call import HostCallHook, MetricWindow, accumulate
 from monolith.compat.tasks.input_files import files_between, finished_files
-from monolith.compat.tasks.merged_vectors import merge_widths, split_merged
-from monolith.compat.tasks.native_task import MonolithBaseModel, NativeTask
-from monolith.compat.tasks.stop_batches import STOPPING, StopBatches, is_stopping
+from monolith.compat.tasks.monolith_base_model import MonolithBaseModel
+from monolith.compat.tasks.native_task import NativeTask
+from monolith.compat.tasks.task_estimator import TaskEstimator
+from monolith.compat.tasks.task_model import Features, TaskModel
 from monolith.compat.tasks.unknown_ids import noise_for_unknown
 from monolith.compat.tasks.visible_gpus import visible_gpu
 
@@ -16,25 +18,22 @@ __all__ = [
     # tasks
     "BaseEmbeddingTask",
     "BaseTask",
+    "EstimatorSpec",
+    "Features",
     "Mode",
     "MonolithBaseModel",
     "NativeTask",
+    "TaskEstimator",
+    "TaskModel",
     # their input
-    "STOPPING",
-    "StopBatches",
-    "UID_BUCKET",
     "files_between",
     "finished_files",
-    "is_stopping",
     # embeddings
-    "merge_widths",
     "noise_for_unknown",
-    "split_merged",
     # measures
-    "BaseHostCall",
+    "HostCallHook",
     "MetricWindow",
     "accumulate",
-    "sampled_rows",
     # machines
     "visible_gpu",
 ]

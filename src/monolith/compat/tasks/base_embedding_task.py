@@ -1,6 +1,6 @@
 """``BaseEmbeddingTask``: training on folders of days, with ids that are counted in vocabulary files.
 
-Combines the sizes of ``vocabulary``, the splitting of ``qr_hashing`` and the reading of ``monolith.data``. The subclass
+Combines the sizes of ``vocabulary``, declared transforms of ids and the reading of ``monolith.data``. The subclass
 defines the model.
 """
 
@@ -8,50 +8,40 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
+from typing import Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
 from torch import Tensor
 from typing_extensions import override
 
 from monolith import data
 from monolith.compat.tasks.base_task import BaseTask, Mode
-from monolith.compat.tasks.host_call import UID_BUCKETS
+from monolith.compat.tasks.host_call import HostCallHook
 from monolith.compat.tasks.input_files import files_between
-from monolith.compat.tasks.qr_hashing import QuotientRemainder
-from monolith.compat.tasks.stop_batches import StopBatches
 from monolith.compat.tasks.unknown_ids import noise_for_unknown
 from monolith.compat.tasks.vocabulary import read_vocabulary, vocabulary_sizes
-from monolith.core import fid, storage
+from monolith.core import storage
 from monolith.core.errors import ConfigError
 from monolith.core.params import InstantiableParams, Params
-from monolith.data import Batch, Dataset, Schema
-from monolith.data.batch import Ragged
+from monolith.data import Dataset, Schema
 from monolith.data.sources import patterns
+from monolith.features import IdTransform, Model, QuotientRemainder
+from monolith.training.hooks import Hook
 
-__all__ = ["UID_BUCKET", "BaseEmbeddingTask", "InputFn"]
+__all__ = ["BaseEmbeddingTask", "FeatureGroup", "InputFn"]
 
 logger = logging.getLogger(__name__)
 
-UID_BUCKET = "uid_bucket"
-"""The extra of a batch, (size,) int32: uid mod 1000."""
-
-InputFn = Callable[..., Dataset | StopBatches]
-"""``input_fn(shard=(0, 1), enable_stopping_signals=False)``."""
-
-IdArray = npt.NDArray[np.int64]
-
-_SIGN = 64 - fid.V2_SIGNATURE_BITS
-_SIGNATURE = np.int64((1 << fid.V2_SIGNATURE_BITS) - 1)
+InputFn: TypeAlias = Callable[..., Dataset]
+"""``input_fn(shard=(0, 1))``."""
+FeatureGroup: TypeAlias = tuple[str, ...]
+"""Features whose rows are added."""
 
 
 class BaseEmbeddingTask(BaseTask):
     """A task whose features are ids of known vocabularies.
 
-    A subclass defines the features (:meth:`schema`) and makes the model (:meth:`create_model_fn`). A feature that is
-    split by quotient-remainder hashing (:meth:`split_of`) becomes two in a batch, ``<name>_0`` and ``<name>_1``; the
-    model adds their embeddings.
+    A subclass makes the model (:meth:`create_model_fn`), which declares its features by :meth:`declare_feature`. A
+    batch has the ids of the records; the declared transforms apply at each lookup.
     """
 
     @classmethod
@@ -66,16 +56,17 @@ class BaseEmbeddingTask(BaseTask):
         p.define("qr_hashing_threshold", 100_000_000, "Sizes above this are split.")
         p.define("qr_collision_rate", 4, "Ids that share a remainder.")
         p.define("vocab_file_path", None, "File with lines slot<TAB>count.")
-        p.define("enable_deepinsight", False, "Whether samples of predictions are gathered.")
-        p.define("enable_host_call_scalar_metrics", False, "Whether scalars are gathered every step.")
+        p.define("enable_deepinsight", False, "Whether metrics of sampled users are written; see HostCallHook.")
+        p.define("enable_host_call_scalar_metrics", False, "Whether the loss is written with them.")
         p.define("enable_host_call_norm_metrics", False, "Whether norms are gathered every step.")
+        p.define("host_call_every_n_steps", 100, "Steps of a window of enable_caching_with_tpu_var_mode.")
         p.define("files_interleave_cycle_length", 4, "Files that are read in turn.")
         p.define("deterministic", False, "Whether batches come in a fixed order; here they always do.")
         p.define("gradient_multiplier", 1.0, "Factor on the gradients of embeddings.")
-        p.define("enable_caching_with_tpu_var_mode", False, "Whether samples are gathered over a window of steps.")
+        p.define("enable_caching_with_tpu_var_mode", False, "Whether samples are gathered over windows of steps.")
         p.define("top_k_sampling_num_per_core", 6, "Most samples of a step.")
         p.define("use_random_init_embedding_for_oov", False, "Whether unknown ids get noise in place of zeros.")
-        p.define("merge_vector", False, "Whether the vectors of a slot are one row; here they always are.")
+        p.eval.define("file_pattern", None, "Files to evaluate on; None for those of the training.")
         p.train.define("file_folder", None, "Folder before the date.")
         p.train.define("date_and_file_name_format", "*/*/part*", "Pattern of the files below the folder.")
         p.train.define("start_date", None, "First day, YYYYMMDD.")
@@ -101,50 +92,48 @@ class BaseEmbeddingTask(BaseTask):
 
     # --- defined by a subclass ----------------------------------------------------------------------------------------
 
-    def schema(self) -> Schema:
-        """Return the features to read from each record; every sparse feature needs its slot."""
-        raise NotImplementedError("Abstract method.")
+    def schema(self) -> Schema | None:
+        """Return the inputs to read from each record; None = those that the model declares."""
+        return None
 
     # --- input --------------------------------------------------------------------------------------------------------
 
     @override
     def create_input_fn(self, mode: Mode = "train") -> InputFn:
-        """Return ``input_fn(shard=(0, 1), enable_stopping_signals=False)``, which returns the data of a worker.
+        """Return ``input_fn(shard=(0, 1))``, which returns the data of a worker.
 
-        ``shard`` is this worker's share of the files. With stopping signals the data is followed by stop batches
-        without end; see :class:`monolith.compat.tasks.StopBatches`.
-
-        Raises:
-            ConfigError: The mode is not ``"train"``.
+        ``shard`` is this worker's share of the files. In the modes ``eval`` and ``predict`` the data is read once, and
+        the last batch may be smaller.
         """
-        if mode != "train":
-            raise ConfigError(f"mode is {mode!r}; BaseEmbeddingTask reads data for 'train' only")
 
-        def input_fn(shard: tuple[int, int] = (0, 1), enable_stopping_signals: bool = False) -> Dataset | StopBatches:
-            train = self.p.train
-            if train.repeat and enable_stopping_signals:
-                raise ConfigError("train.repeat and enable_stopping_signals are both set; data that repeats never ends")
+        def input_fn(shard: tuple[int, int] = (0, 1)) -> Dataset:
             dataset = data.files(
-                self.input_files(),
-                record=train.record,
-                schema=self.schema(),
+                self.input_files(mode),
+                record=self.p.train.record,
+                schema=_with_slots_in_ids(self.schema()),
                 shard=shard,
                 interleave=self.p.files_interleave_cycle_length,
             )
-            if train.repeat:
+            if mode != "train":
+                return dataset.batch(self._batch_size(mode))
+            if self.p.train.repeat:
                 dataset = dataset.repeat()
-            dataset = dataset.batch(self._batch_size(), drop_last=True).map(self.post_process)
-            return StopBatches(dataset) if enable_stopping_signals else dataset
+            return dataset.batch(self._batch_size(mode), drop_last=True)
 
         return input_fn
 
-    def input_files(self) -> list[str]:
-        """Return the files to train on: ``train.file_pattern``, or those of ``train.file_folder`` within the dates.
+    def input_files(self, mode: Mode = "train") -> list[str]:
+        """Return the files of a mode.
+
+        Training reads ``train.file_pattern``, or the files of ``train.file_folder`` within the dates. Other modes read
+        ``eval.file_pattern``, or else the files of the training.
 
         Raises:
             ConfigError: Neither is set, no file matches, or none has a date within the bounds.
         """
         train = self.p.train
+        if mode != "train" and self.p.eval.file_pattern is not None:
+            return patterns.expand(self.p.eval.file_pattern)
         if train.file_pattern is not None:
             return patterns.expand(train.file_pattern)
         if train.file_folder is None:
@@ -158,11 +147,43 @@ class BaseEmbeddingTask(BaseTask):
             )
         return files
 
-    def post_process(self, batch: Batch) -> Batch:
-        """Bring ids into their vocabularies, split large ones, and add the bucket of each user."""
-        return batch.changed(self._process)
+    @override
+    def training_hooks(self) -> list[Hook]:
+        """Return the hook that writes metrics of sampled users, when a parameter asks for it."""
+        p = self.p
+        if not p.enable_deepinsight and not p.enable_host_call_scalar_metrics:
+            return super().training_hooks()
+        hook = HostCallHook(
+            every_n_steps=p.host_call_every_n_steps if p.enable_caching_with_tpu_var_mode else 1,
+            rows_per_step=p.top_k_sampling_num_per_core,
+            scalars=p.enable_host_call_scalar_metrics,
+            samples=p.enable_deepinsight,
+        )
+        return [*super().training_hooks(), hook]
 
     # --- embeddings ---------------------------------------------------------------------------------------------------
+
+    def declare_feature(self, model: Model, name: str, *, slot: int | None = None, **options: Any) -> FeatureGroup:
+        """Declare a feature of a model with the vocabulary of its slot.
+
+        The declared transform brings ids into the vocabulary, and splits a large vocabulary by quotient-remainder
+        hashing. Training, evaluation, prediction and serving apply it.
+
+        Args:
+            model: The model, in its ``__init__``.
+            name: Name of the feature.
+            slot: Its slot; None = as ``Model.embedding_feature`` finds it.
+            options: Further options of ``Model.embedding_feature``.
+
+        Returns:
+            The features to add up, one or two, as a group for ``Model.embedding_slice`` with ``dim``.
+        """
+        slot = model.declaration.resolve(name, slot)[1]
+        size: int | None = self.p.vocab_size_per_slot
+        if (split := self.split_of(slot)) is not None:
+            return model.split_feature(name, split, vocabulary_size=size, slot=slot, **options)
+        model.embedding_feature(name, slot=slot, id_transform=IdTransform(size=size), **options)
+        return (name,)
 
     def split_of(self, slot: int | None) -> QuotientRemainder | None:
         """Return how the ids of a slot are split, or None when they are not."""
@@ -188,31 +209,10 @@ class BaseEmbeddingTask(BaseTask):
 
     # --- private ------------------------------------------------------------------------------------------------------
 
-    def _process(self, batch: Batch) -> Batch:
-        slots = {feature.name: feature.slot for feature in self.schema().sparse_features}
-        ids: dict[str, Ragged] = {}
-        for name, bags in batch.ids.items():
-            inside = self._within_vocabulary(bags.values)
-            if (split := self.split_of(slots.get(name))) is None:
-                ids[name] = Ragged(inside, bags.offsets, bags.shared)
-                continue
-            for part, values in enumerate(split.split_fids(inside)):
-                ids[f"{name}_{part}"] = Ragged(values, bags.offsets, bags.shared)
-        buckets = np.remainder(batch.uid, UID_BUCKETS).astype(np.int32)
-        return replace(batch, ids=ids, extras={**batch.extras, UID_BUCKET: buckets})
-
-    def _within_vocabulary(self, values: IdArray) -> IdArray:
-        """Return fids with signatures as vocabularies have them.
-
-        With one size for all slots a signature may be a hash: it is taken modulo the size. Otherwise it is a place in
-        a vocabulary, and a negative one, which stands for an unknown value, becomes 0.
-        """
-        size: int | None = self.p.vocab_size_per_slot
-        places = np.maximum((values << _SIGN) >> _SIGN, 0) if size is None else (values & _SIGNATURE) % size
-        return (values & ~_SIGNATURE) | places
-
-    def _batch_size(self) -> int:
+    def _batch_size(self, mode: Mode) -> int:
         size = self.p.train.per_replica_batch_size
+        if mode != "train" and self.p.eval.per_replica_batch_size is not None:
+            size = self.p.eval.per_replica_batch_size
         if type(size) is not int or size < 1:
             raise ConfigError(f"train.per_replica_batch_size is {size!r}; set it to a whole number from 1 up")
         return size
@@ -232,3 +232,10 @@ class BaseEmbeddingTask(BaseTask):
         if path is None:
             raise ConfigError("vocab_file_path is None; set it to a file with lines slot<TAB>count")
         return path
+
+
+def _with_slots_in_ids(schema: Schema | None) -> Schema | None:
+    """Return the schema with ids of slot and value, as vocabularies need them; a negative value is unknown."""
+    if schema is None:
+        return None
+    return schema.with_value_types({each.name: each.value_type or "slot48" for each in schema.sparse_features})

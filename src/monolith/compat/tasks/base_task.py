@@ -7,8 +7,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from monolith.compat.tasks.run_settings import run_settings
 from monolith.core.params import InstantiableParams, Params
 from monolith.layers.base_layer import BaseLayer
+from monolith.training.hooks import Hook
 from monolith.training.task import Mode
 
 __all__ = ["BaseTask", "Mode"]
@@ -48,5 +50,19 @@ class BaseTask(BaseLayer):
         raise NotImplementedError("Abstract method.")
 
     def create_model_fn(self) -> Callable[..., Any]:
-        """Return a function that returns, or is, the model."""
+        """Return a function that returns the model."""
         raise NotImplementedError("Abstract method.")
+
+    @classmethod
+    def run_settings(cls, params: InstantiableParams) -> dict[str, tuple[Any, str]]:
+        """Return the settings of a run that parameters of this class ask for; see ``run_settings``."""
+        return run_settings(params)
+
+    def use_batch_size(self, size: int) -> None:
+        """Set the rows of a batch, for a run whose settings override the parameter."""
+        self.p.train.per_replica_batch_size = size
+        self.p.eval.per_replica_batch_size = size
+
+    def training_hooks(self) -> list[Hook]:
+        """Return the hooks that the task adds to its training."""
+        return []

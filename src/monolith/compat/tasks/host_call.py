@@ -1,21 +1,29 @@
-"""Gathers values of steps: packed by dtype for one transfer, or over a window of steps.
+"""``HostCallHook``: metrics of sampled users over windows of steps, written beside the run.
 
-The caller writes the values and computes metrics.
+``MetricWindow`` gathers vectors of steps in memory of a fixed size. The hook samples rows by user, and writes the AUC,
+the mean label and the mean prediction of each window to ``<model_dir>/host_call`` as summaries. The loop's thread
+calls both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from typing_extensions import override
 
 from monolith.core.errors import ConfigError
+from monolith.training.hooks import Hook
+from monolith.training.hooks.summaries import SummaryFile
+from monolith.training.metrics.auc import StreamingAuc
+from monolith.training.metrics.prediction_messages import sampled_rows
+from monolith.training.metrics.samples import select_values
+from monolith.training.run import HeadResult, Run, StepResult
 
-__all__ = ["UID_BUCKETS", "BaseHostCall", "MetricWindow", "accumulate", "sampled_rows"]
-
-UID_BUCKETS = 1000
-_STEP = "global_step"
+__all__ = ["HostCallHook", "MetricWindow", "accumulate"]
 
 
 def accumulate(base: Tensor, delta: Tensor, offset: int) -> Tensor:
@@ -35,93 +43,6 @@ def accumulate(base: Tensor, delta: Tensor, offset: int) -> Tensor:
         )
     padded = torch.nn.functional.pad(delta, (0, len(base) - len(delta)))
     return base + padded.roll(offset)
-
-
-def sampled_rows(uid: Tensor, ratio: float = 0.01, most: int | None = 6) -> Tensor:
-    """Return the places of the rows that are sampled: those of users whose bucket, uid mod 1000, is below 1000 · ratio.
-
-    Args:
-        uid: (B,) integers.
-        ratio: Share of the users.
-        most: How many rows at most, the first ones; None for all.
-
-    >>> sampled_rows(torch.tensor([5, 10, 1009, 2000])).tolist()
-    [0, 2, 3]
-    """
-    places = (uid.remainder(UID_BUCKETS) < UID_BUCKETS * ratio).nonzero().squeeze(1)
-    return places[:most]
-
-
-class BaseHostCall:
-    """Collects named vectors of a step and packs those of one dtype into one tensor.
-
-    >>> call = BaseHostCall()
-    >>> call.record_summary_tensor("loss", torch.tensor(0.5))
-    >>> call.record_summary_tensor("labels", torch.tensor([1.0, 0.0]))
-    >>> packed = call.compress_tensors(global_step=7)
-    >>> [tuple(tensor.shape) for tensor in packed]
-    [(1, 1), (1, 3)]
-    >>> step, values = call.decompress_tensors(packed)
-    >>> step, values["labels"].tolist()
-    (7, [1.0, 0.0])
-
-    Args:
-        output_dir: Folder in which a subclass writes its results.
-        enable_host_call: Whether anything is recorded.
-    """
-
-    def __init__(self, output_dir: str = "", enable_host_call: bool = True) -> None:
-        self.output_dir = output_dir
-        self.enable_host_call = enable_host_call
-        self._tensors: dict[str, Tensor] = {}
-        self._groups: list[list[tuple[str, int]]] = []
-
-    def record_summary_tensor(self, name: str, tensor: Tensor) -> None:
-        """Record a scalar or a vector for the next transfer.
-
-        Raises:
-            ConfigError: The name is taken, or the tensor has more than one axis.
-        """
-        if not self.enable_host_call:
-            return
-        if name == _STEP or name in self._tensors:
-            raise ConfigError(f"{name!r} is recorded already; give another name")
-        if tensor.dim() > 1:
-            raise ConfigError(f"{name!r} has shape {tuple(tensor.shape)}; record scalars and vectors only")
-        self._tensors[name] = tensor.reshape(-1)
-
-    def compress_tensors(self, global_step: int) -> list[Tensor]:
-        """Return one tensor (1, n) per dtype, that of the step first, and reset the recorded vectors."""
-        named = {_STEP: torch.tensor([global_step], dtype=torch.int64)} | self._tensors
-        by_dtype: dict[torch.dtype, list[str]] = {}
-        for name, tensor in named.items():
-            by_dtype.setdefault(tensor.dtype, []).append(name)
-        self._tensors = {}
-        self._groups = [[(name, len(named[name])) for name in names] for names in by_dtype.values()]
-        return [torch.cat([named[name] for name in names]).unsqueeze(0) for names in by_dtype.values()]
-
-    def decompress_tensors(self, tensors: Sequence[Tensor]) -> tuple[int, dict[str, Tensor]]:
-        """Return the step and the vectors of the last ``compress_tensors``.
-
-        Tensors of several replicas, stacked to (replicas, n), give vectors with those of all replicas in a row.
-
-        Raises:
-            ConfigError: The tensors do not have the form that ``compress_tensors`` gave.
-        """
-        widths = [sum(size for _, size in group) for group in self._groups]
-        if [tensor.shape[-1] for tensor in tensors] != widths or any(tensor.dim() != 2 for tensor in tensors):
-            shapes = [tuple(tensor.shape) for tensor in tensors]
-            raise ConfigError(f"the tensors have shapes {shapes}; give those of compress_tensors, with widths {widths}")
-        values: dict[str, Tensor] = {}
-        for group, tensor in zip(self._groups, tensors, strict=True):
-            parts = torch.split(tensor, [size for _, size in group], dim=1)
-            values |= {name: part.reshape(-1) for (name, _), part in zip(group, parts, strict=True)}
-        step = values.pop(_STEP)
-        return int(step[0]), values
-
-    def generate_host_call_hook(self) -> object | None:
-        """Return the function to call with the tensors of a step; None = no function."""
-        return None
 
 
 class MetricWindow:
@@ -178,3 +99,84 @@ class MetricWindow:
     def values(self) -> dict[str, Tensor]:
         """Return the vectors gathered in this window."""
         return {name: buffer[: self.count] for name, buffer in self._buffers.items()}
+
+
+class HostCallHook(Hook):
+    """Writes metrics of sampled users over windows of steps to ``<model_dir>/host_call``.
+
+    Tags per head: ``HEAD/window_auc``, ``HEAD/window_label`` and ``HEAD/window_prediction``, which are means, and
+    ``HEAD/window_rows``. With ``scalars``, also the mean ``loss`` of the window. A run without a folder writes nothing.
+
+    Args:
+        every_n_steps: Steps of a window; 1 writes each step.
+        rows_per_step: Most sampled rows of a step.
+        sample_ratio: Share of the users, by uid; 1 samples all rows.
+        scalars: Whether the loss is written too.
+        samples: Whether users are sampled.
+    """
+
+    def __init__(
+        self,
+        *,
+        every_n_steps: int = 100,
+        rows_per_step: int = 6,
+        sample_ratio: float = 0.01,
+        scalars: bool = True,
+        samples: bool = True,
+    ) -> None:
+        self._every, self._most, self._ratio = every_n_steps, rows_per_step, sample_ratio
+        self._scalars, self._samples = scalars, samples
+        self._windows: dict[str, MetricWindow] = {}
+        self._losses: list[float] = []
+        self._file: SummaryFile | None = None
+
+    @override
+    def on_start(self, run: Run) -> None:
+        self._windows, self._losses = {}, []
+        self._file = SummaryFile(run.model_dir / "host_call", clock=run.clock) if run.config.model_dir else None
+
+    @override
+    def after_step(self, run: Run, result: StepResult) -> None:
+        if self._file is None:
+            return
+        scalars: dict[str, float] = {}
+        if self._scalars:
+            self._losses.append(result.loss)
+        if self._samples:
+            rows = sampled_rows(result.batch.uid, self._ratio)[: self._most]
+            for head in result.heads.values():
+                if head.label is not None and self._add(head, rows, result.step):
+                    scalars |= _summarize(head.name, self._windows[head.name].values())
+        if result.step % self._every == 0:
+            if self._losses:
+                scalars["loss"] = float(np.mean(self._losses))
+            self._losses = []
+            self._file.scalars(scalars, result.step)
+
+    def _add(self, head: HeadResult, rows: NDArray[np.int64], step: int) -> bool:
+        assert head.label is not None
+        if head.mask is not None:
+            rows = rows[np.asarray(head.mask)[rows].astype(bool)]
+        window = self._windows.setdefault(head.name, MetricWindow(self._every, self._most))
+        vectors = {"label": torch.tensor(head.label[rows]), "prediction": torch.tensor(head.predictions[rows])}
+        return window.add(step, vectors)
+
+    @override
+    def on_end(self, run: Run, error: BaseException | None) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _summarize(head: str, values: Mapping[str, Tensor]) -> dict[str, float]:
+    label, prediction = values["label"].numpy(), values["prediction"].numpy()
+    scalars = {f"{head}/window_rows": float(len(label))}
+    if len(label):
+        auc = StreamingAuc()
+        auc.add(select_values(prediction, label, head=head))
+        scalars |= {
+            f"{head}/window_auc": auc.result(),
+            f"{head}/window_label": float(label.mean()),
+            f"{head}/window_prediction": float(prediction.mean()),
+        }
+    return scalars

@@ -1,17 +1,16 @@
-"""``NativeTask`` and ``MonolithBaseModel``: tasks with the parameters and the three methods of the original."""
+"""``NativeTask``: a task with the parameters of the original."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 from typing_extensions import override
 
-from monolith.compat.tasks.base_task import BaseTask, Mode
+from monolith.compat.tasks.base_task import BaseTask
 from monolith.core.params import InstantiableParams, Params
 
-__all__ = ["MonolithBaseModel", "NativeTask"]
+__all__ = ["NativeTask"]
 
 
 class NativeTask(BaseTask):
@@ -33,85 +32,6 @@ class NativeTask(BaseTask):
         for name, value, meaning in _SERVING:
             p.serving.define(name, value, meaning)
         return p
-
-
-class MonolithBaseModel(NativeTask):
-    """A task with its parameters as attributes, defined by three methods.
-
-    ``input_fn(mode)`` returns the data, ``model_fn(features, mode)`` the outputs for a batch, and
-    ``serving_input_receiver_fn()`` the inputs of a served model.
-
-    Attributes that do not exist are read from the parameters, and attributes named like a parameter are set there.
-    Write ``p.train`` and ``p.eval``, because ``train`` and ``eval`` are methods of torch.
-    """
-
-    @classmethod
-    @override
-    def params(cls) -> InstantiableParams:
-        """Add the parameters of outputs and gradients."""
-        p = super().params()
-        p.define("output_path", None, "Where predictions are written.")
-        p.define("output_fields", None, "Fields of a prediction to write.")
-        p.define("delimiter", "\t", "Separator of those fields.")
-        p.define("file_name", "", "Name of the file with predictions.")
-        p.define("enable_grads_and_vars_summary", False, "Whether gradients and weights go into summaries.")
-        p.define("dense_weight_decay", 0.0, "Decay of dense weights.")
-        p.define("clip_norm", 1000.0, "Largest global norm of the gradients.")
-        p.define("sparse_norm_warmup_steps", None, "Steps before sparse gradients count in the global norm.")
-        p.define("default_occurrence_threshold", 0, "How often an id is seen before it gets a row.")
-        p.define("feature_list", None, "Path of a feature list.")
-        return p
-
-    def input_fn(self, mode: Mode) -> Any:
-        """Return the data for a mode."""
-        raise NotImplementedError("Abstract method.")
-
-    def model_fn(self, features: Any, mode: Mode) -> Any:
-        """Return the outputs for a batch: an ``Output``, a list of them, or (label, loss, prediction)."""
-        raise NotImplementedError("Abstract method.")
-
-    def serving_input_receiver_fn(self) -> Any:
-        """Return the inputs of a served model."""
-        raise NotImplementedError("Abstract method.")
-
-    @override
-    def create_input_fn(self, mode: Mode) -> Callable[[], Any]:
-        """Return :meth:`input_fn` for a mode."""
-        return lambda: self.input_fn(mode)
-
-    @override
-    def create_model_fn(self) -> Callable[..., Any]:
-        """Return :meth:`model_fn`, as a function of features, mode and, unused, a configuration."""
-        return lambda features, mode, config=None: self.model_fn(features, mode)
-
-    def instantiate(self) -> Self:
-        """Return this task, so that it can replace parameters."""
-        return self
-
-    @property
-    def batch_size(self) -> int | None:
-        """Rows of a batch: that of evaluation in the mode ``eval``, that of training otherwise. Setting sets both."""
-        group: Params = self.p.eval if self.p.mode == "eval" else self.p.train
-        size: int | None = group.per_replica_batch_size
-        return size
-
-    @batch_size.setter
-    def batch_size(self, size: int | None) -> None:
-        self.p.train.per_replica_batch_size = size
-        self.p.eval.per_replica_batch_size = size
-
-    def __getattr__(self, name: str) -> Any:
-        params = self.__dict__.get("p")
-        if params is not None and name in params:
-            return params[name]
-        return super().__getattr__(name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        params = self.__dict__.get("p")
-        if params is not None and name in params:
-            params[name] = value
-        else:
-            super().__setattr__(name, value)
 
 
 _METRICS: tuple[tuple[str, Any, str], ...] = (

@@ -259,6 +259,8 @@ def _infer_type(name: str, value: str) -> ColumnType:
         return "float"
     if value in _INTEGERS:
         return "int"
+    if value == "double":  # float32 would round ids above 2^24
+        return "double"
     return "float" if value in _REALS else "bytes"
 
 

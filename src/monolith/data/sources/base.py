@@ -1,4 +1,4 @@
-"""``Source``: the Protocol of all inputs of a dataset.
+"""``Source``: the Protocol of all inputs of a dataset. ``Sink``: the Protocol of all outputs of events.
 
 A source returns **records**, serialized messages, in chunks. A chunk has the name of its stream, and an offset for
 every record. Sources of columns (Parquet, data frames) encode them as records, so that parsing, transforms and resuming
@@ -7,18 +7,22 @@ exist once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias
 
 from monolith import _native
+from monolith.telemetry.names import MetricSpec
 
-__all__ = ["Position", "RecordKind", "Source"]
+__all__ = ["MetricSink", "Position", "RecordKind", "Sink", "Source"]
 
 RecordKind: TypeAlias = Literal["instance", "example", "example_batch", "example_batch_row_major", "tf_example"]
 """The message type of a record."""
 
 Position: TypeAlias = Mapping[str, Any]
 """The position of a source: small, plain JSON (dicts, lists, strings, numbers), and enough to resume from."""
+
+MetricSink: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
+"""Receives a metric, a number (a counter's increment or a gauge's value) and the values of its labels."""
 
 
 class Source(Protocol):
@@ -68,3 +72,32 @@ class Source(Protocol):
 
     def close(self) -> None:
         """Release files and connections. May be called twice."""
+
+
+class Sink(Protocol):
+    """A stream to write messages to. Messages of one key stay in order.
+
+    A sink that cannot hold an empty message leaves it out.
+    """
+
+    def write(self, message: bytes, key: bytes | None = None, time_ms: int | None = None) -> None:
+        """Accept one message; it may wait in memory until ``flush``.
+
+        Args:
+            message: The message.
+            key: Chooses the partition; None = any.
+            time_ms: Event time in unix milliseconds; None = now.
+
+        Raises:
+            ConfigError: The sink is closed, or the message is too large.
+        """
+
+    def flush(self) -> None:
+        """Return when every accepted message is written.
+
+        Raises:
+            MonolithError: Messages are not written. Those that a retry may still write stay in the sink.
+        """
+
+    def close(self) -> None:
+        """Flush and release files and connections. May be called twice."""

@@ -1,4 +1,4 @@
-"""``QueueSource``: a stream inside one process. A thread puts records, a dataset reads them.
+"""``QueueSource`` and ``QueueSink``: a stream inside one process. A thread puts records, a dataset reads them.
 
 For tests, and for training inside another program. A record is dropped once it is read.
 """
@@ -13,9 +13,9 @@ from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
-from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.base import Position, RecordKind, Sink, Source
 
-__all__ = ["QueueSource"]
+__all__ = ["QueueSink", "QueueSource"]
 
 CHUNK_RECORDS = 4096
 
@@ -146,3 +146,35 @@ class QueueSource(Source):
         while self._waiting and self._next < self._wanted:
             self._waiting.popleft()
             self._next += 1
+
+
+class QueueSink(Sink):
+    """Puts messages into a queue; drops keys and times, which a queue does not hold.
+
+    Args:
+        queue: The queue. ``close`` ends it.
+    """
+
+    def __init__(self, queue: QueueSource) -> None:
+        self._queue = queue
+        self._is_closed = False
+
+    @override
+    def write(self, message: bytes, key: bytes | None = None, time_ms: int | None = None) -> None:
+        """Put one message; wait while the queue is full.
+
+        Raises:
+            ConfigError: The sink is closed.
+        """
+        if self._is_closed:
+            raise ConfigError("the sink of the queue is closed, expected an open one; make a new queue")
+        self._queue.put([message])
+
+    @override
+    def flush(self) -> None:
+        pass  # a message is in the queue when ``write`` returns
+
+    @override
+    def close(self) -> None:
+        self._is_closed = True
+        self._queue.end()

@@ -79,10 +79,12 @@ class Clicks:
 
     @staticmethod
     def schema(labels: Literal[1, 2] = 1) -> data.Schema:
-        """Return the schema of the rows: the click is the label, and the like is the second of two labels."""
-        return data.Schema(
-            sparse=[data.SparseFeature(name, slot) for name, slot in _SPARSE_SLOTS.items()], dense=_DENSE, labels=labels
-        )
+        """Return the schema of the rows: the click is the label, and the like is the second of two labels.
+
+        The features are fids, so that a model takes the records of ``files`` and the rows of ``dataset`` alike.
+        """
+        sparse = [data.SparseFeature(name, slot, value_type="fid") for name, slot in _SPARSE_SLOTS.items()]
+        return data.Schema(sparse=sparse, dense=_DENSE, labels=labels)
 
     def dataset(self, *, labels: Literal[1, 2] = 1, seed: int = 0) -> data.Dataset:
         """Return the rows as a dataset out of memory. Needs the extra ``parquet``."""

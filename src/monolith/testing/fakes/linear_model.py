@@ -20,6 +20,7 @@ from monolith.data import DenseFeature, Schema, SparseFeature
 from monolith.data.records import messages
 from monolith.data.schema import BatchParser
 from monolith.data.sources.base import RecordKind
+from monolith.serving.loaded_model import FeatureInfo
 
 __all__ = ["LinearModel", "example", "example_batch", "instance", "write_version"]
 
@@ -76,6 +77,15 @@ class LinearModel:
     def signatures(self) -> Mapping[str, _Signature]:
         """Signatures with all outputs, with one input and one output, and for ids."""
         return _SIGNATURES
+
+    @property
+    def features(self) -> tuple[FeatureInfo, ...]:
+        """Two features of ids, and a number."""
+        sparse = (
+            FeatureInfo(name=name, kind="sparse", value_type="fid", dtype="int64", shape=(-1, -1))
+            for name in ("user", "item")
+        )
+        return (*sparse, FeatureInfo(name="age", kind="dense", value_type="float32", dtype="float32", shape=(-1, 1)))
 
     def predict(
         self,

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from monolith.core import fid
-from monolith.core.errors import SchemaMismatch
+from monolith.core.errors import ConfigError, SchemaMismatch
+from monolith.core.fid import ValueType
 from monolith.data.batch import Batch, Ragged
 from monolith.data.records.messages import Messages, with_line_id
 from monolith.data.records.quantized import decode_quantized
@@ -28,18 +29,18 @@ _EXAMPLE_ARMS = {
     "fid_v1_list": "fid_v1",
     "fid_v2_list": "fid_v2",
     "float_list": "float",
-    "double_list": "float",
+    "double_list": "double",
     "int64_list": "int",
     "bytes_list": "bytes",
     "fid_v1_lists": "fid_v1",
     "fid_v2_lists": "fid_v2",
     "float_lists": "float",
-    "double_lists": "float",
+    "double_lists": "double",
     "int64_lists": "int",
     "bytes_lists": "bytes",
     "int64_value": "int",
     "float_value": "float",
-    "double_value": "float",
+    "double_value": "double",
     "bytes_value": "bytes",
 }
 _INSTANCE_FIELDS = {
@@ -94,28 +95,61 @@ def reference_batch(records: Sequence[bytes], record: RecordKind, schema: Schema
 def _ids_of(feature: SparseFeature, rows: Sequence[_Row], schema: Schema) -> list[list[int]]:
     owner = next((each for each in schema.sparse_features if each.slot == feature.slot), None)
     takes_flat = feature.slot is not None and owner is feature
-    lists = []
-    for number, row in enumerate(rows):
+    cells = []
+    for row in rows:
         arm, values = row.features.get(feature.column or feature.name, ("", []))
         if not values and takes_flat:
-            arm, values = "fid_v1", [each for each in row.flat if fid.slot_v1(each) == feature.slot]
-        lists.append([_id(value, arm, feature, number, schema) for value in values])
-    return lists
+            arm, values = "flat", [each for each in row.flat if fid.slot_v1(each) == feature.slot]
+        cells.append((arm, values))
+    if feature.value_type is None:
+        feature = replace(feature, value_type=_first_type(cells))
+    return [
+        [_id(value, arm.replace("flat", "fid_v1"), feature, number, schema) for value in values]
+        for number, (arm, values) in enumerate(cells)
+    ]
+
+
+def _first_type(cells: Sequence[tuple[str, list[Any]]]) -> ValueType:
+    arms = [arm for arm, values in cells if values]
+    first = arms[0] if arms else "int"
+    return "fid" if first.startswith("f") and first != "float" else "text" if first == "bytes" else "integer"
 
 
 def _id(value: Any, arm: str, feature: SparseFeature, number: int, schema: Schema) -> int:
-    if arm == "fid_v2":
-        return fid.as_signed(value)
-    if arm == "fid_v1":
-        return fid.v1_to_v2(int(value)) if schema.fid_version == "v2" else fid.as_signed(value)
+    where = f"feature {feature.name!r}, row {number}: {arm} is {value!r}"
+    if arm.startswith("fid"):
+        if feature.value_type not in ("fid", "slot48"):
+            raise SchemaMismatch(f"{where}, expected {feature.value_type}")
+        is_converted = arm == "fid_v1" and schema.fid_version == "v2"
+        return fid.v1_to_v2(int(value)) if is_converted else fid.as_signed(value)
+    if feature.value_type == "slot48":
+        return _old_id(value, arm, feature, where)
+    if feature.value_type == "bucket" and arm != "bytes":
+        return fid.make_v2(feature.slot or 0, _bucket(value))
+    if arm == "float" and abs(value) > 1 << 24:
+        raise SchemaMismatch(f"{where}, expected a smaller float")
+    is_fid = feature.value_type == "fid"
+    try:
+        return fid.id_of(
+            value,
+            value_type=None if is_fid else feature.value_type,  # type: ignore[arg-type]
+            slot=feature.slot if is_fid else None,
+            hash_wide=feature.hash_wide,
+        )
+    except ConfigError as error:
+        raise SchemaMismatch(f"{where}: {error}") from error
+
+
+def _old_id(value: Any, arm: str, feature: SparseFeature, where: str) -> int:
     if feature.slot is None:
-        raise SchemaMismatch(f"feature {feature.name!r}, row {number}: {arm} values and no slot")
-    if arm == "int":
-        return fid.make_v2(feature.slot, value)
+        raise SchemaMismatch(f"{where}, and the feature has no slot")
     if arm == "bytes":
         return fid.from_value(feature.slot, value)
-    bucket = math.log2(abs(value) + 1) if math.isfinite(value) else 0
-    return fid.make_v2(feature.slot, math.trunc(bucket))
+    return fid.make_v2(feature.slot, value if arm == "int" else _bucket(value))
+
+
+def _bucket(value: float) -> int:
+    return math.trunc(math.log2(abs(value) + 1)) if math.isfinite(value) else 0
 
 
 def _dense_of(feature: DenseFeature, row: _Row) -> list[Any]:
@@ -127,7 +161,7 @@ def _dense_of(feature: DenseFeature, row: _Row) -> list[Any]:
         arm, values = "float", list(decode_quantized(packed))
         if len(values) != feature.width:
             raise SchemaMismatch(f"feature {feature.name!r} is a quantised vector of {len(values)} values")
-    wanted = {"float32": ("float", "int"), "int64": ("int",), "bytes": ("bytes",)}[feature.dtype]
+    wanted = {"float32": ("float", "double", "int"), "int64": ("int",), "bytes": ("bytes",)}[feature.dtype]
     if values and arm not in wanted:
         raise SchemaMismatch(f"feature {feature.name!r} holds {arm}")
     if values and len(values) != feature.width and not feature.pad:

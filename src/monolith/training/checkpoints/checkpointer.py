@@ -15,12 +15,13 @@ from typing import Literal, Protocol, runtime_checkable
 
 import monolith
 from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
-from monolith.artifacts.checkpoint_manifest import CheckpointManifest, read_manifest
+from monolith.artifacts.checkpoint_manifest import CheckpointManifest
 from monolith.artifacts.retention import Retention
 from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
+from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
 from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
@@ -251,7 +252,7 @@ class Checkpointer:
             checkpoint: Folder of a checkpoint; None = as ``restore`` chooses.
         """
         if checkpoint is not None:
-            saved: SavedCheckpoint | None = SavedCheckpoint(checkpoint, read_manifest(checkpoint))
+            saved: SavedCheckpoint | None = open_checkpoint(checkpoint)
         else:
             saved = choose_for_reading(self._model_dir, self._config.restore)
         return None if saved is None else restore_all(saved, state, self._config.restore.reload_alias_map)

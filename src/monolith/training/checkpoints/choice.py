@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
-from monolith.artifacts.checkpoint_manifest import MANIFEST, read_manifest
+from monolith.artifacts.checkpoint_manifest import MANIFEST
 from monolith.artifacts.markers import read_marker, write_marker
 from monolith.core.errors import CheckpointMissing, ConfigError
 from monolith.core.storage import is_url
+from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.config.checkpoint import RestoreConfig
 
 __all__ = ["CHECKPOINTS", "DENSE_ONLY", "CheckpointChoice", "choose", "choose_for_reading", "local_folder"]
@@ -85,7 +86,7 @@ def _requested(folder: CheckpointFolder, settings: RestoreConfig) -> SavedCheckp
     if settings.restore_dir and not folder.saved():
         place = local_folder("restore_dir", str(settings.restore_dir))
         if (place / MANIFEST).is_file() and not settings.restore_ckpt:
-            return SavedCheckpoint(place, read_manifest(place))
+            return open_checkpoint(place)
         folder = CheckpointFolder(place / CHECKPOINTS if (place / CHECKPOINTS).is_dir() else place)
         if not settings.restore_ckpt:
             saved = folder.newest()
@@ -112,8 +113,7 @@ def _name_in(folder: CheckpointFolder, restore_ckpt: str) -> str:
 def _current(folder: CheckpointFolder, marker: dict[str, Any] | None, number: int) -> SavedCheckpoint | None:
     """The newest checkpoint, or the one that was asked for when none is newer."""
     if marker and marker["number"] >= number:
-        path = Path(marker["checkpoint"])
-        return SavedCheckpoint(path, read_manifest(path))
+        return open_checkpoint(Path(marker["checkpoint"]))
     return folder.newest()
 
 

@@ -83,7 +83,8 @@ def restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepor
     if saved.manifest.kind == "dense_only":
         return RestoreReport(restored=(), skipped=(), missing=names)
     try:
-        report: object = state.store.restore(saved.path / TABLES)
+        is_bare = saved.manifest.kind == "tables"
+        report: object = state.store.restore(saved.path if is_bare else saved.path / TABLES)
     except SnapshotCorrupt as error:
         raise ManifestInvalid(str(error)) from error
     return report if isinstance(report, RestoreReport) else None

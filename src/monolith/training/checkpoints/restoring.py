@@ -32,6 +32,8 @@ class Restored:
     """For ``Dataset.restore``; None when it was not saved."""
     metrics: Mapping[str, Any]
     extra: Mapping[str, Any]
+    saved_extra: Mapping[str, Any] | None
+    """The extra state of the checkpoint, also when ``extra`` starts over; None for a snapshot of tables."""
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
@@ -43,6 +45,8 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
         ManifestInvalid: A file is missing or altered; the text names it and an earlier checkpoint that is whole.
         SchemaMismatch: The weights or tables do not fit the model.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     report = _restore_tables(saved, state)
@@ -56,12 +60,21 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
 
     Without ``keep_step`` steps, metrics and extra start over.
     """
+    if saved.manifest.kind == "tables":
+        return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
     report = _restore_tables(saved, state)
     state.step = saved.step if keep_step else 0
     if keep_step:
         return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
     return _restored(state.step, loaded, report, metrics={}, extra={})
+
+
+def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restored:
+    """Restore a snapshot: tables only. The dense part is that of a new run, and the step is 0."""
+    report = _restore_tables(saved, state)
+    state.step = 0
+    return Restored(step=0, path=saved.path, data=None, metrics={}, extra={}, saved_extra=None, report=report)
 
 
 def _restored(
@@ -73,7 +86,10 @@ def _restored(
     extra: Mapping[str, Any],
 ) -> Restored:
     path, data = loaded.path, loaded.state["data"]
-    return Restored(step=step, path=path, data=data, metrics=metrics, extra=extra, report=report)
+    saved_extra = loaded.state["extra"]
+    return Restored(
+        step=step, path=path, data=data, metrics=metrics, extra=extra, saved_extra=saved_extra, report=report
+    )
 
 
 def _read_files(saved: SavedCheckpoint) -> files.LoadedCheckpoint:

@@ -359,6 +359,8 @@ class _Member:
             wait_for_chief(
                 state, config.run.runtime.index, self._timeouts, self._clock, self._servers.remote.has_learnt
             )
+            types = self._positions.value_types(state.chief_session())
+            estimator.model.declaration.record_value_types(types, "the checkpoint of the chief")
         position = self._positions.read(config.run.runtime.index, state.chief_session())
         if position is not None and config.input.resume_data:
             estimator.resume_at(position)
@@ -370,7 +372,8 @@ class _Member:
         extra = self._estimator.restored_extra
         files = extra.get("files")
         has_ended = extra.get("data_ended") and (files is None or not unread_files(files))
-        self._positions.begin(self._session(), {} if has_ended else extra.get("workers", {}))
+        types = self._estimator.model.declaration.value_types
+        self._positions.begin(self._session(), {} if has_ended else extra.get("workers", {}), types)
         if self._files is not None:
             self._files.begin(None if has_ended or not self._config.input.resume_data else files)
 

@@ -8,6 +8,7 @@ twice. Every position names its session; positions of an earlier session are ign
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,14 +17,19 @@ from typing_extensions import override
 
 from monolith.core.durable_files import make_folder, replace_file
 from monolith.core.errors import DataError
+from monolith.core.fid import ValueType
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.run import Run, StepResult
 
 __all__ = ["PositionHook", "WorkerPositions"]
 
+logger = logging.getLogger(__name__)
+
 EVERY_S = 1.0
 """Seconds between two writes of a position."""
+PATIENCE_S = 300.0
+"""Seconds of failed writes after which a worker ends."""
 
 
 class WorkerPositions:
@@ -63,10 +69,16 @@ class WorkerPositions:
         body = {"session": session, "place": position, "is_through": is_through}
         replace_file(self._path(index), json.dumps(body).encode())
 
-    def begin(self, session: int, positions: Mapping[str, Any]) -> None:
-        """Begin a session with the positions of a checkpoint, by worker index as text."""
+    def begin(self, session: int, positions: Mapping[str, Any], value_types: Mapping[str, ValueType]) -> None:
+        """Begin a session with the positions of a checkpoint, by worker index as text, and its types of values."""
         make_folder(self._folder)
-        replace_file(self._begun, json.dumps({"session": session, "places": dict(positions)}).encode())
+        body = {"session": session, "places": dict(positions), "value_types": dict(value_types)}
+        replace_file(self._begun, json.dumps(body).encode())
+
+    def value_types(self, session: int) -> dict[str, ValueType]:
+        """Return the types of values that the session began with."""
+        begun = self._load(self._begun)
+        return begun.get("value_types", {}) if begun is not None and begun["session"] == session else {}
 
     def all(self, session: int) -> dict[str, Any]:
         """Return the positions of all workers, by worker index as text."""
@@ -101,20 +113,31 @@ class WorkerPositions:
 class PositionHook(Hook):
     """Writes the position of one worker periodically.
 
+    A disk that is full or fails does not end the worker immediately: the hook logs the failure and tries again with
+    each interval, for at most ``patience_s``. The last write, at the end of training, must succeed.
+
     Args:
         positions: The positions of all workers.
         index: The index of this worker.
         session: Returns the session of the job.
         every_s: Seconds of the run's clock between two writes.
+        patience_s: Seconds of failed writes after which the worker ends.
     """
 
     def __init__(
-        self, positions: WorkerPositions, index: int, session: Callable[[], int], every_s: float = EVERY_S
+        self,
+        positions: WorkerPositions,
+        index: int,
+        session: Callable[[], int],
+        every_s: float = EVERY_S,
+        patience_s: float = PATIENCE_S,
     ) -> None:
         self._positions = positions
         self._index = index
         self._session = session
         self._interval = Interval(every_s)
+        self._patience_s = patience_s
+        self._failing_since_s: float | None = None
 
     @override
     def on_start(self, run: Run) -> None:
@@ -122,8 +145,21 @@ class PositionHook(Hook):
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
-        if self._interval.is_due(run.clock.monotonic_s()):
+        now_s = run.clock.monotonic_s()
+        if not self._interval.is_due(now_s):
+            return
+        try:
             self._write(run)
+        except OSError as error:
+            if self._failing_since_s is None:
+                self._failing_since_s = now_s
+                logger.warning("position not written, retrying worker=%d error=%s", self._index, error)
+            if now_s - self._failing_since_s >= self._patience_s:
+                raise
+        else:
+            if self._failing_since_s is not None:
+                logger.info("position written again worker=%d", self._index)
+            self._failing_since_s = None
 
     @override
     def before_end(self, run: Run) -> None:

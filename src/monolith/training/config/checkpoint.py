@@ -41,7 +41,7 @@ class RestoreConfig:
     """Which state a run starts from."""
 
     restore_dir: str | Path | None = None
-    """Model folder of another run to start from, when this run has no checkpoint yet."""
+    """Model folder, checkpoint or snapshot to start from, when the own folder has no checkpoint yet."""
     restore_ckpt: str | None = None
     """Name of the checkpoint to start from instead of the latest; applied once."""
     clear_nn: bool = False

@@ -19,7 +19,6 @@ from monolith.training.config._checks import (
     check_text,
     check_whole,
     label,
-    refuse_both,
 )
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
@@ -41,7 +40,7 @@ class TaskConfig:
     steps: int | None = None
     """Steps to take in this run; None = max_steps, or the end of the data."""
     max_steps: int | None = None
-    """Step to stop at, counted over all runs of the model folder; excludes steps."""
+    """Step to stop at, counted over all runs of the model folder; with steps, the nearer limit counts."""
     steps_per_eval: int | None = None
     """Steps between evaluations on eval_data; None = one at the end."""
     eval_steps: int | None = None
@@ -51,7 +50,6 @@ class TaskConfig:
         check_text(self, "task")
         check_mapping(self, "task_options")
         check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
-        refuse_both(self, "steps", "max_steps")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +116,8 @@ class DataConfig:
     """The data of a job, and how it becomes batches."""
 
     data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input."""
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input; or a stream:
+    log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
     eval_data: str | None = None
     """Files to evaluate on, of the same format."""
     record: RecordName = "auto"

@@ -17,7 +17,7 @@ from monolith.training.config._checks import (
     label,
 )
 
-__all__ = ["MetricsConfig", "PredictionDumpConfig"]
+__all__ = ["EarlyStoppingConfig", "MetricsConfig", "PredictionDumpConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +50,30 @@ class PredictionDumpConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EarlyStoppingConfig:
+    """End of a run whose metric does not improve."""
+
+    early_stopping_metric: str | None = None
+    """Metric that must improve, such as loss or ctr/auc; None = the run ends by its limits only."""
+    early_stopping_steps: int = 1000
+    """Steps of each window in which the metric is computed."""
+    early_stopping_patience: int = 3
+    """Windows without an improvement before the run ends."""
+    early_stopping_min_delta: float = 0.0
+    """Smallest change that is an improvement."""
+    keep_best_checkpoint: bool = False
+    """Save a checkpoint with each improvement, and keep the best one in the folder best."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "early_stopping_metric")
+        check_whole(self, "early_stopping_steps", "early_stopping_patience", at_least=1)
+        check_number(self, "early_stopping_min_delta", at_least=0)
+        check_bool(self, "keep_best_checkpoint")
+        if self.keep_best_checkpoint and self.early_stopping_metric is None:
+            raise ConfigError(f"{label(self, 'keep_best_checkpoint')} without early_stopping_metric; give the metric")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Logging, summaries, the metrics page and dumps of predictions."""
 
@@ -70,6 +94,7 @@ class MetricsConfig:
     progress: bool | None = None
     """Show a live progress line; None = when standard error is a terminal."""
     dump: PredictionDumpConfig = subsection(PredictionDumpConfig)
+    early_stopping: EarlyStoppingConfig = subsection(EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
         check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")

@@ -79,6 +79,11 @@ class RunSettings(TypedDict, total=False):
     prediction_path: str | Path | None
     prediction_kafka_servers: str | None
     prediction_kafka_topic: str | None
+    early_stopping_metric: str | None
+    early_stopping_steps: int
+    early_stopping_patience: int
+    early_stopping_min_delta: float
+    keep_best_checkpoint: bool
     seed: int
     deterministic: bool
     accelerator: Accelerator

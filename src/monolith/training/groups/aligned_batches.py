@@ -112,7 +112,7 @@ def empty_batch(declaration: Declaration) -> Batch:
     labels = (0, declaration.labels)
     return Batch(
         size=0,
-        ids={name: Ragged.from_lists([]) for name in declaration.feature_names},
+        ids={name: Ragged.from_lists([]) for name in declaration.inputs},
         dense={name: np.empty((0, feature.width), np.float32) for name, feature in declaration.dense.items()},
         label=np.empty(labels, np.float32),
         label_mask=np.empty(labels, np.bool_),

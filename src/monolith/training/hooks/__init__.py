@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
+from monolith.training.hooks.early_stopping import EarlyStoppingHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
@@ -46,6 +47,7 @@ __all__ = [
     "Barrier",
     "BarrierHook",
     "ControllerHook",
+    "EarlyStoppingHook",
     "SlowStartHook",
     "StopFileHook",
     "StopSignalHook",

@@ -7,16 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from monolith.compat.tasks import BaseEmbeddingTask, StopBatches, is_stopping
+from monolith.compat.tasks import BaseEmbeddingTask
 from monolith.core import fid
-from monolith.core.errors import ConfigError, DataError
+from monolith.core.errors import ConfigError
 from monolith.core.params import InstantiableParams
+from monolith.core.registry import SingleTaskModelParams, register_single_task_model
 from monolith.data import Batch, Schema, SparseFeature
 from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter
 from monolith.embedding import MultiTable
-from monolith.features import Model, Output
+from monolith.features import HostEmbedder, Model, Output
+from monolith.training import Estimator, RunConfig
+from monolith.training.config.job import JobConfig
+from monolith.training.runner import Job
 
 
 class Task(BaseEmbeddingTask):
@@ -89,97 +94,132 @@ def test_files_are_read_again_and_again_when_asked(params: InstantiableParams) -
     assert len(users(batches)) == 10
 
 
-def test_the_end_is_followed_by_stop_batches_that_teach_nothing(params: InstantiableParams) -> None:
-    data = params.instantiate().create_input_fn()(enable_stopping_signals=True)
-    assert isinstance(data, StopBatches)
-    batches = list(itertools.islice(iter(data), 9))
-    assert [is_stopping(batch) for batch in batches] == [False] * 6 + [True] * 3
-    last, stop = batches[5], batches[6]
-    assert (stop.size, list(stop.ids), stop.extras["stopping"].tolist()) == (2, ["user", "item"], [True, True])
-    assert stop.ids["user"].tolist() == [[], []]
-    assert stop.weight.tolist() == [0, 0]
-    assert not stop.label_mask.any()
-    assert last.weight.tolist() == [1, 1]
-    assert users(batches[:6]) == users(params.instantiate().create_input_fn()())
+def test_evaluation_reads_its_own_files_once_with_the_last_rows(params: InstantiableParams) -> None:
+    params.train.repeat = True
+    params.eval.per_replica_batch_size = 5
+    task = params.instantiate()
+    assert users(task.create_input_fn("eval")()) == users(task.create_input_fn("predict")())
+    assert len(users(task.create_input_fn("eval")())) == 12
+    params.eval.file_pattern = params.train.file_folder + "/20200502/00/part-1"
+    assert users(params.instantiate().create_input_fn("eval")()) == [210, 211]
 
 
-def test_stop_batches_resume_where_the_data_was(params: InstantiableParams) -> None:
-    read = params.instantiate().create_input_fn()
-    data = read(enable_stopping_signals=True)
-    first = list(itertools.islice(iter(data), 2))
-    again = read(enable_stopping_signals=True)
-    again.restore(data.state())
-    rest = itertools.takewhile(lambda batch: not is_stopping(batch), iter(again))
-    assert sorted(users(first) + users(rest)) == users(read())
-
-
-def test_changed_batches_become_tensors_with_their_changes(params: InstantiableParams) -> None:
-    batch = next(iter(params.instantiate().create_input_fn()(enable_stopping_signals=True))).as_torch()
-    assert batch.extras["uid_bucket"].dtype is torch.int32
-    assert batch.extras["stopping"].tolist() == [False, False]
-    assert isinstance(batch.ids["user"].values, torch.Tensor)
-
-
-def test_data_without_a_batch_has_no_stop_batches(params: InstantiableParams) -> None:
-    params.train.per_replica_batch_size = 1000
-    with pytest.raises(DataError, match="first batch"):
-        next(iter(params.instantiate().create_input_fn()(enable_stopping_signals=True)))
-
-
-def batch_of(*ids: int) -> Batch:
-    made = [fid.make_v2(1, each % (1 << 48)) for each in ids]
-    return Batch.from_arrays(ids={"user": [made]}, uid=[123_004])
+def rows_of(task: BaseEmbeddingTask, *signatures: int) -> dict[str, list[int]]:
+    """Return the rows that the feature ``user`` of a model of the task looks up, by table."""
+    model = Model()
+    group = task.declare_feature(model, "user", slot=1)
+    model.embedding_slice([group], "vec", dim=2, out="concat")
+    model.declaration.freeze()
+    ids = [fid.make_v2(1, each % (1 << 48)) for each in signatures]
+    plan = HostEmbedder(model.declaration, MultiTable(model.declaration.table_specs())).plan(
+        Batch.from_arrays(ids={"user": [ids]})
+    )
+    assert all(fid.slot_v2(int(each)) == 1 for each in plan.ids(0))
+    return {model.declaration.tables[0]: [fid.signature_v2(int(each)) for each in plan.ids(0)]}
 
 
 def test_places_below_zero_become_zero_and_others_stay(params: InstantiableParams) -> None:
-    done = params.instantiate().post_process(batch_of(5, -1, 10**9))
-    assert signatures(done, "user") == [5, 0, 10**9]
-    assert done.extras["uid_bucket"].tolist() == [4]
-    assert (fid.slot_v2(done.ids["user"].values) == 1).all()
+    assert rows_of(params.instantiate(), 5, -1, 10**9) == {"user": [5, 0, 10**9]}
 
 
 def test_with_one_size_for_all_slots_ids_are_taken_modulo_it(params: InstantiableParams) -> None:
     params.vocab_size_per_slot = 7
     hashed = (1 << 47) + 12345
-    done = params.instantiate().post_process(batch_of(5, 8, hashed))
-    assert signatures(done, "user") == [5, 1, hashed % 7]
+    assert rows_of(params.instantiate(), 5, 8, hashed) == {"user": list(dict.fromkeys([5, 1, hashed % 7]))}
 
 
 def test_large_vocabularies_are_split_and_small_ones_not(params: InstantiableParams) -> None:
     params.set(qr_multi_hashing=True, qr_hashing_threshold=999)
     task = params.instantiate()
-    done = task.post_process(batch_of(999))
-    assert list(done.ids) == ["user_0", "user_1"]
-    assert signatures(done, "user_0") == [999 % 251]
-    assert signatures(done, "user_1") == [251 + 999 // 251]
+    assert rows_of(task, 999) == {"user_0": [999 % 251, 251 + 999 // 251]}
     params.qr_hashing_threshold = 1000
-    assert list(params.instantiate().post_process(batch_of(999)).ids) == ["user"]
+    assert rows_of(params.instantiate(), 999) == {"user": [999]}
     assert task.split_of(2) is None
     assert task.split_of(None) is None
 
 
-class SplitModel(Model):
-    """The sum of the rows of remainder and quotient, which share a table."""
+class SplitTask(Task):
+    """Adds the rows of remainder and quotient, which share a table."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding_feature("user_0", slot=1)
-        self.embedding_feature("user_1", slot=1, shared_with="user_0")
-        self.vec = self.embedding_slice(["user_0", "user_1"], "vec", dim=2, out="add_n")
+    def create_model_fn(self) -> Any:
+        task = self
 
-    def forward(self, batch: Any) -> Output:
-        return Output(logits=self.vec(batch).sum(1))
+        class Ranker(Model):
+            def __init__(self) -> None:
+                super().__init__()
+                groups = [task.declare_feature(self, "user", slot=1), task.declare_feature(self, "item", slot=2)]
+                self.vec = self.embedding_slice(groups, "vec", dim=2, out="add_n")
+
+            def forward(self, batch: Any) -> Output:
+                return Output(logits=self.vec(batch).sum(1), label=batch.label[:, 0])
+
+        return Ranker
 
 
 def test_a_model_adds_the_rows_of_a_split_id(params: InstantiableParams) -> None:
-    task = params.set(qr_multi_hashing=True, qr_hashing_threshold=999).instantiate()
-    batch = task.post_process(batch_of(999))
-    model = SplitModel()
+    params.set(cls=SplitTask, qr_multi_hashing=True, qr_hashing_threshold=999)
+    model = params.instantiate().create_model_fn()()
     tables = MultiTable(model.declaration.table_specs())
     model.attach(tables)
-    for name, row in (("user_0", [1.0, 2.0]), ("user_1", [10.0, 20.0])):
-        tables["user_0"].assign(batch.ids[name].values, np.array([row], np.float32))
+    slot = fid.make_v2(1, 0)
+    tables["user_0"].assign([slot + 999 % 251, slot + 251 + 3], np.array([[1.0, 2.0], [10.0, 20.0]], np.float32))
+    batch = Batch.from_arrays(ids={"user": [[slot + 999]], "item": [[]]})
     assert model(batch).logits.tolist() == [33.0]
+
+
+def test_a_job_of_several_workers_reads_each_record_once(params: InstantiableParams, tmp_path: Path) -> None:
+    params.set(cls=SplitTask, vocab_size_per_slot=50)
+
+    class OneTask(SingleTaskModelParams):
+        def task(self) -> InstantiableParams:
+            return params
+
+    register_single_task_model(OneTask)
+    seen: list[list[int]] = []
+    for index in (0, 1):
+        job = Job(JobConfig(task="OneTask", index=index, num_workers=2, model_dir=str(tmp_path / f"run{index}")))
+        job.train()
+        store = job.estimator.store
+        assert isinstance(store, MultiTable)
+        assert all(fid.signature_v2(int(each)) < 50 for ids, _ in store["user"].items() for each in ids)
+        seen.append(users(job.own_batches("train")))
+    assert sorted(seen[0] + seen[1]) == users(params.instantiate().create_input_fn()())
+    assert len(seen[0]) == len(seen[1]) == 6
+    assert job.evaluate()["samples"] == 12
+
+
+def read_scalars(folder: Path) -> list[tuple[int, dict[str, float]]]:
+    events = EventAccumulator(str(folder)).Reload()
+    steps: dict[int, dict[str, float]] = {}
+    for tag in events.Tags()["scalars"]:
+        for event in events.Scalars(tag):
+            steps.setdefault(event.step, {})[tag] = event.value
+    return sorted(steps.items())
+
+
+def test_a_job_writes_metrics_of_sampled_users_over_windows(params: InstantiableParams, tmp_path: Path) -> None:
+    params.set(
+        cls=SplitTask,
+        enable_deepinsight=True,
+        enable_host_call_scalar_metrics=True,
+        enable_caching_with_tpu_var_mode=True,
+        host_call_every_n_steps=2,
+    )
+    task = params.instantiate()
+    (hook,) = task.training_hooks()
+    batches = [
+        Batch.from_arrays(ids={"user": [[1], [2]], "item": [[3], [4]]}, label=[0, 1], uid=[1001, uid])
+        for uid in (1002, 1999, 1003, 1004)
+    ]
+    Estimator(task.create_model_fn(), RunConfig(model_dir=str(tmp_path / "run"))).train(batches, hooks=[hook])
+    scalars = read_scalars(tmp_path / "run" / "host_call")
+    assert [step for step, _ in scalars] == [2, 4]
+    assert [values["ctr/window_rows"] for _, values in scalars] == [3, 4]  # the user of bucket 999 is not sampled
+    assert [values["ctr/window_label"] for _, values in scalars] == [pytest.approx(1 / 3), 0.5]
+    assert scalars[1][1]["ctr/window_auc"] == 1.0
+    assert scalars[1][1]["loss"] > 0
+    params.set(enable_deepinsight=False, enable_host_call_scalar_metrics=False)
+    assert params.instantiate().training_hooks() == []
 
 
 def test_sizes_come_from_the_file_with_overrides(params: InstantiableParams) -> None:
@@ -232,16 +272,7 @@ def test_a_missing_parameter_is_named(params: InstantiableParams, change: dict[s
         next(iter(params.instantiate().create_input_fn()()))
 
 
-def test_only_training_reads_and_repeated_data_has_no_end(params: InstantiableParams) -> None:
-    task = params.instantiate()
-    with pytest.raises(ConfigError, match="mode is 'eval'"):
-        task.create_input_fn("eval")
-    params.train.repeat = True
-    with pytest.raises(ConfigError, match="repeats"):
-        task.create_input_fn()(enable_stopping_signals=True)
-
-
-def test_the_subclass_defines_the_schema(params: InstantiableParams) -> None:
-    with pytest.raises(NotImplementedError):
-        params.set(cls=BaseEmbeddingTask).instantiate().schema()
-    assert np.array_equal(params.set(cls=Task).instantiate().schema().sparse_features[0].slot, 1)
+def test_a_task_without_a_schema_reads_the_inputs_of_its_model(params: InstantiableParams) -> None:
+    task = params.set(cls=BaseEmbeddingTask).instantiate()
+    assert task.schema() is None
+    assert task.create_input_fn()().schema is None

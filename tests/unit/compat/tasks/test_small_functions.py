@@ -3,30 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from monolith.compat.tasks import merge_widths, noise_for_unknown, split_merged, visible_gpu
+from monolith.compat.tasks import noise_for_unknown, visible_gpu
 from monolith.core.errors import ConfigError
-
-
-def test_a_slot_without_a_bias_is_one_row() -> None:
-    assert merge_widths([2, 3], has_bias=False) == [5]
-    assert merge_widths([1], has_bias=True) == [1]
-    assert merge_widths([1, 4], has_bias=False) == [5]
-
-
-def test_a_bias_comes_first_and_has_width_one() -> None:
-    with pytest.raises(ConfigError, match=r"widths \[2, 1\]"):
-        merge_widths([2, 1], has_bias=True)
-
-
-def test_merged_rows_come_apart_with_their_gradients() -> None:
-    rows = torch.ones(3, 5, requires_grad=True)
-    left, right = split_merged(rows, [2, 3])
-    assert (left.shape, right.shape) == ((3, 2), (3, 3))
-    (right * 2).sum().backward()
-    assert rows.grad is not None
-    assert rows.grad[0].tolist() == [0, 0, 2, 2, 2]
-    with pytest.raises(ConfigError, match=r"width 5.*\[2, 2\]"):
-        split_merged(rows, [2, 2])
 
 
 def test_rows_of_no_length_become_noise_within_the_bounds_and_learn_nothing() -> None:

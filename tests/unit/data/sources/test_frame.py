@@ -139,9 +139,9 @@ def test_types_are_inferred_when_none_are_given() -> None:
     rows = read_all(FrameSource(table))
     assert {name: each[0] for name, each in rows.items()} == {
         "i": ("int64_list", [1]),
-        "f": ("float_list", [0.5]),
+        "f": ("double_list", [0.5]),
         "s": ("bytes_list", [b"x"]),
-        "l": ("float_list", [1.5, 2.5]),
+        "l": ("double_list", [1.5, 2.5]),
         "b": ("int64_list", [1]),
     }
 

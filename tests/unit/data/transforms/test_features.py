@@ -90,6 +90,7 @@ def values_row() -> Any:
     row = Example()
     row.named_feature.add(name="text").feature.bytes_list.value.extend([b"ios", b""])
     row.named_feature.add(name="int").feature.int64_list.value.extend([185, -3, 12074])
+    row.named_feature.add(name="small").feature.int64_list.value.extend([185, 2**48 - 1])
     row.named_feature.add(name="float").feature.float_list.value.extend([29.0, math.nan, -1.0])
     row.named_feature.add(name="double").feature.double_list.value.extend([178.0])
     return row
@@ -100,7 +101,7 @@ def values_row() -> Any:
     [
         ("text", {}, [fid.from_value(4, b"ios"), fid.from_value(4, b"")]),
         ("int", {}, [fid.from_value(4, value) for value in (185, -3, 12074)]),
-        ("int", {"method": "int"}, [fid.make_v2(4, value) for value in (185, -3, 12074)]),
+        ("small", {"method": "int"}, [fid.make_v2(4, value) for value in (185, 2**48 - 1)]),
         ("int", {"method": "int64_hash"}, [1153447759131936, fid.from_int64(4, -3), fid.from_int64(4, 12074)]),
         ("int", {"method": "log2"}, [fid.make_v2(4, value) for value in (7, 2, 13)]),
         ("float", {"method": "log2"}, [fid.make_v2(4, 4), fid.make_v2(4, 1)]),
@@ -115,6 +116,14 @@ def test_values_become_ids(bench: Any, name: str, settings: dict[str, Any], expe
     assert feature(result, name) is not None
     (result,) = bench.run(StringToFid(name=name, slot=4, **settings), [values_row()])
     assert list(feature(result, name).fid_v2_list.value) == expected
+
+
+@pytest.mark.parametrize("value", [-3, 2**48])
+def test_an_integer_that_does_not_fit_beside_the_slot_is_an_error(bench: Any, value: int) -> None:
+    row = Example()
+    row.named_feature.add(name="int").feature.int64_list.value.append(value)
+    with pytest.raises(SchemaMismatch, match=f"{value}.*2\\^48 - 1 beside slot 4.*int64_hash"):
+        bench.run(StringToFid(name="int", slot=4, method="int"), [row])
 
 
 @pytest.mark.parametrize(

@@ -24,14 +24,15 @@ def test_places_are_kept_by_worker(tmp_path: Path) -> None:
 def test_places_of_an_earlier_start_count_for_nothing(tmp_path: Path) -> None:
     places = WorkerPositions(tmp_path)
     places.write(1, 7, "far", is_through=True)
-    places.begin(8, {"1": "near", "2": "nearer"})
+    places.begin(8, {"1": "near", "2": "nearer"}, {"user": "integer"})
+    assert (places.value_types(8), places.value_types(7)) == ({"user": "integer"}, {})
     assert (places.read(1, 8), places.read(2, 8), places.read(3, 8)) == ("near", "nearer", None)
     places.write(1, 7, "farther")  # of a worker that has not heard of the new start
     assert not places.is_through(1, 8)
     assert places.all(8) == {"1": "near", "2": "nearer"}
     places.write(1, 8, "next")
     assert places.all(8) == {"1": "next", "2": "nearer"}
-    places.begin(9, {})
+    places.begin(9, {}, {})
     assert places.all(9) == {}
 
 
@@ -61,3 +62,33 @@ def test_the_place_is_kept_every_so_often_and_at_the_end(tmp_path: Path) -> None
     hook.before_end(run)
     assert places.read(1, 7) == 4
     assert places.is_through(1, 7)
+
+
+def test_a_full_disk_is_reported_and_retried_before_it_ends_a_worker(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    run: Any = SimpleNamespace(clock=clock, place=lambda: 5, data_ended=False)
+    positions = WorkerPositions(tmp_path)
+    (tmp_path / "workers").write_text("a file in the place of the folder")
+    hook = PositionHook(positions, 1, lambda: 7, every_s=1.0, patience_s=60.0)
+    hook.on_start(run)
+    for _ in range(3):
+        hook.after_step(run, None)  # type: ignore[arg-type]
+        clock.advance_s(2)
+    assert caplog.text.count("position not written, retrying worker=1") == 1
+    (tmp_path / "workers").unlink()
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    assert positions.read(1, 7) == 5
+    (tmp_path / "workers" / "1.json").unlink()
+    (tmp_path / "workers").rmdir()
+    (tmp_path / "workers").write_text("again")
+    clock.advance_s(2)
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    clock.advance_s(59)
+    hook.after_step(run, None)  # type: ignore[arg-type]
+    clock.advance_s(2)
+    with pytest.raises(OSError, match="workers"):
+        hook.after_step(run, None)  # type: ignore[arg-type]
+    with pytest.raises(OSError, match="workers"):
+        hook.before_end(run)

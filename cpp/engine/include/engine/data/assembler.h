@@ -9,6 +9,7 @@
 
 #include "engine/data/line_id.h"
 #include "engine/data/row.h"
+#include "engine/data/value_ids.h"
 
 namespace engine::data {
 
@@ -16,11 +17,15 @@ namespace engine::data {
 struct SparseFeature {
   std::string name;
   std::uint32_t column = Columns::kUnwanted;
-  // The feature's slot; -1 = none. It finds the ids among the flat ones of an Instance, and makes ids of plain values:
-  // slot and integer, slot and CityHash64 of a text, slot and the power of two of a real number.
+  // The feature's slot; -1 = none. It finds the ids among the flat ones of an Instance, and enters the ids of plain
+  // values in a feature of fids.
   std::int32_t slot = -1;
   // Takes the flat v1 ids of its slot, when the row has no feature of that name.
   bool takes_flat_fids = false;
+  // The feature's values; see value_ids.h. The assembler sets it when the first value decides.
+  ValueKind kind = ValueKind::kUnknown;
+  // An integer that does not fit beside a slot is hashed instead of refused.
+  bool hashes_wide = false;
 };
 
 enum class DenseKind : std::uint8_t { kFloat, kInt64, kText };
@@ -74,6 +79,7 @@ struct BatchData {
   std::uint32_t rows = 0;
   std::uint32_t heads = 0;
   std::vector<RaggedIds> ids;  // as in the config, and so for the next two
+  std::string value_kinds;     // of the sparse features: a ValueKind per byte
   std::vector<Field> dense;
   std::vector<Field> extras;
   std::span<float> labels;     // rows x heads

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,11 +14,25 @@
 
 namespace engine::layout {
 
+// Maps the signature (low 48 bits) of each id of a feature into a vocabulary; the slot stays.
+// 1. With `size`: signature mod size. Without: a signature is a signed place, and a negative place becomes 0.
+// 2. With `divisor`: the remainder by it, or the quotient plus `divisor`, so that both share one table without overlap.
+struct IdTransform {
+  static constexpr std::uint64_t kLargest = std::uint64_t{1} << 47;  // of size and divisor
+
+  std::uint64_t size = 0;     // 0 = none
+  std::uint64_t divisor = 0;  // 0 = none
+  bool is_quotient = false;
+
+  [[nodiscard]] std::int64_t apply(std::int64_t id) const noexcept;
+};
+
 // One input feature: the table its ids live in and how a bag of them is pooled (never kNone).
 struct Feature {
   std::uint32_t table;
   Pooling pooling;
-  std::uint32_t first_n;  // kFirst only
+  std::uint32_t first_n;                      // kFirst only
+  std::optional<IdTransform> transform = {};  // none = ids are rows as they are
 };
 
 // Columns [column, column + width) of a feature's rows go to floats [offset, offset + width) of an example's output.

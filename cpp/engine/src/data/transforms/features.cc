@@ -9,6 +9,7 @@
 #include "data/cell_values.h"
 #include "engine/city_hash.h"
 #include "engine/data/transforms/ragged.h"
+#include "engine/data/value_ids.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 
@@ -201,6 +202,11 @@ class ExtractFid : public RowRule {
       case Extraction::kHash:
         return put_text_of(value);
       case Extraction::kInt:
+        if (!fits_slot(value)) {
+          throw SchemaMismatch("feature '" + name_ + "' has the integer " + std::to_string(value) +
+                               ", expected 0 to 2^48 - 1 beside slot " + std::to_string(slot_) +
+                               "; use the method int64_hash, or a feature of value_type 'integer'");
+        }
         return put(static_cast<std::uint64_t>(value));
       case Extraction::kInt64Hash:
         return put(city_hash64(&value, sizeof value));

@@ -32,7 +32,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeVar
 
 from typing_extensions import override
 
@@ -41,18 +41,15 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, DataError, MonolithError, RecordCorrupt
 from monolith.core.retry import RetryPolicy, retry
 from monolith.data.records.framing import Framing
-from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.base import MetricSink, Position, RecordKind, Source
 from monolith.data.sources.kafka.client import assigns_incrementally, consumer_settings, load_client
 from monolith.data.sources.kafka.outage import Outage
 from monolith.data.sources.kafka.start_offsets import Partition, Start, StartOffsets, check_start
 from monolith.telemetry.names import KAFKA_ERRORS_TOTAL, KAFKA_LAG_RECORDS, KAFKA_RECORDS_TOTAL, MetricSpec
 
-__all__ = ["KafkaSource", "MetricSink"]
+__all__ = ["KafkaSource"]
 
 logger = logging.getLogger(__name__)
-
-MetricSink: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
-"""Receives a metric, a number (a counter's increment or a gauge's value) and the values of its labels."""
 
 Answer = TypeVar("Answer")
 

@@ -6,8 +6,11 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from typing_extensions import override
+
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.data.sources.base import Sink
 from monolith.data.sources.kafka.client import load_client
 
 __all__ = ["KafkaWriter"]
@@ -15,7 +18,7 @@ __all__ = ["KafkaWriter"]
 _POLL_S = 0.1
 
 
-class KafkaWriter:
+class KafkaWriter(Sink):
     """Sends messages in the background, in order within a key. Used by one thread.
 
     A message that the brokers did not accept within librdkafka's ``message.timeout.ms`` (5 minutes) is lost. The next
@@ -65,8 +68,9 @@ class KafkaWriter:
         self._reason = ""
         self._is_closed = False
 
-    def write(self, message: bytes, key: bytes | None = None) -> None:
-        """Send one message; skip an empty one.
+    @override
+    def write(self, message: bytes, key: bytes | None = None, time_ms: int | None = None) -> None:
+        """Send one message; skip an empty one. Without a time, the client stamps the message.
 
         Raises:
             ClusterError: Messages were lost, or the queue is still full after ``max_wait_s``.
@@ -77,7 +81,7 @@ class KafkaWriter:
         if not message:
             return
         deadline = Deadline(self._clock, self._max_wait_s)
-        while not self._accepts(message, key):
+        while not self._accepts(message, key, time_ms):
             if deadline.is_past:
                 raise ClusterError(
                     f"topic {self._topic!r} on {self._servers}: too many messages are in flight; check the brokers",
@@ -87,6 +91,7 @@ class KafkaWriter:
         self._producer.poll(0)
         self._raise_losses()
 
+    @override
     def flush(self) -> None:
         """Wait until every message has arrived, for ``flush_timeout_s`` at most.
 
@@ -102,6 +107,7 @@ class KafkaWriter:
                 retryable=True,
             )
 
+    @override
     def close(self) -> None:
         """Flush and disconnect; drop messages that did not arrive in time. May be called twice.
 
@@ -116,9 +122,10 @@ class KafkaWriter:
                 self._producer.purge()
                 self._producer.poll(0)
 
-    def _accepts(self, message: bytes, key: bytes | None) -> bool:
+    def _accepts(self, message: bytes, key: bytes | None, time_ms: int | None) -> bool:
+        stamp = {} if time_ms is None else {"timestamp": time_ms}
         try:
-            self._producer.produce(self._topic, message, key, on_delivery=self._note)
+            self._producer.produce(self._topic, message, key, on_delivery=self._note, **stamp)
         except BufferError:
             return False
         except self._client.KafkaException as exc:

@@ -18,6 +18,7 @@ from monolith.training.cluster.server_connection import RolledBack
 from monolith.training.cluster.server_search import find_servers
 from monolith.training.cluster.worker_job import connect
 from monolith.training.hooks import Hook
+from monolith.training.job_data import reads_stream
 
 __all__ = ["train_worker"]
 
@@ -74,7 +75,7 @@ def train_worker(
                 raise lost
     # Keep the servers of a streaming job running: the job restarts in place, and their state is newer than the last
     # checkpoint.
-    if config.is_chief and (config.cluster.ps.force_shutdown_ps or not config.input.kafka.kafka_topics):
+    if config.is_chief and (config.cluster.ps.force_shutdown_ps or not reads_stream(config.input)):
         shut_down_servers(addresses, security)
     return metrics
 

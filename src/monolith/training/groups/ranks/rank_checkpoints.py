@@ -15,11 +15,11 @@ from typing import Any
 from typing_extensions import override
 
 from monolith.artifacts.checkpoint_folder import SavedCheckpoint
-from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError
 from monolith.training.checkpoints import Checkpointer, PendingSave, Restored, TrainingState
 from monolith.training.checkpoints.choice import choose, choose_for_reading
+from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.checkpoints.restoring import restore_all, restore_without_dense
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.groups.channel import Channel
@@ -135,5 +135,4 @@ def _receive(connection: RankConnection) -> dict[str, Any]:
 
 
 def _saved(choice: Mapping[str, Any]) -> SavedCheckpoint:
-    path = Path(choice["path"])
-    return SavedCheckpoint(path, read_manifest(path))
+    return open_checkpoint(Path(choice["path"]))

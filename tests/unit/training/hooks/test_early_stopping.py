@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import monolith as mt
+from monolith.core.errors import ConfigError
+from monolith.training.hooks import EarlyStoppingHook
+
+
+class Bias(mt.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_feature("user", slot=1)
+        self.bias = self.embedding_slice("user", "bias", 1)
+
+    def forward(self, batch: Any) -> mt.Output:
+        return mt.Output(logits=self.bias(batch).squeeze(1), label=batch.label[:, 0])
+
+
+def batches(count: int, *, flip_after: int) -> list[mt.Batch]:
+    """The labels turn around after some batches, so that the loss rises."""
+    labels = [[0, 1] if number < flip_after else [1, 0] for number in range(count)]
+    return [mt.Batch.from_arrays(ids={"user": [[1], [2]]}, label=label) for label in labels]
+
+
+@pytest.mark.parametrize("metric", ["loss", "ctr/log_loss", "ctr/auc"])
+def test_a_run_ends_when_its_metric_does_not_improve(metric: str) -> None:
+    hook = EarlyStoppingHook(metric, every_steps=5, patience=2)
+    estimator = mt.Estimator(Bias)
+    estimator.train(batches(100, flip_after=20), hooks=[hook])
+    assert hook.best_step <= 20
+    assert estimator.step == hook.best_step + 10
+
+
+def test_settings_ask_for_the_hook(tmp_path: Path) -> None:
+    config = mt.RunConfig(
+        model_dir=str(tmp_path), early_stopping_metric="loss", early_stopping_steps=5, early_stopping_patience=2,
+        keep_best_checkpoint=True,
+    )  # fmt: skip
+    estimator = mt.Estimator(Bias, config)
+    estimator.train(batches(100, flip_after=20))
+    assert 10 < estimator.step <= 30
+    assert (tmp_path / "best" / "manifest.json").is_file()
+    with pytest.raises(ConfigError, match="keep_best_checkpoint is True without early_stopping_metric"):
+        mt.RunConfig(keep_best_checkpoint=True)
+
+
+def test_a_change_below_the_least_delta_does_not_count() -> None:
+    hook = EarlyStoppingHook("loss", every_steps=5, patience=2, min_delta=100.0)
+    estimator = mt.Estimator(Bias)
+    estimator.train(batches(100, flip_after=100), hooks=[hook])
+    assert (hook.best_step, estimator.step) == (5, 15)
+
+
+def test_the_best_checkpoint_outlives_retention(tmp_path: Path) -> None:
+    config = mt.RunConfig(
+        model_dir=str(tmp_path), save_checkpoints_steps=1, checkpoints_max_to_keep=1, keep_checkpoint_every_n_hours=None
+    )
+    hook = EarlyStoppingHook("loss", every_steps=10, patience=3, keep_best=True)
+    mt.Estimator(Bias, config).train(batches(200, flip_after=30), hooks=[hook])
+    again = mt.Estimator(Bias, mt.RunConfig(model_dir=str(tmp_path / "next"), restore_dir=str(tmp_path / "best")))
+    assert 0 < again.step < 60
+    assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
+    scores = next(again.predict(batches(1, flip_after=1)))["ctr"]
+    assert np.all(scores[:1] < scores[1:])
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"patience": 0}, "patience is 0"),
+        ({"every_steps": 1.5}, "every_steps is 1.5"),
+        ({"min_delta": -1}, "min_delta"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(options: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        EarlyStoppingHook(**options)
+
+
+def test_an_unknown_metric_is_refused_with_those_of_the_run() -> None:
+    with pytest.raises(ConfigError, match="metric is 'ctr/acu', expected one of the run: loss, ctr/auc"):
+        mt.Estimator(Bias).train(batches(5, flip_after=5), hooks=[EarlyStoppingHook("ctr/acu", every_steps=1)])
