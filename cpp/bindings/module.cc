@@ -2,6 +2,10 @@
 #include "module.h"
 
 NB_MODULE(_native, m) {
+#ifndef MONOLITH_LEAK_WARNINGS
+  // After an error, frames and threads may outlive the module. The warnings would hide the message of the error.
+  nanobind::set_leak_warnings(false);
+#endif
   m.doc() = "The native engine. Private: use the public faces in monolith.embedding.";
   bindings::bind_errors(m);
   bind_codec(m);

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.cli._job_help import OF_EVALUATION, TRAINING_ONLY, job_command
 from monolith.training.config.job import JobConfig
 from monolith.training.config.options import with_config_options
 
@@ -18,12 +19,13 @@ _EXAMPLE = "Example: monolith evaluate --model-dir runs/clicks --data 'day-9.par
 
 def register(app: typer.Typer) -> None:
     """Add ``evaluate`` to the program."""
-    app.command("evaluate", epilog=_EXAMPLE)(with_config_options(JobConfig)(evaluate))
+    command = app.command("evaluate", cls=job_command(OF_EVALUATION, TRAINING_ONLY), epilog=_EXAMPLE)
+    command(with_config_options(JobConfig)(evaluate))
 
 
 def evaluate(
     flags: Mapping[str, Any],
-    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; default: the newest one.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Evaluate every new checkpoint, up to the one of --max-steps.")

@@ -45,14 +45,15 @@ def local(
     num_workers: Annotated[int, typer.Option(min=1, help="Workers, including the chief.")] = 1,
     restart: Annotated[
         int, typer.Option(min=0, help="Restarts of each process that dies; 0 = a dead process ends the job.")
-    ] = 0,
+    ] = 3,
     grace_s: Annotated[float, typer.Option(min=0, help="Seconds that processes get to stop before a kill.")] = 60.0,
     log_level: Annotated[str, typer.Option(help="Log level of every process: DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a job of several processes on this machine.
 
     Logs go to standard error, each line prefixed with its process; the chief's result goes to standard output.
-    Ctrl-C saves a checkpoint and stops all processes, workers first.
+    Ctrl-C saves a checkpoint and stops all processes, workers first. A process that dies is restarted --restart times,
+    except after the same error twice in a row.
     """
     from monolith.core.errors import ClusterError
     from monolith.training.cluster.launch.local import LocalJob

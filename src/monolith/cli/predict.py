@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.cli._job_help import OF_EVALUATION, TRAINING_ONLY, job_command
 from monolith.training.config.job import JobConfig
 from monolith.training.config.options import with_config_options
 
@@ -18,12 +19,13 @@ _EXAMPLE = "Example: monolith predict --model-dir runs/clicks --data day-9.parqu
 
 def register(app: typer.Typer) -> None:
     """Add ``predict`` to the program."""
-    app.command("predict", epilog=_EXAMPLE)(with_config_options(JobConfig)(predict))
+    command = app.command("predict", cls=job_command(OF_EVALUATION, TRAINING_ONLY), epilog=_EXAMPLE)
+    command(with_config_options(JobConfig)(predict))
 
 
 def predict(
     flags: Mapping[str, Any],
-    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; default: the newest one.")] = None,
     out: Annotated[
         str | None,

@@ -149,7 +149,10 @@ def _show(server: ModelServer, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(shown))
         return
-    names = ", ".join(server.models.names()) or "no models yet"
+    shown_names = [
+        name if server.models.statuses(name) else f"{name} (no version yet)" for name in server.models.names()
+    ]
+    names = ", ".join(shown_names) or "no models yet"
     addresses = [f"gRPC on {server.address}"] if server.address else []
     addresses += [f"REST on http://{server.rest_address}"] if server.rest_address else []
     typer.echo(f"serves {names}: {', '.join(addresses)}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from monolith.cli._job_help import OF_TRAINING, job_command
 from monolith.core.errors import ConfigError
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config.cluster import RanksMode
@@ -28,12 +29,12 @@ _EXAMPLE = (
 
 def register(app: typer.Typer) -> None:
     """Add ``train`` to the program."""
-    app.command("train", epilog=_EXAMPLE)(with_config_options(ClusterJobConfig)(train))
+    app.command("train", cls=job_command(OF_TRAINING), epilog=_EXAMPLE)(with_config_options(ClusterJobConfig)(train))
 
 
 def train(
     flags: Mapping[str, Any],
-    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings below.")] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings.")] = None,
     print_config: Annotated[
         bool, typer.Option("--print-config", help="Print every setting and its origin, and exit.")
     ] = False,

@@ -14,7 +14,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from monolith import _native
-from monolith.core.errors import SchemaMismatch
+from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
@@ -29,6 +29,17 @@ Tensor = Any
 """A ``torch.Tensor``."""
 
 
+class _DenseInputs(dict[str, Any]):
+    """Dense inputs of ``forward`` by name."""
+
+    def __missing__(self, name: str) -> Any:
+        known = ", ".join(map(repr, self)) or "none"
+        raise ConfigError(
+            f"dense feature {name!r} is not declared; call self.dense_feature({name!r}) in __init__ of the model. "
+            f"Declared: {known}"
+        )
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class EmbeddedBatch(Batch):
     """A batch with the tensors of its layouts: the argument of ``Model.forward``."""
@@ -39,7 +50,10 @@ class EmbeddedBatch(Batch):
     @classmethod
     def of(cls, batch: Batch, layouts: Mapping[str, Any]) -> Self:
         """Add layouts to a batch."""
-        return cls(**{each.name: getattr(batch, each.name) for each in fields(Batch)}, layouts=layouts)
+        columns = {each.name: getattr(batch, each.name) for each in fields(Batch)}
+        if type(batch.dense) is dict:
+            columns["dense"] = _DenseInputs(batch.dense)
+        return cls(**columns, layouts=layouts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from torch import Tensor, nn
 
@@ -89,6 +89,17 @@ class EmbeddingSlice:
         return f"EmbeddingSlice({self.layout.name})"
 
 
+class _Uninitialized:
+    """Stands for the declaration of a model whose ``__init__`` has not called that of ``Model``."""
+
+    def __get__(self, model: object, owner: type) -> Self:
+        if model is None:
+            return self
+        raise ConfigError(
+            f"__init__ of {owner.__name__} has not called super().__init__(); call it before the first declaration"
+        )
+
+
 class Model(nn.Module):
     """Base of all models: a ``torch.nn.Module`` with embedding features.
 
@@ -106,6 +117,9 @@ class Model(nn.Module):
     >>> Ranker()(batch).logits.tolist()
     [0.0, 0.0]
     """
+
+    declaration: Declaration = cast(Any, _Uninitialized())  # __init__ hides it by an attribute of the instance
+    """The features, slices and labels of the model."""
 
     def __init__(self, *, labels: int = 1, feature_list: FeatureList | None = None) -> None:
         super().__init__()

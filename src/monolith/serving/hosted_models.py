@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -30,6 +31,7 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
 from monolith.core.throttle import throttled
 from monolith.rpc.status import code_of, text_of
+from monolith.serving.base_path_report import describe_base_path
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions
@@ -41,6 +43,8 @@ logger = logging.getLogger(__name__)
 _REMEMBERED_ENDS = 16
 _OTHERS_INTERVAL_S = 1.0
 _LOAD_NICENESS = 10
+_EMPTY_WARNING_S = 60.0
+"""Pause between warnings about a model whose folder has no version."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,7 @@ class _Model:
     failures: dict[int, _Failure] = field(default_factory=dict)
     ended: OrderedDict[int, None] = field(default_factory=OrderedDict)
     damaged: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    next_warning_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +184,7 @@ class HostedModels:
                 model = self._models.setdefault(name, _Model(config))
                 if (config.policy, config.base_path) != (model.config.policy, model.config.base_path):
                     model.pinned = None
+                    model.next_warning_s = -math.inf
                 model.config = config
             self._settle_all()
         self.poll()
@@ -188,6 +194,7 @@ class HostedModels:
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
+        unserved: list[ModelConfig] = []
         with self._changed:
             if self._is_closed:
                 return
@@ -196,7 +203,11 @@ class HostedModels:
                 if model is not None and model.config is configs[name] and not model.is_removed:
                     self._aspire(model, versions)
                     self._check_changed_files(model)
+                    if not versions and not model.serving and self._must_warn(model):
+                        unserved.append(model.config)
             self._settle_all()
+        for config in unserved:
+            logger.warning("no version to serve model=%s reason=%s", config.name, describe_base_path(config.base_path))
 
     def wait_until_settled(self, timeout_s: float | None = None) -> bool:
         """Wait until no version is loading; return False on timeout."""
@@ -252,6 +263,14 @@ class HostedModels:
             if self._may_try(model, version, path):
                 model.loading[version] = (path, State.START)
                 self._pool.submit(self._load, model, version, path)
+
+    def _must_warn(self, model: _Model) -> bool:
+        """Return whether a warning about the folder without versions is due; the next one is due a minute later."""
+        now_s = self._clock.monotonic_s()
+        if now_s < model.next_warning_s:
+            return False
+        model.next_warning_s = now_s + _EMPTY_WARNING_S
+        return True
 
     def _is_damaged(self, model: _Model, version: int, path: Path) -> bool:
         damaged = model.damaged.get(version)

@@ -169,7 +169,7 @@ def test_a_job_that_dies_ends_the_benchmark_and_says_why(folder: Path, monkeypat
     monkeypatch.setattr(job, "LocalJob", DyingJob)
     monkeypatch.setattr(job, "SCRATCH", folder)
     train, test = split_last(load(folder), 0.2)
-    with pytest.raises(RuntimeError, match=r"worker 1 was ended by SIGKILL: out of memory\na line"):
+    with pytest.raises(RuntimeError, match=r"worker 1 was ended by SIGKILL; its last line: out of memory\na line"):
         job.train_job(train, test, seed=0, epochs=1, threads=1)
 
 

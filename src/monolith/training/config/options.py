@@ -125,7 +125,9 @@ def _parameters(spec: OptionSpec) -> Iterator[inspect.Parameter]:
     if spec.opposite is None:
         yield _parameter(spec, spec.field, str, spec.flag, help=shown, metavar=spec.metavar)
     else:
-        yield _parameter(spec, spec.field, bool, spec.flag, help=f"{shown} Opposite: {spec.opposite}.", metavar=" ")
+        is_negated = spec.flag == flag_of(f"no_{spec.field}")
+        text = f"Turn off (on by default): {spec.help}" if is_negated else f"{shown} Opposite: {spec.opposite}."
+        yield _parameter(spec, spec.field, bool, spec.flag, help=text, metavar=" ")
         yield _parameter(spec, _OPPOSITE + spec.field, bool, spec.opposite, hidden=True)
 
 

@@ -116,8 +116,9 @@ def test_processes_of_one_machine_get_time_to_deregister_unless_the_user_sets_an
 
 
 def test_the_reason_of_an_end_names_process_status_and_last_line() -> None:
-    assert Ended(name="ps 1", status=-9, last_lines=()).reason == "ps 1 was ended by SIGKILL: no output"
-    ended = Ended(name="chief", status=1, last_lines=("a", "error: no data", ""))
+    killed = Ended(name="ps 1", status=-9, last_lines=())
+    assert (killed.reason, killed.error) == ("ps 1 was ended by SIGKILL; its last line: no output", "")
+    ended = Ended(name="chief", status=1, last_lines=("a", "error: no data", "", "a line of a library"))
     assert ended.reason == "chief ended with 1: error: no data"
 
 

@@ -43,6 +43,10 @@ _LAST_LINES = 15
 _LEAVE_MS = 10_000
 """Deregistration timeout. File discovery is local, so a slow call is only waiting for the file lock."""
 _DRAIN_S = 2.0
+_LAST_OUTPUT_S = 0.4
+"""Wait for the last lines of a dead process, so that its end is reported within a second."""
+_WITHOUT_SERVER_S = 2.0
+"""Grace of a worker after the loss of a server: the worker cannot save, and waits for the server in its calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +61,19 @@ class Ended:
 
     @property
     def reason(self) -> str:
-        """One line for operators: the process, its status, and its last line."""
-        how = f"was ended by {signal.Signals(-self.status).name}" if self.status < 0 else f"ended with {self.status}"
-        line = next((line for line in reversed(self.last_lines) if line.strip()), "no output")
-        return f"{self.name} {how}: {line}"
+        """One line for operators: the process, its status, and its error or last line."""
+        if self.status < 0:  # the last line is not the reason
+            return f"{self.name} was ended by {signal.Signals(-self.status).name}; its last line: {self._last_line}"
+        return f"{self.name} ended with {self.status}: {self.error or self._last_line}"
+
+    @property
+    def error(self) -> str:
+        """The line of the error that the process reported; empty without one."""
+        return next((line for line in reversed(self.last_lines) if line.startswith("error: ")), "")
+
+    @property
+    def _last_line(self) -> str:
+        return next((line for line in reversed(self.last_lines) if line.strip()), "no output")
 
 
 @dataclass(eq=False)
@@ -72,6 +85,7 @@ class _Process:
     popen: subprocess.Popen[str] | None = None
     is_over: bool = True
     starts: int = 0
+    last_error: str = ""
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
     readers: list[threading.Thread] = field(default_factory=list)
 
@@ -79,7 +93,8 @@ class _Process:
 class LocalJob:
     """Servers and workers of one job. Entering the ``with`` block starts them; leaving it stops them.
 
-    ``wait`` restarts processes that died; another thread may call ``stop`` meanwhile.
+    ``wait`` restarts processes that died; another thread may call ``stop`` meanwhile. A process that reports the same
+    error twice in a row is not restarted again. After the permanent loss of a server, workers end without a checkpoint.
 
     Args:
         arguments: The command of every process: ``train`` and its options, without a role.
@@ -128,6 +143,7 @@ class LocalJob:
         self._patience: Deadline | None = None
         self._starting = threading.Lock()
         self._is_stopping = False
+        self._has_lost_server = False
         common = [*PROGRAM, *options, "train", "--discovery-type", "file", "--discovery-folder", str(self._folder)]
         common += ["--num-ps", str(num_ps), "--num-workers", str(num_workers)]
         common += ["--discovery-cleanup-timeout-ms", str(_LEAVE_MS)]
@@ -183,7 +199,11 @@ class LocalJob:
                 # The chief has shut it down, so the workers end soon too; workers that do not have no server.
                 self._patience = Deadline(self._clock, self._grace_s)
             if status and not self._restart(process, status):
-                return self._how(process, status)
+                ended = self._how(process, status)
+                self._has_lost_server = process.is_server
+                if not self._is_stopping:
+                    self._say(process.name, f"{ended.reason}; stopping the other processes", False)
+                return ended
         return None
 
     def stop(self) -> None:
@@ -205,9 +225,10 @@ class LocalJob:
     def _stop(self, processes: Sequence[_Process]) -> None:
         for process in processes:
             self.signal(process.name, signal.SIGTERM)
-        deadline = Deadline(self._clock, self._grace_s)
+        is_orphan = self._has_lost_server and not all(process.is_server for process in processes)
+        deadline = Deadline(self._clock, min(self._grace_s, _WITHOUT_SERVER_S) if is_orphan else self._grace_s)
         for process in processes:
-            self._end(process, deadline)
+            self._end(process, deadline, is_orphan)
 
     # --- for tests and for operators ---
 
@@ -267,8 +288,9 @@ class LocalJob:
 
     def _watch(self, process: _Process, popen: subprocess.Popen[str]) -> None:
         status = popen.wait()
+        drained = Deadline(self._clock, _LAST_OUTPUT_S)
         for reader in process.readers:
-            reader.join(_DRAIN_S)  # a child process may keep its output open
+            reader.join(drained.remaining_s())  # a child process may keep its output open
         self._ended.put((process, status))
 
     def _next_end(self, deadline: Deadline) -> tuple[_Process, int]:
@@ -284,7 +306,12 @@ class LocalJob:
         with self._starting:
             if self._is_stopping or process.starts > self._max_restarts:
                 return False
-            self._say(process.name, f"{self._how(process, status).reason}; restarting", False)
+            ended = self._how(process, status)
+            if ended.error and ended.error == process.last_error:
+                return False
+            process.last_error = ended.error
+            count = f"{process.starts} of {self._max_restarts}"
+            self._say(process.name, f"{ended.reason}; restarting ({count})", False)
             self._start(process, *self._same_port(process))
             return True
 
@@ -315,22 +342,32 @@ class LocalJob:
         finally:
             discovery.close()
 
-    def _abort(self, popen: subprocess.Popen[str]) -> None:
-        """End a process by SIGABRT, which prints the stacks of its threads."""
+    def _abort(self, process: _Process) -> None:
+        """End a hung process by SIGABRT, which prints the stacks of its threads."""
+        assert process.popen is not None
+        logger.warning("process did not end, killing it after a stack dump process=%s", process.name)
         for number in (signal.SIGCONT, signal.SIGABRT):
-            popen.send_signal(number)
+            process.popen.send_signal(number)
         try:
-            popen.wait(_DRAIN_S)
+            process.popen.wait(_DRAIN_S)
         except subprocess.TimeoutExpired:
-            popen.kill()
-            popen.wait()
+            _kill(process.popen)
 
-    def _end(self, process: _Process, deadline: Deadline) -> None:
+    def _end(self, process: _Process, deadline: Deadline, is_orphan: bool) -> None:
+        """Wait for the end of a process until the deadline; then kill it, an orphan without a stack dump."""
         assert process.popen is not None
         try:
             process.popen.wait(deadline.remaining_s())
         except subprocess.TimeoutExpired:
-            logger.warning("process did not end, killing it after a stack dump process=%s", process.name)
-            self._abort(process.popen)
+            if is_orphan:
+                logger.info("process killed, a server is lost process=%s", process.name)
+                _kill(process.popen)
+            else:
+                self._abort(process)
         for reader in process.readers:
             reader.join(_DRAIN_S)
+
+
+def _kill(popen: subprocess.Popen[str]) -> None:
+    popen.kill()
+    popen.wait()
