@@ -260,10 +260,12 @@ def test_an_admissible_order_gives_the_same_rows(
     random.shuffle(shuffled)
     core, rows, watermark = CORES[name](chosen), [], -1
     for place, event in enumerate(shuffled):
+        coming = {(each.key, each.item) for each in shuffled[place:] if isinstance(each, Impression)}
         bounds = [
             min(closes.get((each.key, each.item), END_OF_TIME), each.time_ms + chosen.orphan_hold) - 1
-            for each in shuffled[place:]
-            if not isinstance(each, Watermark)
+            for number, each in enumerate(shuffled)
+            # Events to come, and actions that wait for an impression to come: no hold may end before it.
+            if not isinstance(each, Watermark) and (number >= place or (each.key, each.item) in coming)
         ]
         watermark = max(watermark, data.draw(st.integers(-1, max(-1, min(bounds)))))
         rows += core.on_watermark(watermark)

@@ -285,11 +285,14 @@ class KeyRules:
         labels = self._labels(item_state)
         weight = 1.0
         if not any(labels):
-            rate = self.settings.sample_rate
-            if draw_uniform(item_state.impression.key, item_state.impression.item, self.settings.salt) >= rate:
+            rate = self.settings.negatives.sample_rate
+            if (
+                draw_uniform(item_state.impression.key, item_state.impression.item, self.settings.negatives.salt)
+                >= rate
+            ):
                 self.counters["sampled_out"] += 1
                 return []
-            weight = 1.0 / rate if self.settings.sampling == "weight" else 1.0
+            weight = 1.0 / rate if self.settings.negatives.sampling == "weight" else 1.0
         codes = tuple(sorted(item_state.codes))
         row = self._row(item_state, labels, codes, weight)
         item_state.first_weight = weight
@@ -308,7 +311,7 @@ class KeyRules:
             pre_actions=item_state.emitted,
             emission=item_state.emission,
             weight=weight,
-            sample_rate=self.settings.sample_rate if self.settings.sampling == "logit" else 1.0,
+            sample_rate=self.settings.negatives.sample_rate if self.settings.negatives.sampling == "logit" else 1.0,
         )
 
 

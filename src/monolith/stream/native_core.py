@@ -70,9 +70,9 @@ class NativeJoiner(JoinCore):
             skew=settings.skew_ms,
             late=settings.late,
             is_fast=settings.mode == "fast",
-            sample_rate=settings.sample_rate,
-            samples_by_weight=settings.sampling == "weight",
-            salt=settings.salt,
+            sample_rate=settings.negatives.sample_rate,
+            samples_by_weight=settings.negatives.sampling == "weight",
+            salt=settings.negatives.salt,
             max_codes=settings.max_codes,
             max_orphans=settings.max_orphans,
             spill_folder="" if spill_folder is None else os.fspath(spill_folder),
@@ -151,8 +151,8 @@ class NativeJoiner(JoinCore):
             batch.keys,
             batch.times_ms,
             batch.ingest_ms,
-            self._settings.future_ms,
-            self._settings.max_record_bytes,
+            self._settings.intake.future_ms,
+            self._settings.intake.max_record_bytes,
         )
 
     def advance(self, time_ms: int) -> None:

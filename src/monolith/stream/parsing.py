@@ -136,8 +136,10 @@ class EventParser:
             ingest_time_ms: Append time of the record; None skips the check for events from the future.
         """
         try:
-            if len(value) > self._settings.max_record_bytes:
-                raise _Refused("too_large", f"{len(value)} bytes, expected at most {self._settings.max_record_bytes}")
+            if len(value) > self._settings.intake.max_record_bytes:
+                raise _Refused(
+                    "too_large", f"{len(value)} bytes, expected at most {self._settings.intake.max_record_bytes}"
+                )
             is_json = value.startswith(b"{")
             rows = [_read_json(value)] if is_json else self._read(value)
             return [event for row in rows for event in self._read_row(row, key, time_ms, ingest_time_ms)]
@@ -185,7 +187,7 @@ class EventParser:
             raise _Refused("no_time", "event_time_ms and req_time are absent, and the record has no time")
         if not -_MAX_TIME_MS <= time_ms <= _MAX_TIME_MS:
             raise _Refused("from_future" if time_ms > 0 else "no_time", f"event time is {time_ms} ms, out of range")
-        if ingest_time_ms is not None and is_from_future(time_ms, ingest_time_ms, self._settings.future_ms):
+        if ingest_time_ms is not None and is_from_future(time_ms, ingest_time_ms, self._settings.intake.future_ms):
             raise _Refused("from_future", f"event time is {time_ms} ms, ingest time {ingest_time_ms} ms")
         return time_ms
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from monolith.core.config_sections import fill_sections, flat_fields, section
 from monolith.core.errors import ConfigError
 
-__all__ = ["JoinSettings", "parse_tasks"]
+__all__ = ["IntakeSettings", "JoinSettings", "NegativeSampling", "parse_tasks"]
 
 MAX_CODE = (1 << 31) - 1
 MINUTE_MS = 60_000
@@ -18,54 +19,84 @@ DAY_MS = 24 * 60 * MINUTE_MS
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NegativeSampling:
+    """Which rows without a positive label are kept."""
+
+    sample_rate: float = 1.0
+    """Share of rows without a positive label that are kept."""
+    sampling: Literal["logit", "weight"] | None = None
+    """Correction of the sample rate: ``logit`` writes it into the rows, ``weight`` divides the weight by it. None is
+    ``weight`` for several tasks in standard mode, else ``logit``."""
+    salt: int = 0
+    """Number that changes the sampled set."""
+
+    def __post_init__(self) -> None:
+        if self.sampling is not None:
+            _check_choice("sampling", str(self.sampling), ("logit", "weight"))
+        _check_whole("salt", self.salt, least=0)
+        if not 0 < self.sample_rate <= 1:
+            raise ConfigError(f"sample_rate is {self.sample_rate!r}, expected above 0 and at most 1; 1 keeps all rows")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IntakeSettings:
+    """Bounds of input records, and how the watermark follows them."""
+
+    out_of_order_ms: int = 10_000
+    """Disorder that the watermark allows for."""
+    future_ms: int = 300_000
+    """Most time by which an event may be ahead of its ingest time."""
+    idle_ms: int = 10_000
+    """Silence after which the watermark ignores a partition."""
+    max_record_bytes: int = 16 << 20
+    """Largest input record."""
+
+    def __post_init__(self) -> None:
+        for name in ("out_of_order_ms", "future_ms", "idle_ms"):
+            _check_whole(name, getattr(self, name), least=0)
+        _check_whole("max_record_bytes", self.max_record_bytes, least=1)
+
+
+@dataclass(frozen=True, kw_only=True, init=False)
 class JoinSettings:
     """Settings of a joiner. Times are milliseconds.
 
-    Args:
-        tasks: Positive action codes of each task; label i of a row belongs to task i.
-        window_ms: Time after an impression in which its actions count.
-        horizon_ms: Time after the close in which the joiner remembers an impression. None is a day, or 10 minutes
-            if the late policy is ``drop``.
-        orphan_hold_ms: Time for which an action waits for its impression. None is the window.
-        skew_ms: Time by which an action may precede its impression.
-        late: Policy for late actions. ``drop`` counts them, ``reemit`` emits the whole row again, ``correct`` emits an
-            undo row and its replacement.
-        mode: ``standard`` emits at the close of the window. ``fast`` emits each impression immediately as a negative,
-            and each positive when its action arrives.
-        sample_rate: Share of rows without a positive label that are kept.
-        sampling: Correction of the sample rate: ``logit`` writes it into the rows, ``weight`` divides the weight by it.
-            None is ``weight`` for several tasks in standard mode, else ``logit``.
-        salt: Number that changes the sampled set.
-        max_codes: Most distinct codes per impression.
-        max_orphans: Most waiting actions per (key, item).
-        out_of_order_ms: Disorder that the watermark allows for.
-        future_ms: Most time by which an event may be ahead of its ingest time.
-        idle_ms: Silence after which the watermark ignores a partition.
-        max_record_bytes: Largest input record.
+    The constructor takes sections, single fields of them, or both.
 
     Raises:
         ConfigError: A value is out of range, or two settings contradict each other.
 
-    >>> JoinSettings(tasks=parse_tasks("click:1;like:2")).sampling
-    'weight'
+    >>> JoinSettings(tasks=parse_tasks("click:1;like:2"), sample_rate=0.5).negatives
+    NegativeSampling(sample_rate=0.5, sampling='weight', salt=0)
     """
 
     tasks: tuple[frozenset[int], ...] = (frozenset({1}),)
+    """Positive action codes of each task; label i of a row belongs to task i."""
     window_ms: int = 10 * MINUTE_MS
+    """Time after an impression in which its actions count."""
     horizon_ms: int | None = None
+    """Time after the close in which the joiner remembers an impression. None is a day, or 10 minutes if the late policy
+    is ``drop``."""
     orphan_hold_ms: int | None = None
+    """Time for which an action waits for its impression. None is the window."""
     skew_ms: int = 2_000
+    """Time by which an action may precede its impression."""
     late: Literal["drop", "reemit", "correct"] = "drop"
+    """Policy for late actions: ``drop`` counts them, ``reemit`` emits the whole row again, ``correct`` emits an undo
+    row and its replacement."""
     mode: Literal["standard", "fast"] = "standard"
-    sample_rate: float = 1.0
-    sampling: Literal["logit", "weight"] | None = None
-    salt: int = 0
+    """``standard`` emits at the close of the window. ``fast`` emits each impression immediately as a negative, and each
+    positive when its action arrives."""
     max_codes: int = 64
+    """Most distinct codes per impression."""
     max_orphans: int = 1_024
-    out_of_order_ms: int = 10_000
-    future_ms: int = 300_000
-    idle_ms: int = 10_000
-    max_record_bytes: int = 16 << 20
+    """Most waiting actions per (key, item)."""
+    negatives: NegativeSampling = section(NegativeSampling)
+    intake: IntakeSettings = section(IntakeSettings)
+
+    def __init__(self, **settings: Any) -> None:
+        fill_sections(self, settings, {})
+        self.__post_init__()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "tasks", tuple(_check_task(index, codes) for index, codes in enumerate(self.tasks)))
@@ -77,19 +108,18 @@ class JoinSettings:
             object.__setattr__(self, "horizon_ms", 10 * MINUTE_MS if self.late == "drop" else DAY_MS)
         if self.orphan_hold_ms is None:
             object.__setattr__(self, "orphan_hold_ms", self.window_ms)
-        if self.sampling is None:
-            is_multi_task = self.mode == "standard" and len(self.tasks) > 1
-            object.__setattr__(self, "sampling", "weight" if is_multi_task else "logit")
-        _check_choice("sampling", str(self.sampling), ("logit", "weight"))
-        for name in ("window_ms", "max_codes", "max_orphans", "max_record_bytes"):
+        is_multi_task = self.mode == "standard" and len(self.tasks) > 1
+        if self.negatives.sampling is None:
+            object.__setattr__(
+                self, "negatives", replace(self.negatives, sampling="weight" if is_multi_task else "logit")
+            )
+        for name in ("window_ms", "max_codes", "max_orphans"):
             _check_whole(name, getattr(self, name), least=1)
-        for name in ("horizon_ms", "orphan_hold_ms", "skew_ms", "out_of_order_ms", "future_ms", "idle_ms", "salt"):
+        for name in ("horizon_ms", "orphan_hold_ms", "skew_ms"):
             _check_whole(name, getattr(self, name), least=0)
-        if not 0 < self.sample_rate <= 1:
-            raise ConfigError(f"sample_rate is {self.sample_rate!r}, expected above 0 and at most 1; 1 keeps all rows")
         if self.mode == "fast" and self.late == "correct":
             raise ConfigError("late is 'correct' in fast mode, expected 'drop' or 'reemit'; use mode='standard'")
-        if self.sampling == "logit" and self.mode == "standard" and len(self.tasks) > 1:
+        if self.negatives.sampling == "logit" and is_multi_task:
             raise ConfigError(
                 f"sampling is 'logit' for {len(self.tasks)} tasks in standard mode, expected 'weight'; "
                 "one rate does not fit a row that is positive for one task and negative for another"
@@ -111,7 +141,7 @@ class JoinSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as plain JSON values."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: field.read(self) for name, field in flat_fields(JoinSettings).items()}
         values["tasks"] = [sorted(codes) for codes in self.tasks]
         return values
 
@@ -122,9 +152,6 @@ class JoinSettings:
         Raises:
             ConfigError: A value is out of range, or a name is unknown.
         """
-        known = {field.name for field in fields(cls)}
-        if unknown := sorted(set(values) - known):
-            raise ConfigError(f"join setting {unknown[0]!r} is unknown, expected one of {', '.join(sorted(known))}")
         return cls(**{**values, "tasks": tuple(frozenset(codes) for codes in values["tasks"])})
 
 

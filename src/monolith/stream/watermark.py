@@ -84,7 +84,7 @@ class WatermarkTracker:
         """
         state = self._partitions[partition]
         ingest_time_ms = self.ingest_time(partition, ingest_time_ms)
-        if is_from_future(time_ms, ingest_time_ms, self._settings.future_ms):
+        if is_from_future(time_ms, ingest_time_ms, self._settings.intake.future_ms):
             return False
         bounded = min(time_ms, ingest_time_ms)
         state.largest_ms = bounded if state.largest_ms is None else max(state.largest_ms, bounded)
@@ -107,7 +107,7 @@ class WatermarkTracker:
         times = [state.largest_ms for state in active if state.largest_ms is not None]
         candidate = None
         if active and len(times) == len(active):
-            candidate = min(times) - self._settings.out_of_order_ms
+            candidate = min(times) - self._settings.intake.out_of_order_ms
         elif not active and self._idle_advance:
             candidate = self._follow_clock(clock_ms)
         if candidate is not None and (self._watermark is None or candidate > self._watermark):
@@ -149,7 +149,7 @@ class WatermarkTracker:
         if not spoken:
             return None
         silence_ms = clock_ms - max(spoke_ms for _, spoke_ms in spoken)
-        return max(largest_ms for largest_ms, _ in spoken) - self._settings.out_of_order_ms + silence_ms
+        return max(largest_ms for largest_ms, _ in spoken) - self._settings.intake.out_of_order_ms + silence_ms
 
     def _is_idle(self, state: _Partition, clock_ms: int) -> bool:
-        return state.is_at_end and clock_ms - state.spoke_ms >= self._settings.idle_ms
+        return state.is_at_end and clock_ms - state.spoke_ms >= self._settings.intake.idle_ms

@@ -361,7 +361,7 @@ class Estimator:
         return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
     def _new_ranking(self) -> RankingMetrics:
-        settings = self.config.metrics
+        settings = self.config.metrics.ranking
         return RankingMetrics(settings.group_by, top_k=settings.top_k, by_hour=settings.auc_by_hour)
 
     # --- scoring ------------------------------------------------------------------------------------------------------

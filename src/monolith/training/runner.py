@@ -126,7 +126,7 @@ class Job:
         """
         if not self.estimator.config.model_dir:
             return self._train_and_evaluate()
-        check_job(self.config.run.model_dir, self.config.model.task, self.config.input.label_features)
+        check_job(self.config.run.model_dir, self.config.model.task, self.config.input.columns.label_features)
         with lock_folder(Path(self.config.run.model_dir), wait_s=self._lock_wait_s):
             if self._is_finished():
                 return {}
@@ -342,7 +342,7 @@ class Job:
 
     @property
     def _labels(self) -> tuple[str, ...]:
-        return self.config.input.label_features or tuple(self._remembered.get("label_features", ()))
+        return self.config.input.columns.label_features or tuple(self._remembered.get("label_features", ()))
 
     @property
     def _options(self) -> dict[str, Any]:

@@ -168,7 +168,7 @@ def test_an_event_from_the_future_is_a_dead_letter_and_moves_no_window(root: Pat
     group.start()
     while group.step(0.0):
         pass
-    assert group.status.watermark_ms == START_MS - SETTINGS.out_of_order_ms
+    assert group.status.watermark_ms == START_MS - SETTINGS.intake.out_of_order_ms
     assert group.status.dead_letters == {"from_future": 1, "not_parsed": 1}
     group.close()
     assert [key for key, _ in read_topic(root, "examples.dead")] == [

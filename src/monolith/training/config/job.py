@@ -121,6 +121,8 @@ class KafkaConfig:
 class ColumnsConfig:
     """The columns of files of columns."""
 
+    label_features: tuple[str, ...] = ()
+    """Columns that hold the labels, in order; none = the label of the record."""
     allow_missing: tuple[str, ...] = ()
     """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
     exclude: tuple[str, ...] = ()
@@ -138,7 +140,7 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_text(self, "time_column")
-        for names in ("allow_missing", "exclude", "keys", "csv_header"):
+        for names in ("label_features", "allow_missing", "exclude", "keys", "csv_header"):
             check_names(self, names)
         check_mapping(self, "column_types")
         check_types(self.column_types)
@@ -170,8 +172,6 @@ class DataConfig:
     """Workers take files from one list, so that slow workers take fewer; False = every n-th file each."""
     resume_data: bool = True
     """Resume at the data position of the last checkpoint; False starts at the beginning of the data."""
-    label_features: tuple[str, ...] = ()
-    """Columns that hold the labels, in order; none = the label of the record."""
     columns: ColumnsConfig = subsection(ColumnsConfig)
     framing: FramingConfig = subsection(FramingConfig)
     kafka: KafkaConfig = subsection(KafkaConfig)
@@ -183,7 +183,6 @@ class DataConfig:
         check_bool(self, "resume_data", "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
-        check_names(self, "label_features")
 
 
 @dataclass(frozen=True, kw_only=True, init=False)

@@ -17,7 +17,7 @@ from monolith.training.config._checks import (
     label,
 )
 
-__all__ = ["EarlyStoppingConfig", "MetricsConfig", "PredictionDumpConfig"]
+__all__ = ["EarlyStoppingConfig", "MetricsConfig", "PredictionDumpConfig", "RankingConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,23 @@ class EarlyStoppingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RankingConfig:
+    """Metrics of groups of rows, and of hours."""
+
+    group_by: str | None = None
+    """Feature, or uid, whose values group rows for gauc, ndcg@k and recall@k; None = not measured."""
+    top_k: int = 10
+    """Rows of a group that count in ndcg@k and recall@k."""
+    auc_by_hour: bool = False
+    """Measure the AUC of each hour of event time; in a training, of rows before the model learned from them."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "group_by")
+        check_whole(self, "top_k", at_least=1)
+        check_bool(self, "auc_by_hour")
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Logging, summaries, the metrics page and dumps of predictions."""
 
@@ -93,18 +110,12 @@ class MetricsConfig:
     """Samples up to which the AUC is exact; beyond, it is exact within a bound that it states."""
     progress: bool | None = None
     """Show a live progress line; None = when standard error is a terminal."""
-    group_by: str | None = None
-    """Feature, or uid, whose values group rows for gauc, ndcg@k and recall@k; None = not measured."""
-    top_k: int = 10
-    """Rows of a group that count in ndcg@k and recall@k."""
-    auc_by_hour: bool = False
-    """Measure the AUC of each hour of event time; in a training, of rows before the model learned from them."""
+    ranking: RankingConfig = subsection(RankingConfig)
     dump: PredictionDumpConfig = subsection(PredictionDumpConfig)
     early_stopping: EarlyStoppingConfig = subsection(EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
         check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")
-        check_bool(self, "progressive_validation", "progress", "auc_by_hour")
-        check_whole(self, "top_k", at_least=1)
+        check_bool(self, "progressive_validation", "progress")
         check_whole(self, "metrics_port", at_most=65535)
-        check_text(self, "metrics_host", "deep_insight_name", "group_by")
+        check_text(self, "metrics_host", "deep_insight_name")
