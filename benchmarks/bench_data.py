@@ -18,6 +18,7 @@ GROUPS: dict[str, Group] = {
     "pipeline": Group("pipeline.pipeline_cases", ("pipeline_share",)),
     "allocation": Group("allocation.allocation_cases", ("allocation",), cores=1),
     "rows": Group("rows.row_cases", ("transforms", "shuffle", "parquet_arrow"), cores=1),
+    "text": Group("text_files.text_cases", ("csv_arrow", "jsonl_arrow"), cores=1),
 }
 
 

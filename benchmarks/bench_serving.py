@@ -14,6 +14,7 @@ GROUPS: dict[str, Group] = {
     "traffic": Group("traffic.traffic_cases", ("rps_litserve", "p99_litserve", "rps_fastapi", "p99_fastapi")),
     "swaps": Group("swaps.swap_cases", ("swap_p99",)),
     "loading": Group("loading.load_cases", ("load_10m_s",)),
+    "exporting": Group("export_peak.export_cases", ("export_peak_share",)),
 }
 
 

@@ -87,7 +87,7 @@ def problems_of(mutants: list[Mutant]) -> list[str]:
 
 
 class Overlay:
-    """A copy of the package that stands first on the path of the tests."""
+    """A copy of the package, first on the path of the tests. Later edits of the repository stay out of it."""
 
     def __init__(self) -> None:
         self.folder = SCRATCH / "overlay"
@@ -102,13 +102,16 @@ class Overlay:
 
     def put(self, mutant: Mutant) -> None:
         """Apply a mutant of Python code."""
-        name = Path(mutant.file).relative_to("src")
-        (self.folder / name).write_text((ROOT / mutant.file).read_text().replace(mutant.old, mutant.new))
+        path = self.folder / Path(mutant.file).relative_to("src")
+        path.write_text(path.read_text().replace(mutant.old, mutant.new))
 
-    def take_back(self, mutant: Mutant) -> None:
-        """Undo a mutant."""
-        name = Path(mutant.file).relative_to("src")
-        shutil.copy(ROOT / mutant.file, self.folder / name)
+    def undo(self, mutant: Mutant, original: str) -> None:
+        """Restore the text of a file."""
+        (self.folder / Path(mutant.file).relative_to("src")).write_text(original)
+
+    def text_of(self, mutant: Mutant) -> str:
+        """Return the text of a mutant's file."""
+        return (self.folder / Path(mutant.file).relative_to("src")).read_text()
 
     def use_native(self, built: Path | None) -> None:
         """Use a built module; None for the original."""
@@ -173,11 +176,14 @@ class Runner:
     def judge(self, mutant: Mutant) -> str:
         """Return "noticed", "timeout", "unnoticed" or "invalid"."""
         if not mutant.is_native:
+            original = self._overlay.text_of(mutant)
+            if original.count(mutant.old) != 1:
+                return "invalid"
             self._overlay.put(mutant)
             try:
                 return self._test(mutant.tests)
             finally:
-                self._overlay.take_back(mutant)
+                self._overlay.undo(mutant, original)
         self._build = self._build or NativeBuild()
         has_cpp = any(each.startswith("cpp:") for each in mutant.tests)
         has_python = any(not each.startswith("cpp:") for each in mutant.tests)

@@ -1,4 +1,4 @@
-"""Cases of one writer and one reader process: seconds until the reader has every message that the writer wrote."""
+"""Cases of one writer and one reader process: seconds from the first write until the reader has every message."""
 
 from __future__ import annotations
 

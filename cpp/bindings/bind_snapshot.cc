@@ -97,6 +97,14 @@ void bind_snapshot(nb::module_& m) {
       },
       "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);
   m.def(
+      "convert_snapshot",
+      [](const Table& saved, Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts,
+         std::uint64_t index, std::uint64_t count) {
+        nb::gil_scoped_release unlocked;
+        engine::convert_snapshot(saved.schema(), table, generation, parts, {.index = index, .count = count});
+      },
+      "saved"_a, "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);
+  m.def(
       "restore_extras",
       [](Table& table, std::int64_t max_time_s, const std::vector<float>& scales, std::uint64_t turn,
          nb::bytes filter) {

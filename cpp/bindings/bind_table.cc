@@ -273,7 +273,8 @@ void bind_table(nb::module_& m) {
             return as_vector(std::move(ids));
           },
           "part"_a)
-      .def("copy_to", &Table::copy_to, "other"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("copy_to", &Table::copy_to, "other"_a, "index"_a = 0, "count"_a = 1,
+           nb::call_guard<nb::gil_scoped_release>())
       .def("raw_rows", &raw_rows, "ids"_a.noconvert())
       .def(
           "import_rows",

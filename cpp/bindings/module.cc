@@ -21,4 +21,5 @@ NB_MODULE(_native, m) {
   bindings::bind_layouts(m);
   bindings::bind_dataplane(m);
   bindings::bind_eventlog(m);
+  bindings::bind_joiner(m);
 }

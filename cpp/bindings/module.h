@@ -29,5 +29,6 @@ void bind_columns(nb::module_& m);
 void bind_layouts(nb::module_& m);
 void bind_dataplane(nb::module_& m);
 void bind_eventlog(nb::module_& m);
+void bind_joiner(nb::module_& m);
 
 }  // namespace bindings

@@ -1,6 +1,7 @@
 #include "record_target.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -125,7 +126,7 @@ void check_batch(const BatchData& batch, const Rows& rows) {
   check_ragged(batch.actions.values, batch.actions.offsets, count);
   expect(batch.labels.size() == count * batch.heads && batch.label_mask.size() == batch.labels.size(),
          "labels do not fit the rows");
-  for (const float weight : batch.weights) expect(weight >= 0, "a weight is negative");
+  for (const float weight : batch.weights) expect(std::isfinite(weight), "a weight is not finite");
   for (const auto& field : batch.dense) {
     expect(std::is_sorted(field.texts.offsets.begin(), field.texts.offsets.end()), "offsets shrink");
   }

@@ -318,7 +318,7 @@ class Table:
 
     def part_ids(self, part: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...
 
-    def copy_to(self, other: Table) -> None: ...
+    def copy_to(self, other: Table, index: int = 0, count: int = 1) -> None: ...
 
     def raw_rows(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)]) -> tuple[Annotated[NDArray[numpy.int64], dict(shape=(None,))], Annotated[NDArray[numpy.uint32], dict(shape=(None,))], Annotated[NDArray[numpy.float32], dict(shape=(None, None))]]: ...
 
@@ -373,6 +373,8 @@ class Cut:
 def verify_snapshot(table: Table, generation: int, parts: Sequence[SnapshotPart]) -> None: ...
 
 def read_snapshot(table: Table, generation: int, parts: Sequence[SnapshotPart], index: int, count: int) -> int: ...
+
+def convert_snapshot(saved: Table, table: Table, generation: int, parts: Sequence[SnapshotPart], index: int, count: int) -> None: ...
 
 def restore_extras(table: Table, max_time_s: int, scales: Sequence[float], turn: int, filter: bytes) -> None: ...
 
@@ -1200,3 +1202,78 @@ class EventLogReader:
 
 def event_log_partition(key: bytes | bytearray | memoryview, partitions: int) -> int:
     """Return the partition of a key."""
+
+class Joiner:
+    """State and rules of a join; rows wait inside until they are taken."""
+
+    def __init__(self, tasks: Sequence[Sequence[int]], window: int, horizon: int, orphan_hold: int, skew: int, late: str, is_fast: bool, sample_rate: float, samples_by_weight: bool, salt: int, max_codes: int, max_orphans: int, spill_folder: str = '') -> None: ...
+
+    def add_impression(self, time: int, key: bytes, item: int, payload: bytes, event_id: int, ingest_time: int) -> None: ...
+
+    def add_action(self, time: int, key: bytes, item: int, code: int, ingest_time: int = 0) -> None: ...
+
+    def join(self, records: Records, first: int, keys: list[bytes] | None, times: numpy.typing.NDArray[numpy.int64] | None, ingest: numpy.typing.NDArray[numpy.int64], future: int, max_bytes: int) -> int:
+        """
+        Join Examples from `first` on and return the place of the first record that needs another parser.
+        """
+
+    def take_largest_time(self) -> int | None:
+        """
+        Return the largest min(event time, ingest time) since the last call; None without events.
+        """
+
+    def advance(self, watermark: int) -> None:
+        """Raise the watermark."""
+
+    def spill(self, memory: int) -> None:
+        """Move state to disk until at most `memory` bytes are left."""
+
+    def close_oldest(self, count: int) -> int:
+        """Close the oldest windows early and return their number."""
+
+    def drop_oldest_held(self, count: int) -> int:
+        """Drop the oldest waiting actions."""
+
+    def save(self, path: str) -> None:
+        """Write the state to a file and sync it."""
+
+    def restore(self, path: str, memory: int) -> None:
+        """Fill an empty joiner from a file of `save`."""
+
+    def take_rows(self) -> list[tuple[Any, ...]]:
+        """Return the waiting rows as tuples."""
+
+    def take_examples(self, join_time: int, most_bytes: int) -> tuple[list[bytes], list[bytes], list[int]]:
+        """
+        Return waiting rows, about `most_bytes` at most, as three lists: keys, Examples, times.
+        """
+
+    @property
+    def pending_rows(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def watermark(self) -> int | None: ...
+
+    @property
+    def counters(self) -> dict[str, int]: ...
+
+    @property
+    def open_impressions(self) -> int: ...
+
+    @property
+    def held_actions(self) -> int: ...
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def memory(self) -> int: ...
+
+    @property
+    def held_memory(self) -> int: ...
+
+    @property
+    def spilled_bytes(self) -> int: ...

@@ -25,12 +25,13 @@ from monolith.stream import (
     JoinSettings,
     KeyRules,
     KeyState,
+    NativeJoiner,
     ReferenceJoiner,
     Row,
     Watermark,
 )
 
-CORES: dict[str, Callable[[JoinSettings], JoinCore]] = {"reference": ReferenceJoiner}
+CORES: dict[str, Callable[[JoinSettings], JoinCore]] = {"reference": ReferenceJoiner, "native": NativeJoiner}
 VECTORS = Path(__file__).with_name("join_vectors.txt")
 SECOND = 1000
 OPTIONS = {"late": str, "mode": str, "maxc": int, "maxo": int, "r": float, "tasks": int}

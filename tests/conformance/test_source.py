@@ -15,21 +15,27 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow
+import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet
 import pytest
 
 from monolith.data.records.framing import Framing
 from monolith.data.records.messages import ExampleBatch, LineId
 from monolith.data.records.writer import RecordWriter
+from monolith.data.sources.arrow_files import ArrowFormat
 from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.csv_files import CsvFormat
 from monolith.data.sources.event_log.source import EventLogSource
 from monolith.data.sources.event_log.topic import Topic, TopicSettings
 from monolith.data.sources.event_log.writer import LogWriter
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.frame import FrameSource
+from monolith.data.sources.json_files import JsonLinesFormat
 from monolith.data.sources.parquet import ParquetSource
 from monolith.data.sources.queue import QueueSource
 from monolith.data.sources.stdin import StdinSource
+from monolith.data.sources.table_files import TableFilesSource
 from monolith.data.sources.work_list import MemoryWorkList
 
 LINE_ID = b"\x2a\x09\x11"  # line_id { uid: ... } of an Instance
@@ -121,6 +127,27 @@ def parquet(folder: Path) -> Callable[[], Source]:
     return lambda: ParquetSource([str(path)], batch_rows=2)
 
 
+def text_file(suffix: str) -> Callable[[Path], Callable[[], Source]]:
+    """A CSV file, JSON lines or Arrow file of the same table, read in small blocks."""
+
+    def prepare(folder: Path) -> Callable[[], Source]:
+        path = str(folder / f"rows{suffix}")
+        table = pyarrow.table(TABLE)
+        if suffix.startswith(".csv"):
+            with pyarrow.output_stream(path) as stream:
+                pyarrow.csv.write_csv(table, stream)
+            return lambda: TableFilesSource([path], CsvFormat(lambda: path), batch_rows=2)
+        if suffix.startswith(".jsonl"):
+            lines = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+            with pyarrow.output_stream(path) as stream:
+                stream.write(lines.encode())
+            return lambda: TableFilesSource([path], JsonLinesFormat(lambda: path), batch_rows=2)
+        pyarrow.feather.write_feather(table, path, chunksize=4)
+        return lambda: TableFilesSource([path], ArrowFormat(), batch_rows=2)
+
+    return prepare
+
+
 def queue(_: Path) -> Callable[[], Source]:
     def make() -> Source:
         source = QueueSource("instance")
@@ -197,6 +224,11 @@ CASES = [
     Case("a partition of an event log", event_log(3, until_end=True, partitions=[1]), IN_ORDER[5:10]),
     Case("a data frame", frame(), IN_PAIRS, record="example_batch", show=uids),
     Case("a Parquet file", parquet, IN_PAIRS, record="example_batch", show=uids),
+    Case("a CSV file", text_file(".csv"), IN_PAIRS, record="example_batch", show=uids),
+    Case("a CSV file of gzip", text_file(".csv.gz"), IN_PAIRS, record="example_batch", show=uids),
+    Case("a file of JSON lines", text_file(".jsonl"), IN_PAIRS, record="example_batch", show=uids),
+    Case("a file of JSON lines of zstd", text_file(".jsonl.zst"), IN_PAIRS, record="example_batch", show=uids),
+    Case("an Arrow file", text_file(".arrow"), IN_PAIRS, record="example_batch", show=uids),
     Case("a stream of zstd", stream(".zst"), IN_ORDER, lot_records=2),
 ]
 

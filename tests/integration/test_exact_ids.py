@@ -22,6 +22,7 @@ from monolith.core.errors import ConfigError, InvalidRequest, SchemaMismatch
 from monolith.ps import RemoteStore
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig
 from monolith.serving.servable import Servable
+from monolith.serving.servable_features import records_of_features
 from monolith.testing.processes.ps_servers import PsServers
 
 NEWCOMER = [user << 48 for user in range(4096, 4096 + 184)]
@@ -242,6 +243,26 @@ def test_metadata_lists_the_features_with_their_types(tmp_path: Path) -> None:
 def get(url: str) -> Any:
     with urllib.request.urlopen(url, timeout=60) as answer:
         return json.loads(answer.read())
+
+
+def test_ids_of_arrays_are_ready_made_and_plain_values_share_them_with_the_slot() -> None:
+    estimator = mt.Estimator(Ranker)
+    ids = [[mt.fid.make_v2(1, user)] for user in (7, 8)]
+    batch = mt.data.Batch.from_arrays(ids={"user": ids}, label=[1, 0])
+    estimator.train([batch])
+    assert estimator.model.declaration.value_types == {"user": "fid"}
+    assert scores(estimator, dataset(labelled([7, 8]))) == scores(estimator, [batch])
+
+
+def test_a_server_of_an_untrained_model_reads_each_request_by_itself(tmp_path: Path) -> None:
+    mt.Estimator(Ranker).export(tmp_path, version=1)
+    servable = Servable.load(tmp_path / "1")
+    declaration = Ranker().declaration
+    for user, expected in (("ada", mt.fid.id_of("ada")), (2**50 + 1, 2**50 + 1), ("7", mt.fid.id_of("7")), (7, 7)):
+        batch = servable.read(records_of_features(declaration, {"user": [user]}), "example")
+        assert batch.ids["user"].tolist() == [[expected]]
+    assert [each.value_type for each in servable.features] == ["unknown"]
+    servable.close()
 
 
 # --- models of the release before types were recorded ---

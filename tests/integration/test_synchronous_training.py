@@ -19,9 +19,13 @@ import synchronous_child as part
 import training_child as child
 from fork_server import fork_context
 from monolith.artifacts import CheckpointFolder
+from monolith.artifacts.delta_log import read_cut
+from monolith.core.clock import SystemClock
 from monolith.embedding import MultiTable
 from monolith.embedding.snapshot import read_manifest, spec_of
 from monolith.ps import RemoteStore
+from monolith.sync import Follower, read_base
+from monolith.testing.fakes.published import FollowedTables
 from monolith.testing.processes.ps_servers import PsServers
 from monolith.training import Estimator
 from monolith.training.cluster.job_config import ClusterJobConfig
@@ -275,3 +279,41 @@ def test_the_launcher_starts_ranks_and_prints_what_they_learnt_together(tmp_path
     assert newest is not None
     assert newest.step == 3
     assert trained_tables(newest.path) == {2}
+
+
+def served_rows(tables: MultiTable) -> dict[str, dict[int, bytes]]:
+    return {
+        name: {
+            int(fid): row.tobytes() for ids, rows in tables[name].items() for fid, row in zip(ids, rows, strict=True)
+        }
+        for name in tables
+    }
+
+
+def test_ranks_publish_cuts_of_all_ranks_that_a_follower_takes_over(tmp_path: Path, pattern: str) -> None:
+    run, published = tmp_path / "run", tmp_path / "published"
+    options: dict[str, Any] = {"publish_dir": published, "publish_interval_s": 0.001, "save_checkpoints_steps": 3}
+    replica = FollowedTables(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
+    follower = Follower(published, replica, clock=SystemClock())
+    for max_steps in (5, 9):  # the second run resumes from the checkpoint of the first
+        ranks(2, part.run_job, settings(pattern, run, max_steps=max_steps, **options))
+        assert follower.step()
+        newest = CheckpointFolder(run / "checkpoints").newest()
+        assert newest is not None
+        assert newest.step == max_steps
+        assert served_rows(replica.tables) == served_rows(MultiTable.load_serving(newest.path / "tables"))
+        made = child.estimator(run)
+        made.load()
+        for name, weight in made.model.state_dict().items():
+            assert np.array_equal(replica.weights[name], weight.numpy()), name
+    cut = read_cut(published)
+    assert cut is not None
+    assert set(cut.sequences) == {0, 1}
+    assert cut.number >= 9
+    base = read_base(published)
+    assert base is not None
+    assert set(base.positions) == {0, 1}
+    assert all(position.sequence > 1 for position in base.positions.values())
+    fresh = FollowedTables(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
+    assert Follower(published, fresh, clock=SystemClock()).step()
+    assert served_rows(fresh.tables) == served_rows(replica.tables)

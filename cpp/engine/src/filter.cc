@@ -20,10 +20,13 @@
 namespace engine {
 namespace {
 
+constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersionBeforeGrowth = 1;  // the splits of a sliding filter all had one capacity
+
 // Saved bytes: this header, the filter's own, and a CRC-32C of both.
 struct SavedHeader {
   std::uint64_t magic = 0x3130544c49464c4dULL;  // "MLFILT01"
-  std::uint32_t version = 1;
+  std::uint32_t version = kVersion;
   std::uint32_t kind = 0;
   std::uint64_t capacity = 0;
   std::uint32_t split_num = 0;
@@ -52,7 +55,8 @@ void require_same(std::string_view setting, std::uint64_t saved, std::uint64_t o
 }
 
 // Checks everything that all filters share and returns the filter's own bytes.
-std::span<const std::byte> open_saved(const std::byte* data, std::size_t size, const SavedHeader& ours) {
+std::span<const std::byte> open_saved(const std::byte* data, std::size_t size, const SavedHeader& ours,
+                                      std::uint32_t& version) {
   SavedHeader saved;
   std::uint32_t crc = 0;
   if (size < sizeof saved + sizeof crc) {
@@ -65,7 +69,8 @@ std::span<const std::byte> open_saved(const std::byte* data, std::size_t size, c
   if (crc != crc32c(0, data, body)) {
     throw SnapshotCorrupt("saved filter: byte " + std::to_string(body) + ": the checksum does not match");
   }
-  require_same("format version", saved.version, ours.version);
+  if (saved.version != kVersionBeforeGrowth) require_same("format version", saved.version, ours.version);
+  version = saved.version;
   require_same("kind", saved.kind, ours.kind);
   require_same("capacity", saved.capacity, ours.capacity);
   require_same("split_num", saved.split_num, ours.split_num);
@@ -138,11 +143,12 @@ class SlidingHashFilter final : public AdmissionFilter {
   };
 
   std::vector<std::unique_ptr<Stripe>> read_stripes(const std::byte* data, std::size_t size) const {
-    auto in = open_saved(data, size, header_);
+    std::uint32_t version = 0;
+    auto in = open_saved(data, size, header_, version);
     auto stripes = empty_stripes();
     for (const auto& stripe : stripes) {
       const std::size_t offset = size - sizeof(std::uint32_t) - in.size();
-      if (!stripe->counter.load(in)) {
+      if (!stripe->counter.load(in, version != kVersionBeforeGrowth)) {
         throw SnapshotCorrupt("saved filter: byte " + std::to_string(offset) + ": the counts make no sense");
       }
     }
@@ -195,7 +201,8 @@ class ProbabilisticFilter final : public AdmissionFilter {
   }
 
   void load(const std::byte* data, std::size_t size) override {
-    const auto rest = open_saved(data, size, header_);
+    std::uint32_t version = 0;
+    const auto rest = open_saved(data, size, header_, version);
     if (!rest.empty()) throw SnapshotCorrupt("saved filter: " + std::to_string(rest.size()) + " bytes too many");
   }
 

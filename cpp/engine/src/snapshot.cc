@@ -313,6 +313,24 @@ void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::spa
   read_blocks(schema, generation, parts, pool, [](std::size_t) {}, [](const RawRows&) {});
 }
 
+namespace {
+
+// Moves the rows of the wanted ids to the front; returns their number.
+std::size_t keep_rows(RawRows& rows, ShardFilter keep, std::size_t row_bytes) {
+  if (keep.count <= 1) return rows.ids.size();
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < rows.ids.size(); ++i) {
+    if (static_cast<std::uint64_t>(rows.ids[i]) % keep.count != keep.index) continue;
+    rows.ids[count] = rows.ids[i];
+    rows.times[count] = rows.times[i];
+    std::memmove(rows.rows.data() + count * row_bytes, rows.rows.data() + i * row_bytes, row_bytes);
+    ++count;
+  }
+  return count;
+}
+
+}  // namespace
+
 std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts,
                           ShardFilter keep) {
   const auto begin = [&](std::size_t rows) {
@@ -324,22 +342,25 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
   Pool alone(1);
   Pool& pool = table.config().is_deterministic ? alone : table.pool();
   read_blocks(table.schema(), generation, parts, pool, begin, [&](RawRows& rows) {
-    std::size_t count = rows.ids.size();
-    if (keep.count > 1) {
-      count = 0;
-      for (std::size_t i = 0; i < rows.ids.size(); ++i) {
-        if (static_cast<std::uint64_t>(rows.ids[i]) % keep.count != keep.index) continue;
-        rows.ids[count] = rows.ids[i];
-        rows.times[count] = rows.times[i];
-        std::memmove(rows.rows.data() + count * row_bytes, rows.rows.data() + i * row_bytes, row_bytes);
-        ++count;
-      }
-    }
+    const std::size_t count = keep_rows(rows, keep, row_bytes);
     // The caller restores the clock: a row may be stamped later than it.
     table.import_rows({rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data(), false);
     taken.fetch_add(count, std::memory_order_relaxed);
   });
   return taken;
+}
+
+void convert_snapshot(const RowSchema& saved, Table& table, std::uint64_t generation,
+                      std::span<const SnapshotPart> parts, ShardFilter keep) {
+  const auto begin = [&](std::size_t rows) {
+    if (table.size() == 0) table.reserve(rows / keep.count);
+  };
+  Pool alone(1);
+  Pool& pool = table.config().is_deterministic ? alone : table.pool();
+  read_blocks(saved, generation, parts, pool, begin, [&](RawRows& rows) {
+    const std::size_t count = keep_rows(rows, keep, saved.row_bytes());
+    table.import_values(saved, {rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data());
+  });
 }
 
 }  // namespace engine

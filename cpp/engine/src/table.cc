@@ -293,24 +293,34 @@ void Table::adopt(std::unique_ptr<const TableImage> image) {
   force_clock(image_->max_time_s());
 }
 
-void Table::copy_to(Table& other) const {
-  const std::size_t from_bytes = schema_.row_bytes();
-  const std::size_t to_bytes = other.schema_.row_bytes();
-  std::vector<float> values(schema_.dim());
+void Table::copy_to(Table& other, std::uint64_t index, std::uint64_t count) const {
   for (std::size_t part = 0; part < kParts; ++part) {
-    const RawRows from = raw_rows(part_ids(part));
-    RawRows to;
-    for (std::size_t i = 0; i < from.ids.size(); ++i) {
-      schema_.get(from.rows.data() + i * from_bytes, values.data());
-      if (other.config_.skip_zero_rows && is_zero_row(values.data(), values.size())) continue;
-      to.ids.push_back(from.ids[i]);
-      to.times.push_back(from.times[i]);
-      to.rows.resize(to.rows.size() + to_bytes);
-      other.schema_.set(to.rows.data() + to.rows.size() - to_bytes, values.data());
-    }
-    other.import_rows(to.ids, to.times, to.rows.data(), false);
+    std::vector<std::int64_t> ids = part_ids(part);
+    std::erase_if(ids, [&](std::int64_t id) { return static_cast<std::uint64_t>(id) % count != index; });
+    const RawRows from = raw_rows(ids);
+    other.import_values(schema_, from.ids, from.times, from.rows.data());
   }
   other.force_clock(max_time_s());
+}
+
+void Table::import_values(const RowSchema& from, std::span<const std::int64_t> ids,
+                          std::span<const std::uint32_t> times, const std::byte* rows) {
+  const std::size_t from_bytes = from.row_bytes();
+  const std::size_t to_bytes = schema_.row_bytes();
+  std::vector<float> values(from.dim());
+  RawRows to;
+  to.ids.reserve(ids.size());
+  to.times.reserve(ids.size());
+  to.rows.reserve(ids.size() * to_bytes);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    from.get(rows + i * from_bytes, values.data());
+    if (config_.skip_zero_rows && is_zero_row(values.data(), values.size())) continue;
+    to.ids.push_back(ids[i]);
+    to.times.push_back(times[i]);
+    to.rows.resize(to.rows.size() + to_bytes);
+    schema_.set(to.rows.data() + to.rows.size() - to_bytes, values.data());
+  }
+  import_rows(to.ids, to.times, to.rows.data(), false);
 }
 
 // --- figures ---

@@ -13,6 +13,7 @@
 #include "engine/failpoint.h"
 #include "file.h"
 #include "image_format.h"
+#include "mapping_guard.h"
 #include "row_columns.h"
 
 namespace engine {
@@ -148,7 +149,7 @@ ImageFile write_image(Table& table, const std::string& path) {
   }
 }
 
-TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table& table, Memory memory) {
+TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table& table, Memory memory) : path_(path) {
   const InputFile file(path);
   const std::uint64_t size = file.size();
   const auto fail = [&](const std::string& reason) { throw SnapshotCorrupt("'" + path + "': " + reason); };
@@ -159,6 +160,7 @@ TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table
   bytes_ = size;
   if (memory == Memory::kMapped && !is_foreign(file.descriptor())) {
     map(path, file.descriptor());
+    guard_ = std::make_unique<MappingGuard>(data_, bytes_);
   } else {
     block_ = Block(size);
     data_ = block_.data();
@@ -169,6 +171,7 @@ TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table
   }
   try {
     check(table);
+    check_whole();
   } catch (const SnapshotCorrupt& error) {
     if (is_mapped()) ::munmap(data_, bytes_);
     fail(error.what());
@@ -179,7 +182,13 @@ TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table
 }
 
 TableImage::~TableImage() {
+  guard_.reset();
   if (is_mapped()) ::munmap(data_, bytes_);
+}
+
+void TableImage::check_whole() const {
+  if (guard_ == nullptr || !guard_->is_damaged()) return;
+  throw SnapshotCorrupt("'" + path_ + "' was cut off while it was mapped; restore the file and load it again");
 }
 
 void TableImage::map(const std::string& path, int descriptor) {

@@ -113,7 +113,7 @@ void Partition::prepare_locked() {
 }
 
 void Partition::refresh() {
-  if (!page_.load()->is_unlinked() && head()->dirty.load(std::memory_order_acquire) == 0) return;
+  if (!page_.load()->is_unlinked()) return;
   const std::lock_guard in_process(mutex_);
   check_process();
   const FileLock held(lock_, lock_path_);
@@ -136,6 +136,15 @@ std::uint64_t Partition::visible_end() const noexcept {
 // --------------------------------------------------------------------------------------------------------
 
 std::uint64_t Partition::append(PendingBatch& batch) {
+  try {
+    return append_batch(batch);
+  } catch (const engine::IoError& error) {
+    throw AppendRefused(settings_.stream + ": " + error.what() +
+                        "; the batch is not in the log, free space and flush again");
+  }
+}
+
+std::uint64_t Partition::append_batch(PendingBatch& batch) {
   const Bytes body = Bytes(batch.bytes_).subspan(kBatchHeaderBytes);
   if (batch.records_ == 0) throw engine::ConfigError("batch has 0 records, expected at least 1");
   const std::uint32_t body_crc = engine::crc32c(0, body.data(), body.size());
@@ -227,7 +236,8 @@ void Partition::open_active(OpenSegment& segment, bool with_index) const {
       if (std::exchange(base, h.active_base.load()) == h.active_base) throw;
     }
   }
-  if (with_index) segment.index = open_file(path_of(base, ".idx"), O_RDWR | O_CREAT);
+  // The index is a hint: an append does not fail because its file cannot be made.
+  if (with_index) segment.index = Descriptor(::open(path_of(base, ".idx").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   segment.base = base;
 }
 

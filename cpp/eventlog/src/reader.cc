@@ -353,6 +353,7 @@ std::optional<Chunk> TopicReader::read_any(std::size_t most_records) {
 void TopicReader::help_sync() {
   for (std::size_t i = 0; i < readers_.size(); ++i) {
     Partition& partition = readers_[i]->partition();
+    partition.refresh();
     const bool is_waiting = partition.settings().durability == Durability::kCommit && !partition.has_failed() &&
                             partition.durable_end() < partition.written_end();
     if (!is_waiting) {

@@ -4,6 +4,7 @@
 
     <root>/step-000000100/      one checkpoint; see checkpoint_manifest
     <root>/exempt.json          names of checkpoints that retention keeps
+    <root>/shared.json          checkpoints whose tables exports share, with the folders of the exports
     <root>/.saving-...          a save in progress, or the leftover of a killed one
     <root>/.removed-...         a removal in progress
     <root>/.replaced-...        the previous checkpoint of the same step, during its replacement
@@ -23,7 +24,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,13 @@ from monolith.artifacts.retention import Retention
 from monolith.core.durable_files import make_folder, only_writer, replace_file, sync_folder
 from monolith.core.errors import ArtifactError, CheckpointMissing, ManifestInvalid
 
-__all__ = ["CheckpointFolder", "SavedCheckpoint"]
+__all__ = ["CheckpointFolder", "SavedCheckpoint", "pin_checkpoint"]
 
 logger = logging.getLogger(__name__)
 
 _NAME = re.compile(r"step-(\d{9,})")
 _EXEMPT = "exempt.json"
+_PINS = "shared.json"
 _SAVING, _REMOVED, _REPLACED = ".saving-", ".removed-", ".replaced-"
 
 
@@ -208,7 +210,8 @@ class CheckpointFolder:
     def _retain(self, retention: Retention) -> None:
         try:
             saved = self.saved()
-            for name in retention.removable({each.name: each.manifest for each in saved}, self.exempted()):
+            kept = self.exempted() | self.pinned()
+            for name in retention.removable({each.name: each.manifest for each in saved}, kept):
                 self._remove(name)
         except (OSError, ArtifactError):  # the new checkpoint is safe; old ones may stay
             logger.warning("old checkpoints not removed root=%s", self.root, exc_info=True)
@@ -256,6 +259,34 @@ class CheckpointFolder:
         with self._exempt_list() as names:
             names.discard(folder)
 
+    def pinned(self) -> frozenset[str]:
+        """Return the names of checkpoints whose tables an existing export shares."""
+        return frozenset(name for name, exports in self._pins().items() if any(map(os.path.isdir, exports)))
+
+    def pin(self, name: str, exports: Iterable[str | os.PathLike[str]]) -> None:
+        """Keep a checkpoint for as long as one of the folders ``exports`` exists; the name is as in ``find``."""
+        pinned = self.find(name).name
+        with only_writer(self.root):
+            pins = {
+                other: [path for path in paths if os.path.isdir(path)]
+                for other, paths in self._pins().items()
+                if (self.root / other).is_dir()
+            }
+            added = [os.path.abspath(path) for path in exports]
+            pins[pinned] = sorted({*pins.get(pinned, []), *added})
+            kept = {other: paths for other, paths in sorted(pins.items()) if paths}
+            replace_file(self.root / _PINS, json.dumps(kept).encode() + b"\n")
+
+    def _pins(self) -> dict[str, list[str]]:
+        path = self.root / _PINS
+        try:
+            pins: dict[str, list[str]] = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except ValueError as error:
+            raise ManifestInvalid(f"'{path}' is invalid ({error}), expected a JSON object; correct it") from error
+        return pins
+
     @contextlib.contextmanager
     def _exempt_list(self) -> Iterator[set[str]]:
         """Yield the set of exempt names for changes; write it back without names of removed checkpoints."""
@@ -264,6 +295,12 @@ class CheckpointFolder:
             yield names
             kept = sorted(name for name in names if (self.root / name).is_dir())
             replace_file(self.root / _EXEMPT, json.dumps(kept).encode() + b"\n")
+
+
+def pin_checkpoint(checkpoint: str | os.PathLike[str], exports: Iterable[str | os.PathLike[str]]) -> None:
+    """Keep the checkpoint in a folder for as long as one of the exports exists."""
+    path = Path(checkpoint).absolute()
+    CheckpointFolder(path.parent).pin(path.name, exports)
 
 
 def remedy(good: SavedCheckpoint | None) -> str:

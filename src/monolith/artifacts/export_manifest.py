@@ -30,6 +30,7 @@ __all__ = [
     "DenseProgram",
     "ExportManifest",
     "ServedTable",
+    "SharedTables",
     "Signature",
     "SubModel",
     "TensorInfo",
@@ -89,7 +90,7 @@ class ServedTable:
     name: str
     dim: int
     rows: int
-    """Rows in this export; 0 if another sub-model has them."""
+    """Rows in this folder; 0 if another sub-model or a checkpoint has them."""
     compressors: tuple[tuple[int, str], ...]
     """Width and kind of each run of columns."""
 
@@ -123,6 +124,18 @@ class DenseProgram:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SharedTables:
+    """Tables of a checkpoint that an export uses instead of copies. Servers convert them while they load."""
+
+    path: str
+    """Folder of the snapshot, relative to the folder of the export."""
+    generation: int
+    """Generation of the snapshot; another one means that the checkpoint was replaced."""
+    skip_zero_rows: bool = False
+    full_precision: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportManifest:
     """Content of an export's manifest."""
 
@@ -144,7 +157,9 @@ class ExportManifest:
     tables: tuple[ServedTable, ...] = ()
     """Tables sorted by name."""
     has_tables: bool = False
-    """Whether this folder has the rows."""
+    """Whether this sub-model serves rows."""
+    shared_tables: SharedTables | None = None
+    """Where the rows are, if not in this folder."""
     dense: DenseProgram | None = None
     """None if another sub-model has the dense part, or the model has none."""
     has_torch_program: bool = False
@@ -203,6 +218,7 @@ def read_export_manifest(folder: str | os.PathLike[str]) -> ExportManifest:
 
 def _decode(body: dict[str, Any]) -> ExportManifest:
     dense = body.pop("dense")
+    shared = body.pop("shared_tables", None)
     shard = body.pop("shard")
     return ExportManifest(
         **{
@@ -215,6 +231,7 @@ def _decode(body: dict[str, Any]) -> ExportManifest:
                 for each in body["tables"]
             ),
             "dense": None if dense is None else _program(dense),
+            "shared_tables": None if shared is None else SharedTables(**shared),
             "files": tuple(FileRecord(**file) for file in body["files"]),
         }
     )

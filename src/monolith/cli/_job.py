@@ -8,17 +8,22 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from monolith.core.config import Loaded, load
 from monolith.training.config.job import JobConfig
 from monolith.training.config.retired import RETIRED
 
-__all__ = ["load_job", "show_metrics"]
+if TYPE_CHECKING:
+    from monolith.training.data_report import DataReport
+
+__all__ = ["load_job", "show_columns", "show_metrics"]
 
 
 J = TypeVar("J", bound=JobConfig)
@@ -56,3 +61,16 @@ def show_metrics(metrics: Mapping[str, float], *, as_json: bool) -> None:
         is_whole = math.isfinite(value) and value == int(value)
         table.add_row(name, f"{value:,.0f}" if is_whole else f"{value:.6g}")
     Console().print(table)
+
+
+def show_columns(report: DataReport) -> None:
+    """Print the role of each column on standard error."""
+    table = Table(box=box.SIMPLE_HEAD, title=f"columns of the first {report.rows:,} rows", title_justify="left")
+    for heading in ("column", "role", "type", "missing", "first values"):
+        table.add_column(heading, overflow="fold")
+    for each in report.columns:
+        style = "dim" if each.role == "not read" else None
+        table.add_row(
+            Text(each.name), each.role, each.type, f"{each.missing:.1%}", Text(" | ".join(each.first)), style=style
+        )
+    Console(stderr=True).print(table)

@@ -57,6 +57,12 @@ def export(
     dense_only: Annotated[
         bool, typer.Option("--dense-only", help="Distributed: export the dense part, keep the tables exported before.")
     ] = False,
+    share_tables: Annotated[
+        bool,
+        typer.Option(
+            "--share-tables", help="Refer to the tables of the checkpoint instead of copying them; it is then kept."
+        ),
+    ] = False,
     full_precision: Annotated[
         bool, typer.Option("--full-precision", help="Store float32 where the model declares half precision.")
     ] = False,
@@ -82,6 +88,7 @@ def export(
         shards=shards,
         has_remote_dense=remote_dense,
         is_dense_only=dense_only,
+        shares_tables=share_tables,
         quantize_bits=quantize_bits,
         full_precision=full_precision,
         skip_zero_rows=skip_zero_rows,

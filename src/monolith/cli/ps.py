@@ -66,6 +66,9 @@ def ps(
     force_expiry: Annotated[
         bool, typer.Option("--force-expiry", "--force", help="Save and evict although most rows have expired.")
     ] = False,
+    evict_every_hours: Annotated[
+        float, typer.Option(min=0.0, help="Event hours between evictions of expired rows; 0 = only on request.")
+    ] = 24.0,
     discard_log: Annotated[
         bool, typer.Option("--discard-log", help="Set the delta log of another number of servers aside and start.")
     ] = False,
@@ -103,6 +106,7 @@ def ps(
         delta_log=delta_log,
         delta_interval_s=delta_interval,
         force_expiry=force_expiry,
+        evict_every_hours=evict_every_hours or None,
         discard_log=discard_log,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
         security=security,

@@ -45,7 +45,7 @@ def train(
     Resumes from the newest checkpoint in --model-dir, at the exact position in the data. Ctrl-C saves a checkpoint and
     exits.
     """
-    from monolith.cli._job import load_job, show_metrics
+    from monolith.cli._job import load_job, show_columns, show_metrics
 
     loaded = load_job(flags, config, ClusterJobConfig)
     if print_config:
@@ -81,7 +81,7 @@ def train(
     from monolith.training.hooks import StopSignalHook
     from monolith.training.runner import Job
 
-    job = Job(loaded.config, hooks=[StopSignalHook()])
+    job = Job(loaded.config, hooks=[StopSignalHook()], on_report=None if as_json else show_columns)
     if loaded.config.run.runtime.only_feature_engineering:
         for path in job.write_features().paths:
             typer.echo(path)

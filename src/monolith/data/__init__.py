@@ -14,7 +14,19 @@ if TYPE_CHECKING:
     from monolith.data.feature_list import FeatureList
     from monolith.data.inference import infer_schema
     from monolith.data.prediction_files import PredictionFiles
-    from monolith.data.readers import event_log, files, frame, from_source, kafka, parquet, stdin
+    from monolith.data.readers import (
+        arrow,
+        csv,
+        event_log,
+        files,
+        frame,
+        from_source,
+        json_lines,
+        json_messages,
+        kafka,
+        parquet,
+        stdin,
+    )
     from monolith.data.records.framing import Framing
     from monolith.data.records.line_id import LineIdFields
     from monolith.data.records.writer import RecordWriter
@@ -23,10 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     # functions that return datasets
+    "arrow",
+    "csv",
     "event_log",
     "files",
     "frame",
     "from_source",
+    "json_lines",
+    "json_messages",
     "kafka",
     "parquet",
     "stdin",
@@ -51,7 +67,19 @@ __all__ = [
 ]
 
 _HOMES = {
-    "readers": ("event_log", "files", "frame", "from_source", "kafka", "parquet", "stdin"),
+    "readers": (
+        "arrow",
+        "csv",
+        "event_log",
+        "files",
+        "frame",
+        "from_source",
+        "json_lines",
+        "json_messages",
+        "kafka",
+        "parquet",
+        "stdin",
+    ),
     "sources.patterns": ("date_patterns",),
     "batch": ("Batch", "Ragged", "Texts"),
     "dataset": ("Dataset", "look_ahead"),

@@ -22,6 +22,7 @@ from monolith.data.records.messages import Example
 from monolith.data.row_counts import RowCounts
 from monolith.data.schema import BatchMaker, Schema, make_parser
 from monolith.data.sources.base import Source
+from monolith.data.sources.column_options import ColumnSource, WantedColumns
 from monolith.data.sources.work_list import FilesReassigned
 from monolith.data.stages import (
     BatchStage,
@@ -56,6 +57,10 @@ class _Opening:
 
     schema: Schema
     seed: int
+    made_features: frozenset[str] | None = frozenset()
+    """Features that steps make of others, so that sources need not have them; None = any."""
+    reads_all: bool = True
+    """True if steps may use features that the schema does not name."""
     columns: _native.Columns = field(default_factory=_native.Columns)
     counts: RowCounts = field(default_factory=RowCounts)
 
@@ -72,6 +77,23 @@ class _Opening:
         operation = transform.build(context.at(number + 1))
         self.counts.add(type(transform).__name__, operation)
         return operation
+
+    def wanted_columns(self, *, keep_all: bool) -> WantedColumns:
+        """Return the columns that the schema needs from sources of tables."""
+        schema, made = self.schema, self.made_features
+        if made is None:
+            return WantedColumns(weight=schema.weight_feature, reads_all=True)
+        features: dict[str, tuple[str, ...]] = {}
+        for each in schema.sparse_features:
+            slot = each.slot
+            features[each.column or each.name] = () if slot is None else (f"slot_{slot}", f"fc_slot_{slot}")
+        features |= {each.column or each.name: () for each in schema.dense_features}
+        return WantedColumns(
+            features={name: others for name, others in features.items() if name not in made},
+            labels=tuple(schema.label_features),
+            weight=schema.weight_feature,
+            reads_all=keep_all or self.reads_all,
+        )
 
     def for_epoch(self, epoch: int) -> _Opening:
         """Return the opening of another epoch: the same with another seed."""
@@ -93,6 +115,9 @@ class _FromSource:
 
     def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
         source = self.make()
+        if isinstance(source, ColumnSource):
+            source.require(opening.wanted_columns(keep_all=keep_all))
+            opening.counts.add_source(source)
         parser = make_parser(
             opening.schema,
             source.record,
@@ -189,7 +214,10 @@ class Dataset:
         schema: Schema | None = None,
         seed: int = 0,
         skip_corrupt: bool = False,
+        is_stream: bool = False,
     ) -> None:
+        self.is_stream = is_stream
+        """Whether more records may follow the end of an iteration: a later run resumes there."""
         self._origin: _Origin = _FromSource(make_source, skip_corrupt)
         self._steps: tuple[Any, ...] = ()
         self._schema = schema
@@ -343,7 +371,10 @@ class Dataset:
             yield from self._read_from(None)
 
     def _read_from(self, state: State | None) -> Iterator[Any]:
-        opening = _Opening(self._schema or Schema(labels=0), self._seed)
+        made = self._made_features()
+        opening = _Opening(
+            self._schema or Schema(labels=0), self._seed, made_features=made, reads_all=self._has_transforms
+        )
         stage = self._open(opening)
         self._cursor = _Cursor(stage, opening, None)
         try:
@@ -353,7 +384,8 @@ class Dataset:
             while (item := stage.read()) is not None:
                 self._cursor = _Cursor(stage, opening, stage.mark())
                 yield item
-            self._cursor = _Cursor(None, opening, stage.mark())
+            # A closed source still takes the commit of its last position.
+            self._cursor = _Cursor(stage, opening, stage.mark())
         finally:
             stage.close()
 
@@ -389,7 +421,7 @@ class Dataset:
                 f"the state has version {state.get('version')!r}, expected {_STATE_VERSION}; "
                 "use the release that wrote it"
             )
-        if state.get("steps") != self._signature():
+        if state.get("steps") not in (self._signature(), self._signature(has_sizes=False)):
             raise DataError(
                 f"the state was saved by the steps {state.get('steps')!r}, this dataset has {self._signature()!r}; "
                 "restore it into the same steps, or start without it"
@@ -425,24 +457,49 @@ class Dataset:
         copy = Dataset(_nothing, schema=self._schema, seed=self._seed)
         copy._origin = self._origin
         copy._steps = (*self._steps, *steps)
+        copy.is_stream = self.is_stream
         return copy
 
-    def _signature(self) -> str:
+    def _signature(self, *, has_sizes: bool = True) -> str:
+        """Return the names of the steps, and the windows of shuffles, which states of earlier releases lack."""
         # Prefetching has no state, so it may change between two runs.
         steps = [step for step in self._steps if not isinstance(step, _Prefetch)]
         names = [type(step).__name__.lstrip("_").lower() for step in steps]
+        if has_sizes:
+            names = [
+                f"{name}({step.size})" if isinstance(step, _Shuffle) else name
+                for name, step in zip(names, steps, strict=True)
+            ]
         return " > ".join([self._origin.name(), *names])
 
     @property
     def _needs_all_features(self) -> bool:
         return any(isinstance(step, _Rewrite) or getattr(step, "needs_all_features", False) for step in self._steps)
 
+    def _all_steps(self) -> Iterator[Any]:
+        """Yield the steps of this dataset and of the datasets that it merges."""
+        yield from self._steps
+        if isinstance(self._origin, _Merged):
+            for merged in self._origin.parts:
+                yield from merged._all_steps()
+
+    @property
+    def _has_transforms(self) -> bool:
+        return any(isinstance(step, Transform | _Rewrite) for step in self._all_steps())
+
+    def _made_features(self) -> frozenset[str] | None:
+        """Return the features that transforms make; None if a Python function may make any."""
+        if any(isinstance(step, _Rewrite) for step in self._all_steps()):
+            return None
+        steps = [step for step in self._all_steps() if isinstance(step, Transform)]
+        return frozenset(name for step in steps for name in step.made_features)
+
     def _open(self, opening: _Opening) -> Stage[Any]:
         if self.is_batched:
             if self._schema is None:
                 raise ConfigError(
                     "schema is None, expected the features to read; pass schema=Schema(sparse=[...], dense=[...]) or "
-                    "call with_schema(); Schema.infer(path) proposes a schema"
+                    "call with_schema(); mt.data.infer_schema(path) proposes a schema"
                 )
             return self._open_batches(opening)
         rows = self._open_rows(opening, keep_all=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, BinaryIO, Literal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 from monolith.core.errors import ConfigError
 from monolith.data.dataset import Dataset
@@ -17,18 +17,44 @@ from monolith.data.records.framing import Framing
 from monolith.data.schema import Schema
 from monolith.data.sources.arrow_columns import Columns
 from monolith.data.sources.base import RecordKind, Source
+from monolith.data.sources.column_options import ColumnOptions
 from monolith.data.sources.files import FileSource
 from monolith.data.sources.patterns import expand
 from monolith.data.sources.stdin import StdinSource
+from monolith.data.sources.text_tables import TextType, without_compression
 from monolith.data.sources.work_list import WorkList
 
-__all__ = ["event_log", "files", "frame", "from_source", "kafka", "parquet", "stdin"]
+if TYPE_CHECKING:
+    from monolith.data.sources.table_files import TableFormat
+
+__all__ = [
+    "TableKind",
+    "arrow",
+    "csv",
+    "event_log",
+    "files",
+    "frame",
+    "from_source",
+    "json_lines",
+    "json_messages",
+    "kafka",
+    "parquet",
+    "stdin",
+    "table_kind",
+]
 
 OnCorrupt = Literal["raise", "skip"]
+Patterns: TypeAlias = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+"""Paths, URLs, globs and ``@filelist`` names, in a list or separated by commas."""
 
 
 def from_source(
-    make: Callable[[], Source], *, schema: Schema | None = None, seed: int = 0, on_corrupt: OnCorrupt = "raise"
+    make: Callable[[], Source],
+    *,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    is_stream: bool = False,
 ) -> Dataset:
     """Return the dataset of a custom source; ``make`` is called once per iteration.
 
@@ -38,14 +64,15 @@ def from_source(
         seed: Seed of every random choice.
         on_corrupt: "raise" on a record that cannot be parsed, or "skip" and count it. Corrupt framing always raises:
             later records cannot be found.
+        is_stream: Whether more records may follow the end, so that the next training resumes there.
     """
     if on_corrupt not in ("raise", "skip"):
         raise ConfigError(f"on_corrupt is {on_corrupt!r}, expected 'raise' or 'skip'")
-    return Dataset(make, schema=schema, seed=seed, skip_corrupt=on_corrupt == "skip")
+    return Dataset(make, schema=schema, seed=seed, skip_corrupt=on_corrupt == "skip", is_stream=is_stream)
 
 
 def files(
-    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    patterns: Patterns | None = None,
     *,
     record: RecordKind,
     framing: Framing | None = None,
@@ -133,7 +160,7 @@ def _default_framing(record: RecordKind) -> Framing:
 
 
 def parquet(
-    patterns: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] | None = None,
+    patterns: Patterns | None = None,
     columns: Columns = None,
     *,
     schema: Schema | None = None,
@@ -142,30 +169,231 @@ def parquet(
     batch_rows: int = 2048,
     work_list: WorkList | None = None,
     worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
 ) -> Dataset:
     """Return a dataset of Parquet files, with a column per feature. Needs the extra ``parquet``.
 
     Columns ``__LABEL__``, ``instance_weight`` and those named like LineId fields in capitals (``__UID__``,
     ``__REQ_TIME__``) fill the labels, the weight and the LineId. Instead of ``patterns``, files may come from a
     ``work_list``, as with ``files``.
+
+    Args:
+        patterns: As those of ``files``.
+        columns: The columns to read, with or without types; None = those that the schema names.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        shard: (index, count): this worker's share of the files, or of the rows when there are fewer files.
+        batch_rows: Rows that are read together.
+        work_list: A list of files shared with other workers, instead of ``patterns``.
+        worker: This worker's name in the work list.
+        allow_missing: Columns of the schema that a file may lack; True = any. Missing columns are logged and counted
+            (``Dataset.counts``). Every other missing column raises ``SchemaMismatch``.
+        exclude: Columns that are not read.
+        time_column: Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601.
     """
-    from monolith.core.storage import open_file
-    from monolith.data.sources.parquet import ParquetSource
-    from monolith.data.sources.shared_parquet import SharedParquetSource
+    from monolith.data.sources.parquet import ParquetFormat
+
+    return _tables(
+        lambda _: ParquetFormat(),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def csv(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    delimiter: str | None = None,
+    header: Sequence[str] = (),
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of CSV files, with a header and a column per feature. Needs the extra ``parquet``.
+
+    The first rows of the first file decide the types of columns: integers, reals, truth values or text. A later field
+    of another type is an error. Empty fields and ``NA``, ``null``, ``NaN`` and similar words are missing values.
+    Further arguments as in ``parquet``; files with the suffix ``.gz``, ``.zst``, ``.bz2`` or ``.lz4`` are compressed.
+
+    Args:
+        patterns: As those of ``files``.
+        columns: The columns to read, with or without types of features.
+        column_types: Types of columns in the files (int, float or text), instead of inferred ones.
+        delimiter: Between fields; None = a tab for ``.tsv``, else a comma.
+        header: Names of the columns, for files without a header.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        shard: (index, count): this worker's share of the files, or of the rows when there are fewer files.
+        batch_rows: Rows that are encoded together.
+        work_list: A list of files shared with other workers, instead of ``patterns``; give ``column_types`` with it.
+        worker: This worker's name in the work list.
+        allow_missing: Columns of the schema that a file may lack; True = any.
+        exclude: Columns that are not read.
+        time_column: Column of the event time.
+    """
+    from monolith.data.sources.csv_files import CsvFormat
+
+    return _tables(
+        lambda first: CsvFormat(first, column_types, delimiter=delimiter, header=header),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def json_lines(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of files with one JSON object per line, a field per feature. Needs the extra ``parquet``.
+
+    Arguments as in ``csv``.
+    """
+    from monolith.data.sources.json_files import JsonLinesFormat
+
+    return _tables(
+        lambda first: JsonLinesFormat(first, column_types),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+def arrow(
+    patterns: Patterns | None = None,
+    columns: Columns = None,
+    *,
+    schema: Schema | None = None,
+    seed: int = 0,
+    shard: tuple[int, int] = (0, 1),
+    batch_rows: int = 2048,
+    work_list: WorkList | None = None,
+    worker: str | None = None,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of Arrow IPC files (Feather) and streams. Needs the extra ``parquet``.
+
+    Arguments as in ``parquet``.
+    """
+    from monolith.data.sources.arrow_files import ArrowFormat
+
+    return _tables(
+        lambda _: ArrowFormat(),
+        patterns,
+        columns,
+        ColumnOptions.make(allow_missing, exclude, time_column),
+        schema=schema,
+        seed=seed,
+        shard=shard,
+        batch_rows=batch_rows,
+        work_list=work_list,
+        worker=worker,
+    )
+
+
+TableKind: TypeAlias = Literal["parquet", "csv", "json_lines", "arrow"]
+"""A format of files of columns."""
+
+_TABLE_SUFFIXES: Mapping[str, TableKind] = {
+    ".parquet": "parquet",
+    ".csv": "csv",
+    ".tsv": "csv",
+    ".jsonl": "json_lines",
+    ".ndjson": "json_lines",
+    ".json": "json_lines",
+    ".arrow": "arrow",
+    ".ipc": "arrow",
+    ".feather": "arrow",
+}
+
+
+def table_kind(path: str) -> TableKind | None:
+    """Return the format of a file of columns by its name; None for record files.
+
+    >>> table_kind("day.csv.gz"), table_kind("part-0.pb")
+    ('csv', None)
+    """
+    stem = without_compression(path).lower()
+    return next((kind for suffix, kind in _TABLE_SUFFIXES.items() if stem.endswith(suffix)), None)
+
+
+def _tables(
+    make_format: Callable[[Callable[[], str]], TableFormat],
+    patterns: Patterns | None,
+    columns: Columns,
+    options: ColumnOptions,
+    *,
+    schema: Schema | None,
+    seed: int,
+    shard: tuple[int, int],
+    batch_rows: int,
+    work_list: WorkList | None,
+    worker: str | None,
+) -> Dataset:
+    """Return a dataset of files of columns; ``make_format`` takes a function that returns the first file."""
+    from monolith.data.sources.shared_tables import SharedTablesSource
+    from monolith.data.sources.table_files import TableFilesSource
 
     if (patterns is None) == (work_list is None):
-        raise ConfigError("expected patterns or a work_list, and not both; leave one of them out of parquet()")
+        raise ConfigError("patterns and work_list are both given or both missing, expected one of them")
     if work_list is not None and shard != (0, 1):
         raise ConfigError("shard is set with a work_list, which assigns the files; leave shard out")
     names = patterns if patterns is None or isinstance(patterns, str | os.PathLike) else list(patterns)
     line_fields = None if schema is None else schema.line_fields.native()
-    options: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "open_file": open_file}
+    settings: dict[str, Any] = {"line_fields": line_fields, "batch_rows": batch_rows, "options": options}
 
     def make() -> Source:
         if work_list is not None:
-            return SharedParquetSource(work_list, worker, lambda path: ParquetSource([path], columns, **options))
+            return SharedTablesSource(
+                work_list,
+                worker,
+                lambda path: TableFilesSource([path], make_format(lambda: path), columns, **settings),
+            )
         assert names is not None  # checked above
-        return ParquetSource(expand(names), columns, shard=shard, **options)
+        paths = expand(names)
+        return TableFilesSource(paths, make_format(lambda: paths[0]), columns, shard=shard, **settings)
 
     return from_source(make, schema=schema, seed=seed)
 
@@ -178,16 +406,53 @@ def frame(
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     batch_rows: int = 2048,
+    allow_missing: bool | Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
 ) -> Dataset:
-    """Return a dataset of a data frame: pandas, polars, pyarrow, or a dict of arrays. Columns as in ``parquet``."""
+    """Return a dataset of a data frame: pandas, polars, pyarrow, or a dict of arrays. Arguments as in ``parquet``."""
     from monolith.data.sources.frame import FrameSource
 
     line_fields = None if schema is None else schema.line_fields.native()
+    options = ColumnOptions.make(allow_missing, exclude, time_column)
 
     def make() -> Source:
-        return FrameSource(table, columns, line_fields=line_fields, shard=shard, batch_rows=batch_rows)
+        return FrameSource(table, columns, line_fields=line_fields, shard=shard, batch_rows=batch_rows, options=options)
 
     return from_source(make, schema=schema, seed=seed)
+
+
+def json_messages(
+    make: Callable[[], Source],
+    *,
+    column_types: Mapping[str, TextType] | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of messages that are JSON objects; ``make`` returns the source of the messages.
+
+    A field gets its type from ``column_types``, or from its first values. Messages may lack fields.
+
+    Args:
+        make: Returns a new source; see ``monolith.data.sources.base.Source``.
+        column_types: Types of fields (int, float or text); a list has the type of its values.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        on_corrupt: "raise" on a message that is not a JSON object, or "skip" it.
+        exclude: Fields that are not read.
+        time_column: Field of the event time.
+    """
+    from monolith.data.sources.json_messages import JsonMessagesSource
+
+    options = ColumnOptions.make((), exclude, time_column)
+
+    def make_rows() -> Source:
+        return JsonMessagesSource(make(), column_types, options=options, skip_corrupt=on_corrupt == "skip")
+
+    return from_source(make_rows, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)
 
 
 def kafka(
@@ -195,26 +460,43 @@ def kafka(
     topics: str | Sequence[str],
     group: str,
     *,
-    record: RecordKind,
+    record: RecordKind | Literal["json"],
     start: Literal["earliest", "latest", "committed"] | float = "committed",
     framing: Framing | None = None,
     schema: Schema | None = None,
     seed: int = 0,
     on_corrupt: OnCorrupt = "raise",
+    column_types: Mapping[str, TextType] | None = None,
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
     **options: Any,
 ) -> Dataset:
     """Return a dataset of Kafka topics. Needs the extra ``kafka``.
 
-    The options are those of ``monolith.data.sources.kafka.source.KafkaSource``.
+    The options are those of ``monolith.data.sources.kafka.source.KafkaSource``. With ``record="json"`` a message is a
+    JSON object with a field per feature; ``column_types``, ``exclude`` and ``time_column`` are those of
+    ``json_messages``.
 
     ``Dataset.state`` contains the offsets; only ``Dataset.committed`` commits them to the broker.
     """
     from monolith.data.sources.kafka.source import KafkaSource
 
-    def make() -> Source:
-        return KafkaSource(servers, topics, group, record=record, start=start, framing=framing, **options)
+    kind: RecordKind = "example" if record == "json" else record
 
-    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+    def make() -> Source:
+        return KafkaSource(servers, topics, group, record=kind, start=start, framing=framing, **options)
+
+    if record == "json":
+        return json_messages(
+            make,
+            column_types=column_types,
+            schema=schema,
+            seed=seed,
+            on_corrupt=on_corrupt,
+            exclude=exclude,
+            time_column=time_column,
+        )
+    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)
 
 
 def event_log(
@@ -263,4 +545,4 @@ def event_log(
             **options,
         )
 
-    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt)
+    return from_source(make, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from monolith import _native
+from monolith.data.sources.column_options import ColumnSource
 
 __all__ = ["RowCounts"]
 
@@ -34,6 +35,8 @@ class RowCounts:
     def __init__(self) -> None:
         self._steps: list[_Step] = []
         self._next = 0
+        self._sources: list[ColumnSource] = []
+        self._missing_columns = 0
 
     @property
     def place(self) -> int:
@@ -43,6 +46,15 @@ class RowCounts:
     def go_to(self, place: int) -> None:
         """Start another epoch: the next steps replace those of the previous epoch, from index ``place`` on."""
         self._next = place
+        self._missing_columns = self._sum_missing()
+        self._sources.clear()
+
+    def add_source(self, source: ColumnSource) -> None:
+        """Add a source of tables."""
+        self._sources.append(source)
+
+    def _sum_missing(self) -> int:
+        return self._missing_columns + sum(source.missing_columns for source in self._sources)
 
     def add(self, name: str, native: _native.RowParser | _native.RowOp) -> None:
         """Add a step, in place of the same step of an earlier epoch if there was one."""
@@ -65,6 +77,8 @@ class RowCounts:
             "rows_read": sum(rows for rows, _ in parsers),
             "corrupt_records": sum(corrupt for _, corrupt in parsers),
         }
+        if missing := self._sum_missing():
+            counts["missing_columns"] = missing
         for number, step in enumerate(operations):
             counts[f"{number}.{step.name}.rows_in"], counts[f"{number}.{step.name}.rows_out"] = step.totals()
         return counts

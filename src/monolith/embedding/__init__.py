@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from monolith.embedding.admission import NoFilter, ProbabilisticFilter, SlidingHashFilter
+from monolith.embedding.admission import AdmissionFilter, NoFilter, ProbabilisticFilter, SlidingHashFilter
 from monolith.embedding.compressors import FixedR8, Fp16, Fp32, OneBit
 from monolith.embedding.entry import Entry
 from monolith.embedding.initializers import Constant, Ones, RandomUniform, Zeros
@@ -44,6 +44,7 @@ __all__ = [
     "Adadelta",
     "Adagrad",
     "Adam",
+    "AdmissionFilter",
     "Amsgrad",
     "BatchSoftmax",
     "Constant",

@@ -7,12 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from monolith.core.errors import ConfigError
-from monolith.embedding._part import SpecPart, check_bool, check_whole
+from monolith.embedding._part import SpecPart, check_bool, check_whole, decode_part, encode_part
 
-__all__ = ["FILTERS", "AdmissionFilter", "NoFilter", "ProbabilisticFilter", "SlidingHashFilter"]
+__all__ = [
+    "FILTERS",
+    "AdmissionFilter",
+    "NoFilter",
+    "ProbabilisticFilter",
+    "SlidingHashFilter",
+    "decode_filter",
+    "encode_filter",
+]
 
 
 class AdmissionFilter(SpecPart):
@@ -68,3 +76,17 @@ FILTERS: Mapping[str, type[AdmissionFilter]] = {
     cls.kind: cls for cls in (NoFilter, SlidingHashFilter, ProbabilisticFilter)
 }
 """Every filter class by its kind."""
+
+
+def encode_filter(admission: AdmissionFilter) -> dict[str, Any]:
+    """Return the JSON form of a filter."""
+    return encode_part(admission)
+
+
+def decode_filter(encoded: object, where: str) -> AdmissionFilter:
+    """Return the filter that ``encode_filter`` wrote.
+
+    Raises:
+        ConfigError: The JSON describes something else; the error names ``where``.
+    """
+    return decode_part(encoded, FILTERS, where)

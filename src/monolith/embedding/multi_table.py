@@ -18,6 +18,7 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
 from monolith.embedding.arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
 from monolith.embedding.images import load_images, save_images
+from monolith.embedding.serving_load import load_serving_tables
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs
 from monolith.embedding.store import Ids, Manifest, Rows
@@ -336,11 +337,15 @@ class MultiTable:
             missing=tuple(name for name, entry in found.items() if entry is None),
         )
 
-    def to_serving(self, *, skip_zero_rows: bool = False, full_precision: bool = False) -> MultiTable:
+    def to_serving(
+        self, *, skip_zero_rows: bool = False, full_precision: bool = False, shard: tuple[int, int] = (0, 1)
+    ) -> MultiTable:
         """Return copies for serving; see ``Table.to_serving``."""
         tables = MultiTable(())
         for name, table in self._tables.items():
-            tables._tables[name] = table.to_serving(skip_zero_rows=skip_zero_rows, full_precision=full_precision)
+            tables._tables[name] = table.to_serving(
+                skip_zero_rows=skip_zero_rows, full_precision=full_precision, shard=shard
+            )
         tables._table_of_feature = dict(self._table_of_feature)
         return tables
 
@@ -381,6 +386,47 @@ class MultiTable:
                 continue
             tables._tables[entry.name] = Table._load_saved(entry, shard=shard)
             tables._table_of_feature[entry.name] = entry.name
+        return tables
+
+    @classmethod
+    def load_serving(
+        cls,
+        path: str | PathLike[str],
+        *,
+        specs: Iterable[TableSpec] | None = None,
+        names: Sequence[str] | None = None,
+        shard: tuple[int, int] = (0, 1),
+        skip_zero_rows: bool = False,
+        full_precision: bool = False,
+        generation: int | None = None,
+    ) -> MultiTable:
+        """Make serving tables of a snapshot, without its training rows in memory.
+
+        Args:
+            path: The snapshot's folder.
+            specs: Specs of the model, whose tables may be missing in the snapshot; None = the specs that were saved.
+            names: Tables to load; None = all.
+            shard: (index, count): take only ids with ``uint64(id) % count == index``.
+            skip_zero_rows: As ``Table.to_serving``.
+            full_precision: As ``Table.to_serving``.
+            generation: Generation that the snapshot must have; None = any.
+
+        Raises:
+            SnapshotCorrupt: A file is missing or altered, or the snapshot has another generation.
+            SchemaMismatch: The rows do not fit the specs.
+        """
+        tables = cls(())
+        for table in load_serving_tables(
+            path,
+            specs=specs,
+            names=names,
+            shard=shard,
+            skip_zero_rows=skip_zero_rows,
+            full_precision=full_precision,
+            generation=generation,
+        ):
+            tables._tables[table.spec.name] = table
+            tables._table_of_feature[table.spec.name] = table.spec.name
         return tables
 
     def save_images(self, path: str | PathLike[str]) -> None:

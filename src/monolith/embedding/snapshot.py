@@ -424,7 +424,7 @@ def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: 
         raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
     if len(table):
         check(table, saved)
-    _check_layout(table, saved)
+    check_layout(table, saved)
     _check_budget(table, saved.rows // count)
     sources = _sources(saved, index, count)
     filter_states = [_read_filter(saved, source) for source in sources]
@@ -462,13 +462,19 @@ def _check_budget(table: EngineTable, rows: int) -> None:
 
 def check(table: EngineTable, saved: SavedTable) -> None:
     """Check every byte of a saved table, and that it fits ``table``."""
-    _check_layout(table, saved)
+    check_layout(table, saved)
     for shard in saved.shards:
         _read_filter(saved, shard)
     _native.verify_snapshot(table._native, saved.generation, saved.parts)
 
 
-def _check_layout(table: EngineTable, saved: SavedTable) -> None:
+def check_layout(table: EngineTable, saved: SavedTable) -> None:
+    """Check that the files exist, and that the rows of a saved table fit ``table``.
+
+    Raises:
+        SchemaMismatch: The kinds or slices differ.
+        SnapshotCorrupt: A file is missing.
+    """
     name = table.spec.name
     if saved.is_serving != table.is_serving:
         kind = "a serving table" if saved.is_serving else "a training table"

@@ -30,10 +30,13 @@ from monolith.embedding.learning_rates import (
 )
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, Optimizer
 
-__all__ = ["JOB_TABLES", "MAX_COLUMNS", "MAX_SLOTS", "SliceSpec", "TableSpec", "merge_specs"]
+__all__ = ["JOB_TABLES", "MAX_COLUMNS", "MAX_SLOTS", "NEVER_EXPIRES_DAYS", "SliceSpec", "TableSpec", "merge_specs"]
 
 JOB_TABLES = "monolith."
 """Prefix of tables that belong to a training job, not to its model; the engine has the same."""
+
+NEVER_EXPIRES_DAYS = 36500
+"""Default expiry of a row, a hundred years: the row stays. The engine has the same default."""
 
 MAX_COLUMNS = 1 << 18
 """Columns of all slices of a table together; the engine has the same bound."""
@@ -135,7 +138,7 @@ class TableSpec:
     slices: Sequence[SliceSpec]
     """The columns from left to right; kept as a tuple."""
     _: KW_ONLY
-    expire_days: int = 36500
+    expire_days: int = NEVER_EXPIRES_DAYS
     """Days without an update after which a row is expired, for slots not named below."""
     slot_expire_days: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Days by slot (0 to 32767) of the id."""

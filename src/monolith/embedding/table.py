@@ -272,18 +272,21 @@ class Table:
         """Make an empty table of the kind that was saved."""
         return cls._serving(spec, skip_zero_rows=saved.skip_zero_rows) if saved.is_serving else cls(spec)
 
-    def to_serving(self, *, skip_zero_rows: bool = False, full_precision: bool = False) -> Table:
+    def to_serving(
+        self, *, skip_zero_rows: bool = False, full_precision: bool = False, shard: tuple[int, int] = (0, 1)
+    ) -> Table:
         """Return a copy for serving: values compressed slice by slice, no optimizer state.
 
         Args:
             skip_zero_rows: Leave out rows that are all zero, now and whenever they are assigned later.
             full_precision: Store slices declared as half precision with 4 bytes a number.
+            shard: (index, count): copy only ids with ``uint64(id) % count == index``.
         """
         if self.is_serving:
             raise ConfigError(f"table {self.spec.name!r} is a serving table already")
         self.check_expiry()  # an image leaves expired rows out
         serving = self._serving(self.spec.for_serving(full_precision), skip_zero_rows=skip_zero_rows)
-        self._native.copy_to(serving._native)
+        self._native.copy_to(serving._native, *shard)
         return serving
 
     def emptied(self) -> Table:

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from monolith.artifacts.program_session import ProgramSession
     from monolith.export.exporter import export_model, export_onnx
     from monolith.export.options import ExportOptions
+    from monolith.export.table_sources import SavedTables
 
-__all__ = ["ExportOptions", "ProgramSession", "export_model", "export_onnx"]
+__all__ = ["ExportOptions", "ProgramSession", "SavedTables", "export_model", "export_onnx"]
 
 _HOMES = {
     "export_model": "monolith.export.exporter",
     "export_onnx": "monolith.export.exporter",
     "ExportOptions": "monolith.export.options",
     "ProgramSession": "monolith.artifacts.program_session",
+    "SavedTables": "monolith.export.table_sources",
 }
 
 

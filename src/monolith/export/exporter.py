@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import monolith
+from monolith.artifacts.checkpoint_folder import pin_checkpoint
 from monolith.artifacts.export_folder import ExportFolder
 from monolith.artifacts.export_manifest import (
     PROGRAM,
@@ -26,10 +28,11 @@ from monolith.artifacts.export_manifest import (
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.durable_files import sync_folder
 from monolith.core.errors import ConfigError, VersionConflict
-from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding import EmbeddingStore
 from monolith.export.dense_part import DensePart
 from monolith.export.options import ExportOptions
 from monolith.export.signatures import dense_signatures, score_signatures, table_signatures
+from monolith.export.table_sources import SavedTables, TableSource, open_tables, share_tables
 from monolith.export.warmup import copy_warmup, write_warmup
 from monolith.features import Declaration, Model
 
@@ -40,7 +43,7 @@ logger = logging.getLogger(__name__)
 
 def export_model(
     model: Model,
-    store: EmbeddingStore,
+    store: EmbeddingStore | SavedTables,
     base: str | os.PathLike[str],
     *,
     name: str,
@@ -57,7 +60,7 @@ def export_model(
 
     Args:
         model: The model, with its present weights.
-        store: Rows of the model.
+        store: Rows of the model: a store, or the tables of a checkpoint. They are read shard by shard.
         base: Folder of the model's exports; it has versions, or sub-models with versions.
         name: Name of the model.
         step: Training step of the model.
@@ -78,8 +81,8 @@ def export_model(
     """
     chosen = options or ExportOptions()
     now_s = (clock or SystemClock()).now_s()
-    work = _Export(model, store, name, step, chosen, None if warmup is None else Path(warmup), now_s)
     folder = ExportFolder(base)
+    work = _Export(model, store, folder, name, step, chosen, None if warmup is None else Path(warmup), now_s)
     if chosen.is_dense_only:
         work.use_tables_of(_newest_tables(folder, chosen.shards))
     paths = folder.add(
@@ -91,6 +94,8 @@ def export_model(
         follows_step=follows_step,
         keep_steps=keep_steps,
     )
+    if chosen.shares_tables and keep_steps is None and isinstance(store, SavedTables):
+        pin_checkpoint(store.path.parent, paths.values())
     path = paths[work.sub_models[0]]
     logger.info("model exported name=%s step=%d path=%s", name, step, path)
     return path
@@ -136,7 +141,8 @@ class _Export:
     def __init__(
         self,
         model: Model,
-        store: EmbeddingStore,
+        store: EmbeddingStore | SavedTables,
+        folder: ExportFolder,
         name: str,
         step: int,
         options: ExportOptions,
@@ -145,7 +151,8 @@ class _Export:
     ) -> None:
         if not name:
             raise ConfigError("name is empty, expected the name of the model")
-        self._model, self._store, self._warmup, self._options = model, store, warmup, options
+        self._model, self._store, self._folder = model, store, folder
+        self._warmup, self._options = warmup, options
         self._declaration = _for_serving(model.declaration)
         self._tables_version: int | None = None
         self._header = ExportManifest(
@@ -177,11 +184,12 @@ class _Export:
         part = DensePart(self._model)
         if self._options.layout == "standalone":
             program = self._write_dense(staging, part)
-            tables = self._write_tables(staging)
-            return {"": self._front(staging, part, program, tables, has_tables=True)}
+            with self._open_tables() as source:
+                placed = self._place_tables(source, staging, "", (0, 1))
+            return {"": replace(self._front(staging, part, program, placed.tables, has_tables=True), **placed.fields)}
         home = "dense_0" if self._options.has_remote_dense else "entry"
         program = self._write_dense(staging / home, part)
-        known = _described(MultiTable(self._model.declaration.table_specs()), self._options.full_precision)
+        known = self._describe_tables({})
         found = {"entry": self._front(staging / "entry", part, program, known, has_tables=False)}
         found["entry"] = replace(found["entry"], tables_version=self._tables_version)
         if self._options.has_remote_dense:
@@ -197,6 +205,9 @@ class _Export:
         if not self._options.is_dense_only:
             found |= self._write_shards(staging)
         return found
+
+    def _open_tables(self) -> AbstractContextManager[TableSource | None]:
+        return nullcontext() if self._options.shares_tables else open_tables(self._store)
 
     def _front(
         self, folder: Path, part: DensePart, program: DenseProgram, tables: tuple[ServedTable, ...], has_tables: bool
@@ -230,50 +241,46 @@ class _Export:
             return packed
         return part.write(folder / PROGRAM, folder / WEIGHTS, self._options)
 
-    def _serving_tables(self) -> MultiTable:
-        """Return the tables in served form; rows of other processes arrive through a snapshot."""
-        form = {"skip_zero_rows": self._options.skip_zero_rows, "full_precision": self._options.full_precision}
-        if isinstance(self._store, MultiTable):
-            return self._store.to_serving(**form)
-        with tempfile.TemporaryDirectory(prefix="monolith-export-") as folder:
-            self._store.snapshot(folder)
-            tables = MultiTable(spec.for_serving() for spec in self._store.specs.values())
-            tables.restore(folder)
-        return tables.to_serving(**form)
+    def _place_tables(self, source: TableSource | None, folder: Path, sub: str, shard: tuple[int, int]) -> _Placed:
+        """Write the tables of one shard, or refer to those of the checkpoint."""
+        if source is None:
+            shared = share_tables(self._store, self._folder.path_of(self._header.version, sub), self._options)
+            return _Placed(self._describe_tables({}), {"shared_tables": shared})
+        return _Placed(self._describe_tables(source.write(folder / TABLES, shard, self._options)), {})
 
-    def _write_tables(self, folder: Path) -> tuple[ServedTable, ...]:
-        tables = self._serving_tables()
-        tables.save_images(folder / TABLES)
-        return _described(tables)
+    def _describe_tables(self, rows: Mapping[str, int]) -> tuple[ServedTable, ...]:
+        found = []
+        for name, spec in sorted(self._store.specs.items()):
+            served = spec.for_serving(self._options.full_precision)
+            compressors = tuple((piece.dim, piece.compressor.kind) for piece in served.slices)
+            found.append(ServedTable(name=name, dim=served.dim, rows=rows.get(name, 0), compressors=compressors))
+        return tuple(found)
 
     def _write_shards(self, staging: Path) -> dict[str, ExportManifest]:
         count = self._options.shards
-        whole = staging / "whole"
-        self._serving_tables().save(whole)
         found = {}
-        for index in range(count):
-            part = MultiTable.load(whole, shard=(index, count))
-            part.save_images(staging / f"ps_{index}" / TABLES)
-            tables = _described(part)
-            found[f"ps_{index}"] = replace(
-                self._header,
-                sub_model="ps",
-                shard=(index, count),
-                signatures=table_signatures(tables),
-                tables=tables,
-                has_tables=True,
-            )
-        shutil.rmtree(whole)
+        with self._open_tables() as source:
+            for index in range(count):
+                sub = f"ps_{index}"
+                placed = self._place_tables(source, staging / sub, sub, (index, count))
+                found[sub] = replace(
+                    self._header,
+                    sub_model="ps",
+                    shard=(index, count),
+                    signatures=table_signatures(placed.tables, index),
+                    tables=placed.tables,
+                    has_tables=True,
+                    **placed.fields,
+                )
         return found
 
 
-def _described(tables: MultiTable, full_precision: bool = False) -> tuple[ServedTable, ...]:
-    found = []
-    for name in tables:
-        spec = tables[name].spec.for_serving(full_precision)
-        compressors = tuple((piece.dim, piece.compressor.kind) for piece in spec.slices)
-        found.append(ServedTable(name=name, dim=spec.dim, rows=len(tables[name]), compressors=compressors))
-    return tuple(found)
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """The tables of one shard of an export, and the fields of its manifest that tell where they are."""
+
+    tables: tuple[ServedTable, ...]
+    fields: dict[str, Any]
 
 
 def _for_serving(declaration: Declaration) -> Declaration:

@@ -30,6 +30,8 @@ class ExportOptions:
     """Distributed: put the dense part into ``dense_0`` instead of ``entry``."""
     is_dense_only: bool = False
     """Distributed: write only ``entry`` and ``dense_0``; the tables of an earlier version stay in use."""
+    shares_tables: bool = False
+    """Refer to the tables of the checkpoint instead of copying them; servers convert them while they load."""
     quantize_bits: int | None = None
     """8 or 16: bits of the stored matrices of the dense part; None means full precision."""
     full_precision: bool = False
@@ -60,6 +62,8 @@ class ExportOptions:
                 f"shards is {shards}, has_remote_dense is {self.has_remote_dense}, is_dense_only is "
                 f"{self.is_dense_only}, expected their defaults; use layout='distributed'"
             )
+        if self.shares_tables and self.is_dense_only:
+            raise ConfigError("shares_tables and is_dense_only are True, expected one of them: both write no rows")
         if not (math.isfinite(self.tolerance) and self.tolerance > 0):
             raise ConfigError(f"tolerance is {self.tolerance!r}, expected a number above 0")
 

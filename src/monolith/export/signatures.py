@@ -9,8 +9,8 @@ from monolith.core.errors import ConfigError
 
 __all__ = ["ALL_TABLES", "DENSE_CALL", "dense_signatures", "score_signatures", "table_signatures"]
 
-ALL_TABLES = "MonolithMultiHashTable_0"
-"""Name of all tables together in ``<name>/raw_assign``."""
+ALL_TABLES = "MonolithMultiHashTable_"
+"""Name of all tables of a shard together in ``<name><shard>/raw_assign``."""
 DENSE_CALL = "gpu_remote_call"
 
 _IDS = TensorInfo(dtype="int64", shape=(-1,))
@@ -37,8 +37,8 @@ def score_signatures(heads: Sequence[str], outputs: Mapping[str, TensorInfo]) ->
     return {SERVING_DEFAULT: scores(heads), **{name: scores([name]) for name in extra}}
 
 
-def table_signatures(tables: Sequence[ServedTable]) -> dict[str, Signature]:
-    """Return the lookup and assignment signatures; tables are sorted by name."""
+def table_signatures(tables: Sequence[ServedTable], shard: int = 0) -> dict[str, Signature]:
+    """Return the lookup and assignment signatures of a shard; tables are sorted by name."""
     if not tables:
         return {}
     found = {
@@ -58,7 +58,7 @@ def table_signatures(tables: Sequence[ServedTable]) -> dict[str, Signature]:
             },
             outputs={f"{table.name}_result": _COUNT for table in tables},
         ),
-        f"{ALL_TABLES}/raw_assign": _raw_assign(len(tables)),
+        f"{ALL_TABLES}{shard}/raw_assign": _raw_assign(len(tables)),
     }
     return found | {f"{table.name}/raw_assign": _raw_assign(1) for table in tables}
 

@@ -27,8 +27,8 @@ from monolith.embedding import (
     RandomUniform,
     SlidingHashFilter,
 )
-from monolith.embedding.admission import AdmissionFilter
-from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.admission import AdmissionFilter, decode_filter, encode_filter
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS, SliceSpec, TableSpec
 from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
@@ -44,7 +44,6 @@ FeatureNames = (
     | Mapping[FeatureName, int]
 )
 
-_FILTER_CAPACITY = 20_000_000
 _JSON_VERSION = 1
 
 
@@ -59,8 +58,10 @@ class EmbeddingFeature:
     combiner: Combiner
     length: int
     """Ids that count per row when the combiner is ``first``; else 0."""
-    expire_days: int = 36500
+    expire_days: int = NEVER_EXPIRES_DAYS
     occurrence_threshold: int = 0
+    admission: AdmissionFilter | None = None
+    """Counts the sightings of ids; None = a sliding filter, where there is a threshold."""
     on_miss: Literal["zeros", "initial"] = "zeros"
     max_bytes: int | None = None
     column: str | None = None
@@ -104,8 +105,9 @@ class Declaration:
         shared_with: FeatureName | None = None,
         combiner: Combiner | None = None,
         max_sequence_length: int = 0,
-        expire_days: int = 36500,
+        expire_days: int = NEVER_EXPIRES_DAYS,
         occurrence_threshold: int = 0,
+        admission: AdmissionFilter | None = None,
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
@@ -140,6 +142,7 @@ class Declaration:
             length=max_sequence_length,
             expire_days=expire_days,
             occurrence_threshold=occurrence_threshold,
+            admission=admission,
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,
@@ -148,6 +151,7 @@ class Declaration:
             value_type=value_type,
             hash_wide=hash_wide,
         )
+        _check_admission(feature)
         if shared_with is not None:
             feature = self._share_rows(feature, self.feature(shared_with))
         self.features[name] = feature
@@ -180,6 +184,7 @@ class Declaration:
             table=owner.table,
             expire_days=owner.expire_days,
             occurrence_threshold=owner.occurrence_threshold,
+            admission=owner.admission,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
         )
@@ -300,26 +305,22 @@ class Declaration:
             inputs.setdefault(feature.input, feature)
         return inputs
 
-    def table_specs(
-        self, *, seed: int = 0, deterministic: bool = False, admission: AdmissionFilter | None = None
-    ) -> list[TableSpec]:
+    def table_specs(self, *, seed: int = 0, deterministic: bool = False) -> list[TableSpec]:
         """Return the spec of every table, sorted by name.
 
         Args:
             seed: Seed of first values.
             deterministic: Whether results must be the same bytes for every number of threads.
-            admission: Filter that counts the sightings of ids with an ``occurrence_threshold``; None = a sliding
-                filter.
         """
-        return [self._table_spec(name, seed, deterministic, admission) for name in self.tables]
+        return [self._table_spec(name, seed, deterministic) for name in self.tables]
 
-    def _table_spec(self, name: str, seed: int, deterministic: bool, admission: AdmissionFilter | None) -> TableSpec:
+    def _table_spec(self, name: str, seed: int, deterministic: bool) -> TableSpec:
         owner = self.features[name]
         return TableSpec(
             name,
             merge_slices(self.slices[name].values())[0],
             expire_days=owner.expire_days,
-            admission=(admission or SlidingHashFilter(_FILTER_CAPACITY)) if owner.occurrence_threshold else NoFilter(),
+            admission=(owner.admission or SlidingHashFilter()) if owner.occurrence_threshold else NoFilter(),
             occurrence_threshold=owner.occurrence_threshold,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
@@ -425,7 +426,7 @@ class Declaration:
         """
         body = {
             "version": _JSON_VERSION,
-            "features": [asdict(each) for each in self.features.values()],
+            "features": [_feature_json(each) for each in self.features.values()],
             "slices": {
                 table: [[name, piece.encode()] for name, piece in pieces.items()]
                 for table, pieces in self.slices.items()
@@ -475,11 +476,38 @@ def _type_of_vocabulary(name: str, value_type: ValueType | None) -> ValueType:
     return value_type or "slot48"  # a negative value means unknown, and keeps its sign in 48 bits
 
 
+def _check_admission(feature: EmbeddingFeature) -> None:
+    if feature.admission is None:
+        return
+    if not isinstance(feature.admission, AdmissionFilter):
+        raise ConfigError(
+            f"feature {feature.name!r}: admission is {feature.admission!r}, expected a filter such as "
+            "ProbabilisticFilter(); or omit it"
+        )
+    if not feature.occurrence_threshold and not isinstance(feature.admission, NoFilter):
+        raise ConfigError(
+            f"feature {feature.name!r}: admission is {feature.admission!r} with occurrence_threshold 0, which admits "
+            "every id; give a threshold of 1 or more, or omit admission"
+        )
+
+
+def _feature_json(feature: EmbeddingFeature) -> dict[str, Any]:
+    admission = feature.admission
+    encoded = None if admission is None else encode_filter(admission)
+    return {**asdict(replace(feature, admission=None)), "admission": encoded}
+
+
 def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:
     """Return a feature; those of earlier releases have no type of values, and keep the rule of their ids."""
-    transform = body.get("id_transform")
-    made = None if transform is None else IdTransform(**transform)
-    return EmbeddingFeature(**{"value_type": "slot48", **body, "id_transform": made})
+    admission, transform = body.get("admission"), body.get("id_transform")
+    return EmbeddingFeature(
+        **{
+            "value_type": "slot48",
+            **body,
+            "admission": None if admission is None else decode_filter(admission, f"{body['name']}.admission"),
+            "id_transform": None if transform is None else IdTransform(**transform),
+        }
+    )
 
 
 def _layout(body: Mapping[str, Any]) -> Layout:

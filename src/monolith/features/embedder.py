@@ -172,6 +172,8 @@ class HostEmbedder:
         if batch.value_types is not self._recorded:
             self.declaration.record_value_types(batch.value_types)
             self._recorded = batch.value_types
+            if not batch.value_types:  # no parser made the ids
+                self._record_ready_made(batch)
         if isinstance(ids, ParsedIds):
             return self._kernel.plan_of(ids.data, places)
         return self._kernel.plan(
@@ -180,6 +182,11 @@ class HostEmbedder:
             [np.asarray(each.offsets) for each in lists],
             [each.shared for each in lists],
         )
+
+    def _record_ready_made(self, batch: Batch) -> None:
+        known = self.declaration.value_types
+        names = [name for name in self._inputs if name not in known and len(batch.ids[name].values)]
+        self.declaration.record_value_types(dict.fromkeys(names, "fid"))
 
     def _check_dense(self, batch: Batch) -> None:
         for name, feature in self.declaration.dense.items():

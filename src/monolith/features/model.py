@@ -16,6 +16,8 @@ from monolith.core.errors import ConfigError
 from monolith.core.fid import ValueType
 from monolith.data import Batch, FeatureList
 from monolith.embedding import MultiTable
+from monolith.embedding.admission import AdmissionFilter
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS
 from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration, FeatureName, FeatureNames
 from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder
@@ -134,8 +136,9 @@ class Model(nn.Module):
         shared_with: FeatureName | None = None,
         combiner: Combiner | None = None,
         max_sequence_length: int = 0,
-        expire_days: int = 36500,
+        expire_days: int = NEVER_EXPIRES_DAYS,
         occurrence_threshold: int = 0,
+        admission: AdmissionFilter | None = None,
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
         column: str | None = None,
@@ -154,6 +157,8 @@ class Model(nn.Module):
             max_sequence_length: Ids kept by ``first``; shorter lists are padded with zeros, ids beyond are not read.
             expire_days: Days without an update after which a row may be removed.
             occurrence_threshold: Sightings of an id before it gets a row.
+            admission: The filter that counts the sightings; None = ``SlidingHashFilter()``, whose memory follows the
+                ids. ``ProbabilisticFilter()`` admits by chance and takes no memory.
             on_miss: Values of an id without a row: ``zeros``, or its ``initial`` values.
             max_bytes: Hard memory budget of the table; None = unbounded.
             column: Name in the records; None = the same.
@@ -172,6 +177,7 @@ class Model(nn.Module):
             max_sequence_length=max_sequence_length,
             expire_days=expire_days,
             occurrence_threshold=occurrence_threshold,
+            admission=admission,
             on_miss=on_miss,
             max_bytes=max_bytes,
             column=column,

@@ -19,9 +19,11 @@ from monolith.core.fid import V2_SLOTS
 from monolith.data import Batch, DenseFeature, SparseFeature
 from monolith.data.slot_names import slot_of_name
 from monolith.embedding import Adagrad, Fp32, RandomUniform, Zeros
+from monolith.embedding.admission import AdmissionFilter
 from monolith.embedding.compressors import Compressor
 from monolith.embedding.initializers import Initializer
 from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS
 from monolith.features import Model
 from monolith.features.model import EmbeddingSlice
 
@@ -49,6 +51,8 @@ class TableOptions(TypedDict, total=False):
     """Days without an update after which a row may be removed."""
     occurrence_threshold: int
     """Sightings of an id before it gets a row."""
+    admission: AdmissionFilter
+    """Counts the sightings; a sliding filter unless given."""
 
 
 class Fields:
@@ -153,8 +157,9 @@ def declare_sparse(model: Model, feature: SparseFeature, options: TableOptions) 
         column=feature.column,
         value_type=feature.value_type,
         hash_wide=feature.hash_wide,
-        expire_days=options.get("expire_days", 36500),
+        expire_days=options.get("expire_days", NEVER_EXPIRES_DAYS),
         occurrence_threshold=options.get("occurrence_threshold", 0),
+        admission=options.get("admission"),
     )
 
 

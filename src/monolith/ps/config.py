@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
+from monolith.embedding.expiry import DEFAULT_EVICT_HOURS
 from monolith.rpc.security import Security
 
 if TYPE_CHECKING:
@@ -74,6 +75,8 @@ class PsTableConfig:
 
     force_expiry: bool = False
     """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
+    evict_every_hours: float | None = DEFAULT_EVICT_HOURS
+    """Event hours between two evictions of expired rows; None = evict only on request."""
     default_dim: int = 16
     """Columns of a table that a single-table call creates without a width."""
     memory_limit_bytes: int | None = None
@@ -88,6 +91,8 @@ class PsTableConfig:
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
         _check_above_zero(self, "cut_lease_s", "hold_lease_s")
+        if self.evict_every_hours is not None:
+            _check_above_zero(self, "evict_every_hours")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from monolith import _native
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ArtifactError
 from monolith.discovery import ServiceInfo
+from monolith.embedding.expiry import ExpirySchedule
 from monolith.ps.config import ServerConfig
 from monolith.ps.cuts import PendingCut
 from monolith.ps.data_plane import DataPlane
@@ -53,6 +54,8 @@ class ParameterServer:
         self._log = None if folder is None else DurableLog(folder, config.index, config.shards, clock)
         self.tables = ShardTables(config.index, config.shards, self._log, force_expiry=config.tables.force_expiry)
         """The tables; created when the first client connects."""
+        hours = config.tables.evict_every_hours
+        self._expiry = None if hours is None else ExpirySchedule(hours)
         self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock)
         self._cut = PendingCut(self.tables, config.tables.cut_lease_s, clock, config.tables.hold_lease_s)
         self._drain = Drain()
@@ -180,6 +183,15 @@ class ParameterServer:
         while not self._ending.wait(_HOUSEKEEPING_S):
             self.health.check()
             self._cut.drop_expired()
+            self._evict_due()
+
+    def _evict_due(self) -> None:
+        if self._expiry is None:
+            return
+        try:
+            self._expiry.evict(self.tables.all)
+        except Exception:  # the thread has other duties too
+            logger.exception("scheduled eviction failed, retrying")
 
     def _run_log(self) -> None:
         while not self._ending.wait(self.config.recovery.delta_interval_s):

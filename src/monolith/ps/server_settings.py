@@ -36,6 +36,7 @@ class ServerSettings(TypedDict, total=False):
     max_message_bytes: int
     max_inflight_bytes: int
     force_expiry: bool
+    evict_every_hours: float | None
     default_dim: int
     memory_limit_bytes: int | None
     cut_lease_s: float

@@ -43,7 +43,8 @@ class FeatureInfo:
     name: str
     kind: Literal["sparse", "dense"]
     value_type: str
-    """Type of the values: that of training, see ``monolith.fid.ValueType``; of a dense feature its dtype."""
+    """Type of the values: that of training, see ``monolith.fid.ValueType``, or ``unknown`` before training; of a dense
+    feature its dtype."""
     dtype: str
     """``string``, or the name of a numpy type: the tensor to send."""
     shape: tuple[int, ...]

@@ -35,11 +35,18 @@ from monolith.artifacts.export_manifest import (
 from monolith.artifacts.export_warmup import decode_warmup
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
-from monolith.core.errors import ConfigError, DataError, InvalidRequest, ManifestInvalid, ModelNotReady, SnapshotCorrupt
-from monolith.core.fid import ValueType
+from monolith.core.errors import (
+    ConfigError,
+    DataError,
+    InvalidRequest,
+    ManifestInvalid,
+    ModelNotReady,
+    SchemaMismatch,
+    SnapshotCorrupt,
+)
 from monolith.core.rwlock import ReadWriteLock
 from monolith.core.throttle import yield_gil
-from monolith.data import Batch, Schema
+from monolith.data import Batch
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.data.sources.base import RecordKind
 from monolith.embedding import MultiTable
@@ -62,12 +69,6 @@ _PARTS = ("entry", "dense")
 
 # Successive versions of a model have equal declarations.
 _declaration = functools.lru_cache(maxsize=64)(Declaration.from_json)
-
-
-def _request_schema(declaration: Declaration) -> Schema:
-    """Return the schema of requests. A feature without a type was trained on ids of no parser: its ids are fids."""
-    fids: dict[str, ValueType] = dict.fromkeys(declaration.features, "fid")
-    return declaration.schema().with_value_types({**fids, **declaration.value_types})
 
 
 class Servable:
@@ -108,7 +109,7 @@ class Servable:
             declaration = _declaration(json.dumps(manifest.declaration))
             yield_gil()
             self._embedder = HostEmbedder(declaration, source)  # type: ignore[arg-type]  # pulls only
-            self._parsers = Parsers(_request_schema(declaration))
+            self._parsers = Parsers(declaration.schema())
             self._tensors = declaration.tensors()
             self._table_names = declaration.tables
 
@@ -662,9 +663,20 @@ def _open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgr
 
 
 def _load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> MultiTable:
+    shared = manifest.shared_tables
     try:
-        tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
-    except SnapshotCorrupt as error:
+        if shared is None:
+            tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
+        else:
+            tables = MultiTable.load_serving(
+                os.path.normpath(folder / shared.path),
+                names=[table.name for table in manifest.tables],
+                shard=manifest.shard or (0, 1),
+                skip_zero_rows=shared.skip_zero_rows,
+                full_precision=shared.full_precision,
+                generation=shared.generation,
+            )
+    except (SnapshotCorrupt, SchemaMismatch) as error:
         raise ManifestInvalid(str(error)) from error
     if list(tables) != [table.name for table in manifest.tables]:
         raise ManifestInvalid(

@@ -27,13 +27,13 @@ def describe_features(declaration: Declaration) -> tuple[FeatureInfo, ...]:
     """Return the features of a model, for metadata."""
     sparse = (
         FeatureInfo(
-            name=each.name,
+            name=name,
             kind="sparse",
-            value_type=each.value_type or "fid",
+            value_type=each.value_type or "unknown",
             dtype=_DTYPES.get(each.value_type or "", "int64"),
             shape=(-1, -1),
         )
-        for each in declaration.features.values()
+        for name, each in declaration.inputs.items()
     )
     dense = (
         FeatureInfo(

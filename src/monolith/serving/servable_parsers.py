@@ -19,6 +19,8 @@ class Parsers:
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
+        # A parser learns the type of a feature without one; the next request must not depend on that.
+        self._is_pooled = all(each.value_type is not None for each in schema.sparse_features)
         self._idle: dict[str, list[BatchParser]] = {kind: [] for kind in _KINDS}
 
     def parse(self, records: Sequence[bytes | bytearray | memoryview], kind: RecordKind) -> Batch:
@@ -36,5 +38,6 @@ class Parsers:
         except IndexError:
             parser = BatchParser(kind, self._schema)
         batch = parser(records)
-        idle.append(parser)  # a parser that failed is dropped
+        if self._is_pooled:  # a parser that failed is dropped
+            idle.append(parser)
         return batch

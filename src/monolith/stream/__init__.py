@@ -15,6 +15,7 @@ from monolith.stream.core import JoinCore, ReferenceJoiner
 from monolith.stream.events import END_OF_TIME, INVALID, Action, Event, Impression, Row, Watermark
 from monolith.stream.hashes import choose_partition, draw_uniform
 from monolith.stream.key_rules import KeyRules, KeyState
+from monolith.stream.native_core import JoinBatch, NativeJoiner
 from monolith.stream.parsing import DeadLetter, EventParser, RecordPlace
 from monolith.stream.record_joiner import JoinedRecord, RecordJoiner
 from monolith.stream.settings import JoinSettings, parse_tasks
@@ -36,11 +37,13 @@ __all__ = [
     "JoinCore",
     "KeyRules",
     "KeyState",
+    "NativeJoiner",
     "ReferenceJoiner",
     # records
     "AssembledRow",
     "DeadLetter",
     "EventParser",
+    "JoinBatch",
     "JoinedRecord",
     "RecordJoiner",
     "RecordPlace",

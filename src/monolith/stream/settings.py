@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from monolith.core.errors import ConfigError
 
@@ -107,9 +107,25 @@ class JoinSettings:
 
     def digest(self) -> str:
         """Return a hash of all settings. A snapshot holds it, to detect settings that changed."""
+        return hashlib.sha256(json.dumps(self.to_json(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as plain JSON values."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         values["tasks"] = [sorted(codes) for codes in self.tasks]
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+        return values
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> JoinSettings:
+        """Return the settings that ``to_json`` wrote.
+
+        Raises:
+            ConfigError: A value is out of range, or a name is unknown.
+        """
+        known = {field.name for field in fields(cls)}
+        if unknown := sorted(set(values) - known):
+            raise ConfigError(f"join setting {unknown[0]!r} is unknown, expected one of {', '.join(sorted(known))}")
+        return cls(**{**values, "tasks": tuple(frozenset(codes) for codes in values["tasks"])})
 
 
 def parse_tasks(text: str) -> tuple[frozenset[int], ...]:

@@ -7,8 +7,9 @@ reader, so a test or a replay can repeat every step. One thread uses a tracker.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from monolith.core.errors import ConfigError
 from monolith.stream.events import END_OF_TIME
@@ -117,6 +118,29 @@ class WatermarkTracker:
         """Return the watermark at the end of a finite input, which closes every window."""
         self._watermark = END_OF_TIME
         return self._watermark
+
+    def raise_to(self, watermark_ms: int) -> None:
+        """Set the watermark of a journal, which a replay repeats."""
+        self._watermark = watermark_ms if self._watermark is None else max(self._watermark, watermark_ms)
+
+    def largest_time(self, partition: int) -> int | None:
+        """Return the largest bounded event time of a partition; None before its first event."""
+        return self._partitions[partition].largest_ms
+
+    def save(self) -> dict[str, Any]:
+        """Return the state without clocks, as plain JSON values."""
+        return {
+            "watermark": self._watermark,
+            "partitions": {
+                str(number): [state.largest_ms, state.ingest_ms] for number, state in self._partitions.items()
+            },
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state of ``save``. Partitions that it does not name start without events."""
+        self._watermark = state["watermark"]
+        for number, partition in self._partitions.items():
+            partition.largest_ms, partition.ingest_ms = state["partitions"].get(str(number), (None, None))
 
     def _follow_clock(self, clock_ms: int) -> int | None:
         spoken = [

@@ -17,8 +17,9 @@ import numpy as np
 
 from monolith.artifacts.delta_log import Cut, LogPosition, changed_ids, read_cut
 from monolith.core.clock import Clock, Deadline
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
+from monolith.embedding.shard_map import shard_of
 from monolith.embedding.store import EmbeddingStore, Ids
 from monolith.sync.push_ids import IdSet
 from monolith.sync.push_messages import Assignments
@@ -37,16 +38,17 @@ class RowPusher:
     Args:
         root: Published folder of the run.
         store: Rows of the run.
-        targets: Models that receive the rows.
+        targets: Models that receive the rows; ``set_targets`` replaces them.
         clock: Clock of the lag.
         signature: Assignment signature of the targets: ``hashtable_assign``, ``raw_assign`` for
             ``<table>/raw_assign``, or ``<name>/raw_assign`` for all tables.
+        shard: (index, count): push only ids with ``uint64(id) % count == index``, which ``store`` has.
         poll_s: Seconds between two looks for a new cut.
         settings: Timeouts, retries and security.
         export: Receives metrics.
 
     Raises:
-        ConfigError: ``targets`` is empty, or the signature is invalid.
+        ConfigError: The signature is invalid.
     """
 
     def __init__(
@@ -57,15 +59,16 @@ class RowPusher:
         *,
         clock: Clock,
         signature: str = "hashtable_assign",
+        shard: tuple[int, int] = (0, 1),
         poll_s: float = 0.05,
         settings: PushSettings | None = None,
         export: Export | None = None,
     ) -> None:
-        if not targets:
-            raise ConfigError("targets is empty, expected at least one target to push to")
         self._root = Path(root)
         self._clock = clock
         self._poll_s = poll_s
+        self._shard = shard
+        self._specs = store.specs
         self._dims = {name: spec.dim for name, spec in store.specs.items()}
         self._cut: Cut | None = None
         self._at: Mapping[int, LogPosition] = {}
@@ -73,20 +76,43 @@ class RowPusher:
         self._lock = threading.Lock()
         self._ever = IdSet()
         self._ended = threading.Event()
-        assignments = Assignments(signature, dict(sorted(self._dims.items())))
-        self._senders = [
-            Sender(
-                target,
-                store,
-                assignments,
-                self._all_ids,
-                settings=settings or PushSettings(),
-                clock=clock,
-                export=export or (lambda metric, value, labels: None),
-            )
-            for target in targets
-        ]
+        self._store = store
+        self._assignments = Assignments(signature, dict(sorted(self._dims.items())))
+        self._settings = settings or PushSettings()
+        self._export: Export = export or (lambda metric, value, labels: None)
+        self._targets_turn = threading.Lock()
+        self._senders: tuple[Sender, ...] = tuple(self._open_sender(target) for target in targets)
         self._thread = threading.Thread(target=self._run, name="push-feed", daemon=True)
+
+    def _open_sender(self, target: PushTarget) -> Sender:
+        index, count = target.shard
+        return Sender(
+            target,
+            self._store,
+            self._assignments.of_shard(index) if count > 1 else self._assignments,
+            self._all_ids,
+            settings=self._settings,
+            clock=self._clock,
+            export=self._export,
+        )
+
+    def set_targets(self, targets: Sequence[PushTarget]) -> None:
+        """Push to exactly these targets from now on; a new target first gets all rows."""
+        with self._targets_turn:
+            if self._ended.is_set():
+                return
+            wanted = dict.fromkeys(targets)
+            kept = [sender for sender in self._senders if sender.target in wanted]
+            gone = [sender for sender in self._senders if sender.target not in wanted]
+            known = {sender.target for sender in kept}
+            added = [self._open_sender(target) for target in wanted if target not in known]
+            self._senders = (*kept, *added)  # from here on, _queue reaches the new senders too
+            for sender in added:
+                logger.info("push target added target=%s shard=%d", sender.target, sender.target.shard[0])
+                sender.add(self._all_ids())
+            for sender in gone:
+                logger.info("push target removed target=%s", sender.target)
+                sender.close()
 
     def start(self) -> None:
         """Start the thread that pushes until ``close``."""
@@ -108,7 +134,8 @@ class RowPusher:
         update = plan_update(self._root, cut, self._at)
         changed = IdSet()
         if update.base is not None:
-            changed.add(_ids_of(MultiTable.load(update.base.tables)))
+            base = MultiTable.load_serving(update.base.tables, specs=self._specs.values(), shard=self._shard)
+            changed.add(_ids_of(base))
         for segment in iterate_segments(update.segments):
             changed.add(changed_ids(segment.path))
         self._queue(changed, is_full_rebuild=update.is_full_rebuild)
@@ -119,7 +146,12 @@ class RowPusher:
         if is_full_rebuild:
             # After a rollback, rows that were pushed from the discarded steps must be overwritten too.
             changed.add(self._all_ids())
-        ids = {table: keys for table, keys in changed.all().items() if table in self._dims}
+        index, count = self._shard
+        ids = {
+            table: keys if count == 1 else keys[shard_of(keys, count) == index]
+            for table, keys in changed.all().items()
+            if table in self._dims
+        }
         with self._lock:
             self._ever.add(ids)
         for sender in self._senders:
@@ -139,7 +171,8 @@ class RowPusher:
         """Stop pushing after the current requests. A second call does nothing."""
         if self._ended.is_set():
             return
-        self._ended.set()
+        with self._targets_turn:
+            self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
         for sender in self._senders:

@@ -1,12 +1,13 @@
 """Encode assignments of rows as TensorFlow Serving Predict requests, and check the responses.
 
 The signature name selects one of three forms. ``hashtable_assign`` has an id and a value input for every table.
-``<name>/raw_assign`` has the rows of all tables, concatenated. ``raw_assign`` stands for ``<table>/raw_assign``, the
-second form with one table per request.
+``<name>/raw_assign`` has the rows of all tables, concatenated; a number at the end of the name is that of the shard.
+``raw_assign`` stands for ``<table>/raw_assign``, the second form with one table per request.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ _REQUEST: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictRe
 _RESPONSE: type[Any] = message_class(STANDARD.pool, "tensorflow.serving.PredictResponse")
 _TYPES = {np.dtype(np.float32): 1, np.dtype(np.int64): 9}
 _HASHTABLE, _RAW = "hashtable_assign", "raw_assign"
+_NUMBERED = re.compile(r"^(.+_)\d+(/raw_assign)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,14 @@ class Assignments:
 
     def __post_init__(self) -> None:
         check_signature(self.signature)
+
+    def of_shard(self, index: int) -> Assignments:
+        """Return the form for one server of a fleet: the number in ``<name>_<number>/raw_assign`` is its shard.
+
+        >>> Assignments("MonolithMultiHashTable_0/raw_assign", {}).of_shard(2).signature
+        'MonolithMultiHashTable_2/raw_assign'
+        """
+        return Assignments(_NUMBERED.sub(rf"\g<1>{index}\g<2>", self.signature), self.dims)
 
     @property
     def one_table(self) -> bool:

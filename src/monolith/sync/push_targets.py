@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from monolith.core.errors import ConfigError
 
-__all__ = ["PushTarget", "canonical_target", "parse_targets"]
+__all__ = ["FleetAddress", "PushTarget", "canonical_target", "fleet_targets", "parse_targets", "split_fleets"]
 
 _PORTS = {"http": 80, "https": 443}
 _SHARD = re.compile(r"(?:.*:)?ps_(\d+)")
+_FLEET = "zk://"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,51 @@ class PushTarget:
 
     def __str__(self) -> str:
         return f"{self.model}={self.address}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetAddress:
+    """A fleet whose servers are found through ZooKeeper."""
+
+    zk_servers: str
+    """``host:port,...``."""
+    bzid: str
+    model: str
+    """Base name of the model in the fleet."""
+
+
+def split_fleets(given: Sequence[str]) -> tuple[tuple[str, ...], tuple[FleetAddress, ...]]:
+    """Return the fixed entries of the setting ``sync_targets``, and its fleets ``zk://host:port,.../BZID/MODEL``.
+
+    >>> split_fleets(["serving:8500", "zk://zk1:2181,zk2:2181/ads/clicks"])[1][0].model
+    'clicks'
+
+    Raises:
+        ConfigError: A fleet lacks a part.
+    """
+    fleets = []
+    for text in given:
+        if not text.startswith(_FLEET):
+            continue
+        servers, *path = text.removeprefix(_FLEET).split("/")
+        if len(path) != 2 or not all((servers, *path)) or any(sign.isspace() for sign in text):
+            raise ConfigError(f"sync_targets has the entry {text!r}, expected zk://host:port,.../BZID/MODEL")
+        fleets.append(FleetAddress(zk_servers=servers, bzid=path[0], model=path[1]))
+    return tuple(text for text in given if not text.startswith(_FLEET)), tuple(fleets)
+
+
+def fleet_targets(servers: Mapping[int, Sequence[str]]) -> tuple[PushTarget, ...]:
+    """Return the targets of a fleet: every server gets the ids of its shard, as the model ``ps_<shard>``.
+
+    Args:
+        servers: Shard to addresses.
+    """
+    count = max(servers, default=-1) + 1
+    return tuple(
+        PushTarget(model=f"ps_{shard}", address=address, shard=(shard, count))
+        for shard, addresses in sorted(servers.items())
+        for address in addresses
+    )
 
 
 def canonical_target(target: str) -> str:

@@ -31,6 +31,22 @@ __all__ = [
     "CANARY_TRIALS_TOTAL",
     "CHECKPOINT_AGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
+    "JOIN_CLOCK_JUMPS_TOTAL",
+    "JOIN_COMMITS_TOTAL",
+    "JOIN_COMMIT_FAILURES_TOTAL",
+    "JOIN_COMMIT_SECONDS_TOTAL",
+    "JOIN_DEAD_LETTERS_TOTAL",
+    "JOIN_EVENTS_TOTAL",
+    "JOIN_GROUP_UP",
+    "JOIN_HELD_ACTIONS",
+    "JOIN_IDLE_PARTITIONS",
+    "JOIN_LOST_RECORDS_TOTAL",
+    "JOIN_OPEN_IMPRESSIONS",
+    "JOIN_RECORDS_TOTAL",
+    "JOIN_ROWS_TOTAL",
+    "JOIN_SNAPSHOTS_TOTAL",
+    "JOIN_STATE_BYTES",
+    "JOIN_WATERMARK_AGE_SECONDS",
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
     "KAFKA_RECORDS_TOTAL",
@@ -210,6 +226,102 @@ RETRY_FAILURES_TOTAL = MetricSpec(
     kind="counter",
     help="Failed attempts of retried calls, by operation.",
     labels=("call",),
+)
+JOIN_HELD_ACTIONS = MetricSpec(
+    name="monolith_join_held_actions",
+    kind="gauge",
+    help="Actions that wait for their impression.",
+    labels=("group",),
+)
+JOIN_CLOCK_JUMPS_TOTAL = MetricSpec(
+    name="monolith_join_clock_jumps_total",
+    kind="counter",
+    help="Lots whose append time was more than 60 s ahead of the reader's clock.",
+    labels=("group", "direction"),
+)
+JOIN_COMMITS_TOTAL = MetricSpec(
+    name="monolith_join_commits_total",
+    kind="counter",
+    help="Commits of a join group.",
+    labels=("group",),
+)
+JOIN_COMMIT_FAILURES_TOTAL = MetricSpec(
+    name="monolith_join_commit_failures_total",
+    kind="counter",
+    help="Failed attempts to write a commit, for example on a full disk.",
+    labels=("group",),
+)
+JOIN_COMMIT_SECONDS_TOTAL = MetricSpec(
+    name="monolith_join_commit_seconds_total",
+    kind="counter",
+    help="Time spent in commits of a join group.",
+    labels=("group",),
+)
+JOIN_DEAD_LETTERS_TOTAL = MetricSpec(
+    name="monolith_join_dead_letters_total",
+    kind="counter",
+    help="Input records that cannot be used, by reason.",
+    labels=("group", "reason"),
+)
+JOIN_EVENTS_TOTAL = MetricSpec(
+    name="monolith_join_events_total",
+    kind="counter",
+    help="Events by outcome other than a row: duplicates, late events, orphans, overflows, sampled rows, early closes.",
+    labels=("group", "outcome"),
+)
+JOIN_GROUP_UP = MetricSpec(
+    name="monolith_join_group_up",
+    kind="gauge",
+    help="1 while a join group runs, 0 after it failed.",
+    labels=("group",),
+)
+JOIN_IDLE_PARTITIONS = MetricSpec(
+    name="monolith_join_idle_partitions",
+    kind="gauge",
+    help="Input partitions that the watermark ignores.",
+    labels=("group",),
+)
+JOIN_LOST_RECORDS_TOTAL = MetricSpec(
+    name="monolith_join_lost_records_total",
+    kind="counter",
+    help="Input records that retention removed before the joiner read them.",
+    labels=("group", "topic"),
+)
+JOIN_OPEN_IMPRESSIONS = MetricSpec(
+    name="monolith_join_open_impressions",
+    kind="gauge",
+    help="Impressions whose window is open.",
+    labels=("group",),
+)
+JOIN_RECORDS_TOTAL = MetricSpec(
+    name="monolith_join_records_total",
+    kind="counter",
+    help="Input records that the joiner read.",
+    labels=("group",),
+)
+JOIN_ROWS_TOTAL = MetricSpec(
+    name="monolith_join_rows_total",
+    kind="counter",
+    help="Examples that the joiner wrote.",
+    labels=("group",),
+)
+JOIN_SNAPSHOTS_TOTAL = MetricSpec(
+    name="monolith_join_snapshots_total",
+    kind="counter",
+    help="Snapshots of the state of a join group.",
+    labels=("group",),
+)
+JOIN_STATE_BYTES = MetricSpec(
+    name="monolith_join_state_bytes",
+    kind="gauge",
+    help="State of a join group, in memory or on disk.",
+    labels=("group", "place"),
+)
+JOIN_WATERMARK_AGE_SECONDS = MetricSpec(
+    name="monolith_join_watermark_age_seconds",
+    kind="gauge",
+    help="Time between the clock and the watermark of a join group.",
+    labels=("group",),
 )
 KAFKA_LAG_RECORDS = MetricSpec(
     name="monolith_kafka_lag_records",

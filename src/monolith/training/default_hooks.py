@@ -9,6 +9,7 @@ from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
     EarlyStoppingHook,
+    ExpiryHook,
     ExportHook,
     Hook,
     PredictionDumpHook,
@@ -22,15 +23,27 @@ from monolith.training.hooks import (
     ThroughputHook,
 )
 from monolith.training.hooks.prediction_dump import prediction_files, prediction_topic
+from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
 __all__ = ["default_hooks", "share_metrics_registry"]
 
 
-def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> list[Hook]:
-    """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted."""
+def default_hooks(
+    config: RunConfig, metrics: RunMetrics, until: int | None, length: DataLength | None = None
+) -> list[Hook]:
+    """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted.
+
+    Args:
+        config: The settings of the run.
+        metrics: The metrics of the run.
+        until: The step at which the run ends; None when unknown.
+        length: The length of the data; None when unknown.
+    """
     hooks: list[Hook] = [ThroughputHook()]
+    if config.checkpoint.feature_evict_every_s is not None:
+        hooks.append(ExpiryHook(config.checkpoint.feature_evict_every_s / 3600))
     if config.metrics.log_step_count_steps:
         hooks.append(
             ProgressHook(
@@ -38,6 +51,7 @@ def default_hooks(config: RunConfig, metrics: RunMetrics, until: int | None) -> 
                 target_steps=until,
                 every_steps=config.metrics.log_step_count_steps,
                 is_live=config.metrics.progress,
+                length=length,
             )
         )
     if config.metrics.metrics_port is not None:

@@ -26,7 +26,9 @@ from monolith.features import Model
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
-from monolith.training.config import RunConfig, SaveTimer
+from monolith.training.checkpoints.files import TABLES
+from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
+from monolith.training.config.cluster import refuse_cluster
 from monolith.training.default_hooks import default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
@@ -34,12 +36,14 @@ from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
 from monolith.training.hooks import Hook
+from monolith.training.hooks.progress import DataLength
+from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
-from monolith.training.metrics import RunMetrics
+from monolith.training.metrics import RankingMetrics, RunMetrics
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
-    from monolith.export import ExportOptions
+    from monolith.export import ExportOptions, SavedTables
 
 __all__ = ["Estimator"]
 
@@ -80,6 +84,7 @@ class Estimator:
         extra: Callable[[], Mapping[str, Any]] | None = None,
         group: Group | None = None,
     ) -> None:
+        self._is_single = group is None and store is None
         self._group = group or Solo()
         model_dir = (config or RunConfig()).model_dir
         self.config = self._group.member_config(config or RunConfig())
@@ -91,6 +96,8 @@ class Estimator:
         """The additional state of the restored checkpoint; empty without one."""
         self._clock = clock or SystemClock()
         self._hooks = tuple(hooks)
+        self.data_length: DataLength | None = None
+        """The length of the data of the next training, for its progress; None when unknown."""
         _prepare(self.config)
         self.model = model if isinstance(model, Model) else model()
         if not isinstance(self.model, Model):
@@ -146,6 +153,11 @@ class Estimator:
         if self._holds == "nothing":
             self._restore()
         return self._step
+
+    @property
+    def data_ended(self) -> bool:
+        """True if the last training read its data to the end."""
+        return self._data_ended
 
     @property
     def model_dir(self) -> Path:
@@ -210,9 +222,18 @@ class Estimator:
             The metrics of this call; every example was scored before the model learned from it.
 
         Raises:
+            ConfigError: The settings are of a job of several processes, and this estimator has neither a store nor a
+                group.
             DataError: The data has no batch.
             TrainingDiverged: A loss is not finite.
         """
+        if self._is_single and isinstance(self.config, RunnerConfig):
+            refuse_cluster(self.config.cluster)
+        if self.config.runtime.only_feature_engineering:
+            raise ConfigError(
+                "only_feature_engineering is True, and an Estimator trains; write features with monolith train, or "
+                "omit it"
+            )
         try:
             metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
         except BaseException:
@@ -233,7 +254,11 @@ class Estimator:
         dataset = self._prepare_data(data)
         is_resumed = resume_data and self._resume(dataset)
         self._list = data if isinstance(dataset, BatchSequence) else None
-        chosen = share_metrics_registry([*default_hooks(self.config, self._metrics, until), *self._hooks, *hooks])
+        ranking = self._new_ranking()
+        measured = [RankingHook(ranking)] if ranking.is_on else []
+        chosen = share_metrics_registry(
+            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
+        )
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -259,7 +284,7 @@ class Estimator:
             if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
-        return self._metrics.results()
+        return {**self._metrics.results(), **ranking.results()}
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
@@ -286,7 +311,9 @@ class Estimator:
 
     def _resume(self, dataset: Any) -> bool:
         """Restore the position of the last run; return False without one, or when it is the end of the data."""
-        if self._place is None or self._data_ended or not isinstance(dataset, Dataset | BatchSequence):
+        if self._place is None or not isinstance(dataset, Dataset | BatchSequence):
+            return False
+        if self._data_ended and not (isinstance(dataset, Dataset) and dataset.is_stream):
             return False
         if isinstance(dataset, BatchSequence) and self._list is not None and not dataset.is_of(self._list):
             return False  # another list, in which the position has no meaning
@@ -333,6 +360,10 @@ class Estimator:
         window = self.config.metrics.log_step_count_steps or 100
         return RunMetrics(window_steps=window, auc_exact_size=self.config.metrics.auc_exact_size)
 
+    def _new_ranking(self) -> RankingMetrics:
+        settings = self.config.metrics
+        return RankingMetrics(settings.group_by, top_k=settings.top_k, by_hour=settings.auc_by_hour)
+
     # --- scoring ------------------------------------------------------------------------------------------------------
 
     def evaluate(
@@ -347,24 +378,50 @@ class Estimator:
 
         Returns:
             ``<head>/auc`` and the other metrics, ``loss`` per example, ``samples`` and ``global_step``.
+
+        Raises:
+            DataError: The data has no batch, or no row with a label.
         """
-        metrics = self._new_metrics()
+        metrics, ranking = self._new_metrics(), self._new_ranking()
         samples = 0
+        has_labels = False
         for number, (batch, heads) in enumerate(self._score(data, checkpoint)):
             samples += batch.size
-            metrics.update(heads.step_result(batch, heads.totals(batch), step=self._step))
+            result = heads.step_result(batch, heads.totals(batch), step=self._step)
+            has_labels = has_labels or result.has_labels
+            metrics.update(result)
+            ranking.update(result)
             if steps is not None and number + 1 >= steps:
                 break
         if not samples:
             raise DataError("the data gave no batch to evaluate; check the patterns and filters")
-        return {**metrics.results(), "samples": float(samples), "global_step": float(self._step)}
+        if not has_labels:
+            raise DataError(
+                f"none of the {samples} rows has a label, so there is nothing to measure; check the data and its "
+                "label_features"
+            )
+        return {**metrics.results(), **ranking.results(), "samples": float(samples), "global_step": float(self._step)}
 
     def predict(
-        self, data: Dataset | Sequence[Batch], *, checkpoint: str | Path | None = None
-    ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name."""
-        for _, heads in self._score(data, checkpoint):
-            arrays = {name: result.predictions for name, result in heads.results().items()}
+        self,
+        data: Dataset | Sequence[Batch],
+        *,
+        checkpoint: str | Path | None = None,
+        keys: Callable[[Batch], Mapping[str, Any]] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Iterate over the predictions of each batch: head to (B,) array, and each head's extra outputs by name.
+
+        Args:
+            data: A dataset with ``batch()``, or batches.
+            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            keys: Returns further columns of a batch, which come first.
+        """
+        for batch, heads in self._score(data, checkpoint):
+            arrays: dict[str, Any] = {} if keys is None else dict(keys(batch))
+            for name, result in heads.results().items():
+                if name in arrays:
+                    raise ConfigError(f"a key and a head are called {name!r}, expected different names; rename one")
+                arrays[name] = result.predictions
             for output in heads.outputs.values():
                 for name, value in output.extra.items():
                     if name in arrays:
@@ -407,7 +464,8 @@ class Estimator:
             version: Its number; None = unix seconds.
             quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
             warmup: File of recorded requests that a server answers before it is ready; None = generated ones.
-            checkpoint: Folder of a checkpoint to load first; None = the state in memory, or else the newest.
+            checkpoint: Folder of a checkpoint to export; None = the state in memory, or else the newest. Its tables are
+                converted shard by shard and are never whole in memory.
             overwrite: Replace an existing version.
             options: Further options.
 
@@ -427,13 +485,13 @@ class Estimator:
                 "path is None and model_dir is empty, expected a folder for exports; give path=, or "
                 "RunConfig(model_dir=...)"
             )
-        self._load(checkpoint)
+        rows = self._load_for_export(checkpoint, chosen)
         steps = None
         if path is None and self._checkpointer is not None:
             steps = {saved.step for saved in self._checkpointer.folder.saved()}
         return export_model(
             self.model,
-            self.store,
+            rows,
             export_base(self.config) if path is None else path,
             name=export_name(self.config, self.model),
             step=self._step,
@@ -444,6 +502,29 @@ class Estimator:
             keep_steps=steps,
             clock=self._clock,
         )
+
+    def _load_for_export(self, checkpoint: str | Path | None, options: ExportOptions) -> EmbeddingStore | SavedTables:
+        """Return the rows to export: those in memory, or those of a checkpoint, whose dense part is then loaded."""
+        from monolith.export import SavedTables
+
+        if self._checkpointer is None or (checkpoint is None and self._holds != "nothing"):
+            self._load(checkpoint)
+            return self.store
+        restored = self._checkpointer.load_dense(
+            TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
+            None if checkpoint is None else Path(checkpoint),
+        )
+        if restored is None:
+            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+        self._check_slices(restored)
+        self._holds, self._step = "nothing", restored.step  # the rows in memory are not those of the checkpoint
+        tables = restored.path if restored.is_bare else restored.path / TABLES
+        if not tables.is_dir() and not options.is_dense_only:
+            raise ConfigError(
+                f"checkpoint is '{restored.path}', which has no tables, expected a full checkpoint; or export the "
+                "dense part alone: is_dense_only (--layout distributed --dense-only)"
+            )
+        return SavedTables(tables, self.store.specs)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

@@ -1,23 +1,40 @@
-"""The datasets of a job: files, standard input, Kafka, or a topic of the event log."""
+"""The datasets of a job: record files, files of columns, standard input, Kafka, or a topic of the event log."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, get_args
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast, get_args
 
 from monolith import data
 from monolith.core.errors import ConfigError
 from monolith.data import Dataset, Framing, Schema
+from monolith.data.readers import TableKind, table_kind
 from monolith.data.records.detect import detect
-from monolith.data.sources.base import RecordKind
+from monolith.data.row_estimate import estimate_rows
+from monolith.data.sources.base import RecordKind, Source
 from monolith.data.sources.kafka.client import read_settings
 from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.patterns import expand
+from monolith.data.sources.text_tables import TextType
 from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
 
-__all__ = ["WorkListShare", "open_batches", "open_rows", "reads_stream"]
+__all__ = [
+    "WorkListShare",
+    "count_epoch_steps",
+    "default_shuffle",
+    "exclude_features",
+    "open_batches",
+    "open_rows",
+    "reads_files",
+    "reads_stream",
+]
+
+_SHUFFLED_ROWS = 1_000_000
+_SHUFFLED_VALUES = 64_000_000
+_FEWEST_SHUFFLED = 16_384
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +82,15 @@ def open_rows(
     if is_stream_url(patterns):
         return _stream(config, patterns, seed, shard)
     paths = expand(patterns)
-    if all(path.endswith(".parquet") for path in paths):
-        if files is not None:
-            return data.parquet(work_list=files.work_list, worker=files.worker, seed=seed)
-        return data.parquet(patterns, seed=seed, shard=shard)
+    if (kind := _table_kind(config, paths)) is not None:
+        return _open_tables(kind, config, patterns, seed, shard, files)
     options: dict[str, Any] = {"compression": config.compression, "seed": seed}
     if files is None:
         options |= {"patterns": patterns, "shard": shard}
     else:
         options |= {"work_list": files.work_list, "worker": files.worker}
     if config.record != "auto":
-        return data.files(record=config.record, framing=_framing(config), **options)
+        return data.files(record=_named_record(config), framing=_framing(config), **options)
     detected = detect(paths[0])
     framing = (
         detected.framing if config.framing.record_framing == "auto" else Framing.parse(config.framing.record_framing)
@@ -85,16 +100,100 @@ def open_rows(
     return data.files(record=detected.record, framing=framing, **options)
 
 
+def reads_files(config: DataConfig) -> bool:
+    """Return True if the training data is files."""
+    return config.data is not None and config.data != "-" and not is_stream_url(config.data)
+
+
 def reads_stream(config: DataConfig) -> bool:
     """Return True if the training data is a topic of Kafka or of the event log."""
     return bool(config.kafka.kafka_topics) if config.data is None else is_stream_url(config.data)
 
 
-def open_batches(config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool) -> Dataset:
+def _table_kind(config: DataConfig, paths: Sequence[str]) -> TableKind | None:
+    """Return the format of files of columns; None for record files.
+
+    Raises:
+        ConfigError: The files are of different formats.
+    """
+    if config.record in get_args(TableKind):
+        return cast(TableKind, config.record)
+    if config.record != "auto":
+        return None
+    kinds = {table_kind(path): path for path in paths}
+    if len(kinds) > 1:
+        some = ", ".join(f"{path!r}" for path in list(kinds.values())[:3])
+        raise ConfigError(f"data names files of different formats ({some}), expected one; read one format per job")
+    return next(iter(kinds))
+
+
+def _open_tables(
+    kind: TableKind,
+    config: DataConfig,
+    patterns: str,
+    seed: int,
+    shard: tuple[int, int],
+    files: WorkListShare | None,
+) -> Dataset:
+    options: dict[str, Any] = {
+        "seed": seed,
+        "allow_missing": config.columns.allow_missing,
+        "exclude": config.columns.exclude,
+        "time_column": config.columns.time_column,
+    }
+    if kind in ("csv", "json_lines"):
+        options["column_types"] = config.columns.column_types
+    if kind == "csv":
+        options |= {"delimiter": config.columns.csv_delimiter, "header": config.columns.csv_header}
+    if files is None:
+        options |= {"patterns": patterns, "shard": shard}
+    else:
+        options |= {"work_list": files.work_list, "worker": files.worker}
+    make: Callable[..., Dataset] = getattr(data, kind)
+    return make(**options)
+
+
+def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
+    """Return a schema without some features; files of records have them nevertheless."""
+    return replace(
+        schema,
+        sparse=[each for each in schema.sparse_features if each.name not in names],
+        dense=[each for each in schema.dense_features if each.name not in names],
+    )
+
+
+def count_epoch_steps(config: DataConfig, workers: int) -> float | None:
+    """Return about how many steps one pass over the files takes each worker; None when unknown."""
+    if config.data is None or not reads_files(config):
+        return None
+    paths = expand(config.data)
+    kind = _table_kind(config, paths)
+    rows = None if kind is None else estimate_rows(paths, kind)
+    return rows / workers / config.batch_size if rows else None
+
+
+def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | None) -> int:
+    """Return the window of shuffled rows of a job without the setting.
+
+    Most files of columns are sorted, by time or by user, and a model learns less from sorted rows. Records, streams and
+    rows with event times keep their order, because expiry and progressive validation rely on it. A shuffled reader
+    would claim files of a work list far ahead.
+    """
+    if config.data is None or not reads_files(config) or files is not None or config.columns.time_column is not None:
+        return 0
+    if _table_kind(config, expand(config.data)) is None:
+        return 0
+    features = len(schema.sparse_features) + len(schema.dense_features)
+    return max(_FEWEST_SHUFFLED, min(_SHUFFLED_ROWS, _SHUFFLED_VALUES // max(1, features)))
+
+
+def open_batches(
+    config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool, shuffle_buffer: int = 0
+) -> Dataset:
     """Return rows as the batches of a job; shuffled and repeated only for training."""
     if is_training:
         # Also for one epoch: a position stays valid when the number of epochs changes.
-        rows = rows.shuffle(config.shuffle_buffer).repeat(config.epochs or None)
+        rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
     return rows.with_schema(schema).batch(config.batch_size)
 
 
@@ -105,7 +204,10 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         config.kafka.kafka_servers,
         list(config.kafka.kafka_topics),
         config.kafka.kafka_group_id,
-        record=_named_record(config),
+        record="json" if config.record == "json_lines" else _named_record(config),
+        column_types=cast(Mapping[str, TextType], config.columns.column_types),
+        exclude=config.columns.exclude,
+        time_column=config.columns.time_column,
         start=parse_start(config.kafka.kafka_start),
         framing=_framing(config, is_message=True),
         seed=seed,
@@ -117,19 +219,36 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
 
 def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> Dataset:
     parts = parse_url(url)
-    record, framing = _named_record(config), _framing(config, is_message=True)
+    is_json = config.record == "json_lines"
+    record: RecordKind = "example" if is_json else _named_record(config)
+    framing = _framing(config, is_message=True)
     settings: dict[str, Any] = {"group": config.kafka.kafka_group_id, "idle_end_s": config.kafka.kafka_idle_end_s}
     if parts.kind == "kafka":
         settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
         settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)
-    return data.from_source(lambda: open_source(parts, record, framing=framing, shard=shard, **settings), seed=seed)
+
+    def make() -> Source:
+        return open_source(parts, record, framing=framing, shard=shard, **settings)
+
+    if not is_json:
+        return data.from_source(make, seed=seed, is_stream=True)
+    columns = config.columns
+    return data.json_messages(
+        make,
+        column_types=cast(Mapping[str, TextType], columns.column_types),
+        exclude=columns.exclude,
+        time_column=columns.time_column,
+        seed=seed,
+    )
 
 
 def _named_record(config: DataConfig) -> RecordKind:
+    kinds = ", ".join(get_args(RecordKind))
     if config.record == "auto":
-        kinds = ", ".join(get_args(RecordKind))
         raise ConfigError(f"record is 'auto', and the format of a stream cannot be detected; give --record: {kinds}")
-    return config.record
+    if config.record not in get_args(RecordKind):
+        raise ConfigError(f"record is {config.record!r}, which a stream cannot have; give --record: {kinds}")
+    return cast(RecordKind, config.record)
 
 
 def _framing(config: DataConfig, *, is_message: bool = False) -> Framing:

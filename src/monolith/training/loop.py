@@ -101,6 +101,7 @@ class TrainingRun:
         self._extra = extra
         self._is_resumed = is_resumed
         self._has_labels = False
+        self._unlabelled_steps = 0
         self._started: list[Hook] = []
         self._event_times = EventTimes(config.pipeline.max_event_ahead_s, clock)
         self._batches = read_marked(self._dataset, self._event_times.bound)
@@ -283,13 +284,16 @@ class TrainingRun:
         """Refuse data without a single label: it would train nothing, with a loss of 0."""
         if self._has_labels:
             return
-        heads = [head for head in result.heads.values() if head.label is not None]
-        self._has_labels = not heads or any(head.mask is None or head.mask.any() for head in heads)
-        if not self._has_labels and self._step - self._first_step >= _STEPS_WITHOUT_LABELS:
-            raise DataError(
-                f"none of the first {_STEPS_WITHOUT_LABELS} batches has a label, so there is nothing to learn; "
-                "check the schema's labels and label_features"
-            )
+        self._has_labels = result.has_labels
+        self._unlabelled_steps += not self._has_labels
+        if self._unlabelled_steps >= _STEPS_WITHOUT_LABELS:
+            self._refuse_unlabelled()
+
+    def _refuse_unlabelled(self) -> None:
+        raise DataError(
+            f"none of the first {self._unlabelled_steps} batches has a label, so there is nothing to learn; "
+            "check the schema's labels and label_features"
+        )
 
     def _end_data(self) -> None:
         if self.stop_reason is not None:
@@ -433,7 +437,9 @@ class TrainingRun:
     def _collect_saves(self) -> None:
         """Report durable checkpoints to hooks and to the data's source; raise the error of a failed one."""
         while self._dense_saves and self._dense_saves[0].is_done:
-            self._dense_saves.pop(0).wait()
+            path = self._dense_saves.pop(0).wait()
+            for hook in self._hooks:
+                hook.after_dense_save(self, path)
         while self._saving and self._saving[0][0].is_done:
             pending, position = self._saving.pop(0)
             path = pending.wait()
@@ -445,6 +451,9 @@ class TrainingRun:
     def _finish(self) -> None:
         """Apply late updates, and make the last checkpoint durable."""
         self._pipeline.drain()
+        is_whole_run = self.stop_reason is None and not self._is_resumed and not self._group.is_one_run
+        if is_whole_run and self._unlabelled_steps and not self._has_labels:
+            self._refuse_unlabelled()
         for hook in self._hooks:
             hook.before_end(self)
         # With other workers, tables may have changed since the last save without a step of this worker.

@@ -70,6 +70,12 @@ class StepResult:
     mark: Mark = no_position
     """Returns the position in the data behind the batch."""
 
+    @property
+    def has_labels(self) -> bool:
+        """True if any row has a label, or no head needs one."""
+        heads = [head for head in self.heads.values() if head.label is not None]
+        return not heads or any(head.mask is None or bool(head.mask.any()) for head in heads)
+
 
 class Run(Protocol):
     """The run that a hook is attached to: its state, and the requests that a hook may make."""

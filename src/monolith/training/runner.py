@@ -9,15 +9,16 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
-from monolith.core.durable_files import replace_file
 from monolith.core.errors import ConfigError
 from monolith.core.registry import load_class
 from monolith.data import Dataset, Schema, infer_schema
+from monolith.data.profile import DataProfile, profile_rows
 from monolith.data.sources.urls import is_stream_url, sample_url
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model
@@ -25,20 +26,34 @@ from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.config import RunConfig
 from monolith.training.config.job import DataConfig, JobConfig
+from monolith.training.data_report import DataReport, log_report, make_report
 from monolith.training.estimator import Estimator
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
+from monolith.training.folder_lock import lock_folder
 from monolith.training.groups import Group
 from monolith.training.hooks import Hook
+from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.summaries import write_summary
-from monolith.training.job_data import WorkListShare, open_batches, open_rows
+from monolith.training.job_data import (
+    WorkListShare,
+    count_epoch_steps,
+    default_shuffle,
+    exclude_features,
+    open_batches,
+    open_rows,
+    reads_files,
+)
+from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
+from monolith.training.key_columns import KeyColumns
 from monolith.training.task import Mode, Task, make_task, open_own_data, settings_of_task
 
 __all__ = ["Job", "task_settings"]
 
 logger = logging.getLogger(__name__)
 
-_JOB_FILE = "job.json"
+_RESTART_S = 10.0
+"""How long the chief of a cluster waits for its predecessor to exit."""
 
 
 class Job:
@@ -52,6 +67,7 @@ class Job:
         extra: Additional state of checkpoints; see ``Estimator``.
         group: The processes that train together; see ``Estimator``.
         files: The work list of the files of ``data``; None = this worker reads its shard of the files.
+        on_report: Called with the roles of the columns before a training on files.
 
     Raises:
         ConfigError: The task does not exist, or neither the settings nor the folder name one.
@@ -67,28 +83,76 @@ class Job:
         extra: Callable[[], Mapping[str, Any]] | None = None,
         group: Group | None = None,
         files: WorkListShare | None = None,
+        on_report: Callable[[DataReport], None] | None = None,
     ) -> None:
         self.config = config
         self._files = files
-        self._remembered = _read_job(config.run.model_dir) if config.model.task is None else {}
+        self._on_report = on_report
+        self._remembered = read_job(config.run.model_dir) if config.model.task is None else {}
         self._inferred: Schema | None = None
+        self._profile: DataProfile | None = None
         self._own_task: Task | None = None
+        self._first_step = 0
+        self._is_alone = store is None and group is None
+        self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
-            self._make_model, run_config or config.run, hooks=hooks, store=store, extra=extra, group=group
+            self._make_model,
+            run_config or config.run,
+            hooks=[*hooks, JobFileHook(self._remember)],
+            store=store,
+            extra=extra,
+            group=group,
         )
 
     @property
     def schema(self) -> Schema:
         """The schema of the data."""
-        options = {"label_features": self._labels} if self._labels else {}
+        return self._schema(has_labels=True)
+
+    def _schema(self, *, has_labels: bool) -> Schema:
+        options = {"label_features": self._labels} if self._labels and has_labels else {}
         return self.estimator.model.declaration.schema(**options)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def train(self) -> dict[str, float]:
-        """Train, and evaluate when there is data for it; return the last metrics."""
-        self._remember()
+        """Train, and evaluate when there is data for it; return the last metrics.
+
+        A training that is refused before its first step leaves the model folder as it was. A training of data that
+        the folder's training has finished returns no metrics, unless the setting ``more`` is on.
+
+        Raises:
+            ConfigError: Another process trains in the model folder, or the folder has another task or other labels.
+        """
+        if not self.estimator.config.model_dir:
+            return self._train_and_evaluate()
+        check_job(self.config.run.model_dir, self.config.model.task, self.config.input.label_features)
+        with lock_folder(Path(self.config.run.model_dir), wait_s=self._lock_wait_s):
+            if self._is_finished():
+                return {}
+            metrics = self._train_and_evaluate()
+            if self._is_alone and self.estimator.data_ended:
+                self._remember(finished=digest_data(self.config.input))
+            return metrics
+
+    def _is_finished(self) -> bool:
+        """Return True if the folder's training has read this data to its end."""
+        if self.config.model.more or not self.config.input.resume_data or not self._is_alone:
+            return False
+        finished = read_job(self.config.run.model_dir, default={}).get("finished")
+        if finished is None or finished != digest_data(self.config.input):
+            return False
+        logger.warning(
+            "training is finished, nothing trained step=%d data=%s; to train on the same data again: --more",
+            self.estimator.step,
+            self.config.input.data,
+        )
+        return True
+
+    def _train_and_evaluate(self) -> dict[str, float]:
         train = self._batches(self.config.input.data, is_training=True)
+        self._report_data()
+        self._plan_progress()
         evaluate = self._eval_batches()
         if evaluate is None:
             return self._train(train)
@@ -150,8 +214,24 @@ class Job:
             yield metrics
 
     def predict(self, checkpoint: str | Path | None = None) -> Iterator[dict[str, Any]]:
-        """Iterate over the predictions of ``data``, batch by batch."""
-        return self.estimator.predict(self._batches(self.config.input.data, is_training=False), checkpoint=checkpoint)
+        """Iterate over the keys and predictions of ``data``, batch by batch; the data needs no labels.
+
+        Raises:
+            ConfigError: The data has no column of a key, or is a stream whose columns are unknown.
+        """
+        config = self.config.input
+        names = config.columns.keys or tuple(self._remembered.get("keys", ()))
+        if not names:
+            batches = self._batches(config.data, is_training=False, has_labels=False)
+            return self.estimator.predict(batches, checkpoint=checkpoint)
+        if not reads_files(config):
+            raise ConfigError(f"keys is {names} and data is {config.data!r}, expected files; give --data FILES")
+        exclude = tuple(name for name in config.columns.exclude if name not in names)
+        config = replace(config, columns=replace(config.columns, exclude=exclude))
+        rows = open_rows(config, config.data, seed=self.config.run.runtime.seed)
+        keys = KeyColumns(names, infer_schema(rows))
+        batches = open_batches(config, rows, keys.extend(self._schema(has_labels=False)), is_training=False)
+        return self.estimator.predict(batches, checkpoint=checkpoint, keys=keys.read)
 
     def write_features(self) -> FeatureFiles:
         """Write the training data, as the model would see it, to files in the model folder.
@@ -161,10 +241,13 @@ class Job:
         """
         if not self.config.run.model_dir:
             raise ConfigError("model_dir is empty, expected a folder for only_feature_engineering; give --model-dir")
-        batches = self._batches(self.config.input.data, is_training=True)
+        window = self.config.input.shuffle_buffer or 0
+        batches = self._batches(self.config.input.data, is_training=True, window=window)
         return write_features(batches, Path(self.config.run.model_dir), index=self.config.run.runtime.index)
 
-    def _batches(self, patterns: str | None, *, is_training: bool) -> Dataset:
+    def _batches(
+        self, patterns: str | None, *, is_training: bool, has_labels: bool = True, window: int | None = None
+    ) -> Dataset:
         files = self._files if is_training else None
         mode: Mode = "train" if is_training else "eval"
         if (
@@ -181,7 +264,51 @@ class Job:
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
         rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
-        return open_batches(self.config.input, rows, self.schema, is_training=is_training)
+        if window is None:
+            window = self._shuffle_buffer if is_training else 0
+        schema = self._schema(has_labels=has_labels)
+        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window)
+
+    @property
+    def _shuffle_buffer(self) -> int:
+        """The setting; or that of the folder's training, whose position has its windows; or the default."""
+        if self.config.input.shuffle_buffer is not None:
+            return self.config.input.shuffle_buffer
+        known = read_job(self.config.run.model_dir, default={})
+        if known and self.config.input.resume_data:
+            return int(known.get("shuffle_buffer", 0))
+        return default_shuffle(self.config.input, self.schema, self._files)
+
+    def _plan_progress(self) -> None:
+        """Set the length of the data; a resumed pass began at the step that the job file has."""
+        steps = count_epoch_steps(self.config.input, self.config.run.runtime.num_workers)
+        if steps is None or not self._is_alone:
+            return
+        known = read_job(self.config.run.model_dir, default={})
+        is_resumed = self.config.input.resume_data and self.estimator.step > 0 and not self.estimator.data_ended
+        self._first_step = int(known.get("first_step", 0)) if is_resumed else self.estimator.step
+        epochs = self.config.input.epochs
+        self.estimator.data_length = DataLength(first_step=self._first_step, epoch_steps=steps, epochs=epochs)
+
+    def _report_data(self) -> None:
+        """Report the role of each column of the first rows, and log warnings."""
+        config = self.config.input
+        if not self.config.run.model_dir:
+            logger.warning("model_dir is empty, the trained model is lost at the end; give --model-dir to keep it")
+        if not reads_files(config) or self.config.run.runtime.index:
+            return
+        profile = self._profile or profile_rows(open_rows(config, config.data, seed=self.config.run.runtime.seed))
+        owners = self.estimator.model.declaration.features.values()
+        report = make_report(
+            profile,
+            self.schema,
+            time_column=config.columns.time_column,
+            expire_days={each.table: each.expire_days for each in owners},
+            is_shuffled=self._shuffle_buffer > 1,
+        )
+        log_report(report, shuffle_buffer=self._shuffle_buffer)
+        if self._on_report is not None:
+            self._on_report(report)
 
     def _with_schema(self, own: Any) -> Any:
         """Give a dataset without a schema that of the model; batches and other data stay."""
@@ -239,9 +366,9 @@ class Job:
 
     def _infer_schema(self) -> Schema:
         """Return the schema of the first training, or infer one from the data."""
-        seen = _read_job(self.config.run.model_dir, default={}).get("schema")
+        seen = read_job(self.config.run.model_dir, default={}).get("schema")
         if seen is not None:
-            return Schema.from_json(json.dumps(seen))
+            return self._add_named(Schema.from_json(json.dumps(seen)))
         patterns = self.config.input.data
         topics = self.config.input.kafka.kafka_topics
         is_kafka = bool(topics) if patterns is None else patterns.startswith("kafka://")
@@ -250,21 +377,48 @@ class Job:
                 f"task {self._task!r} infers its features from the first rows, and a stream gives rows only once; "
                 "train on a file first, into this --model-dir, or write the model: --task FILE.py:Class"
             )
-        sample = sample_url(patterns) if patterns is not None and is_stream_url(patterns) else patterns
-        return infer_schema(open_rows(self.config.input, sample, seed=self.config.run.runtime.seed))
+        return exclude_features(self._read_profile().schema(), self.config.input.columns.exclude)
 
-    def _remember(self) -> None:
+    def _read_profile(self) -> DataProfile:
+        config, patterns = self.config, self.config.input.data
+        sample = sample_url(patterns) if patterns is not None and is_stream_url(patterns) else patterns
+        self._profile = profile_rows(open_rows(config.input, sample, seed=config.run.runtime.seed))
+        return self._profile
+
+    def _add_named(self, schema: Schema) -> Schema:
+        """Return the folder's schema with the features that the options name and the folder does not have yet."""
+        known = _feature_names(schema)
+        listed = [self.config.model.task_options.get(kind) for kind in ("sparse", "dense")]
+        named = {name for names in listed if isinstance(names, list | tuple) for name in names if isinstance(name, str)}
+        if named <= known or not reads_files(self.config.input):
+            return schema
+        found = self._read_profile().schema()
+        added = (named - known) & _feature_names(found)
+        logger.info("features added to those of the folder features=%s", ",".join(sorted(added)))
+        return replace(
+            schema,
+            sparse=[*schema.sparse_features, *(each for each in found.sparse_features if each.name in added)],
+            dense=[*schema.dense_features, *(each for each in found.dense_features if each.name in added)],
+        )
+
+    def _remember(self, finished: str | None = None) -> None:
         if not self.estimator.config.model_dir:
             return
-        folder = Path(self.config.run.model_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         body = {
             "task": _resolve_task(self._task),
             "task_options": self._options,
             "label_features": list(self._labels),
+            "keys": list(self.config.input.columns.keys),
+            "shuffle_buffer": self._shuffle_buffer,
+            "finished": finished,
+            "first_step": self._first_step,
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
-        replace_file(folder / _JOB_FILE, json.dumps(body, indent=1).encode() + b"\n")
+        write_job(self.config.run.model_dir, body)
+
+
+def _feature_names(schema: Schema) -> set[str]:
+    return {*(each.name for each in schema.sparse_features), *(each.name for each in schema.dense_features)}
 
 
 def task_settings(task: str | None, options: Mapping[str, Any], model_dir: str | Path) -> dict[str, tuple[Any, str]]:
@@ -279,23 +433,10 @@ def task_settings(task: str | None, options: Mapping[str, Any], model_dir: str |
         ConfigError: The task does not exist, or no code reads a parameter that was set.
     """
     if task is None:
-        remembered = _read_job(model_dir, default={})
+        remembered = read_job(model_dir, default={})
         task, options = remembered.get("task"), {**remembered.get("task_options", {}), **options}
     cls = None if task is None else _find_class(task)
     return {} if cls is None else settings_of_task(cls, options)
-
-
-def _read_job(model_dir: str | Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    path = Path(model_dir) / _JOB_FILE
-    if not model_dir or not path.is_file():
-        if default is not None:
-            return default
-        raise ConfigError(f"task is None and {path} does not exist; give --task, or a --model-dir that was trained")
-    try:
-        body: dict[str, Any] = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise ConfigError(f"{path} is corrupt ({error}); give --task and --task-options instead") from error
-    return body
 
 
 def _find_class(task: str) -> type[Any] | None:

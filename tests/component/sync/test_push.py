@@ -25,7 +25,7 @@ from monolith.sync import BaseSnapshot, LocalRowLog, Publisher, write_base
 from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
-from monolith.sync.push_targets import parse_targets
+from monolith.sync.push_targets import fleet_targets, parse_targets, split_fleets
 from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.processes.certificates import Authority
 from push_target import PushTargetServer
@@ -337,9 +337,7 @@ def test_a_bad_list_of_targets_is_refused(given: list[str], text: str) -> None:
         parse_targets(given)
 
 
-def test_no_targets_and_other_signatures_are_refused(trainer: Trainer) -> None:
-    with pytest.raises(ConfigError, match="targets is empty"):
-        trainer.push_to()
+def test_other_signatures_are_refused(trainer: Trainer) -> None:
     with pytest.raises(ConfigError, match="sync_signature_name is 'serving_default'"):
         trainer.push_to("a:1", signature="serving_default")
 
@@ -401,3 +399,48 @@ def test_the_ids_of_a_segment_are_those_that_were_set_or_removed(tmp_path: Path)
     np.testing.assert_array_equal(first["user"], np.arange(40_000))
     assert second["user"].tolist() == [-3, 5, 9, 70]
     assert second["item"].tolist() == []
+
+
+def test_each_server_of_a_fleet_gets_its_ids_under_the_signature_of_its_shard(
+    trainer: Trainer, server: Callable[..., PushTargetServer]
+) -> None:
+    fleet = [server(), server()]
+    targets = [f"clicks:ps_{index}={each.address}" for index, each in enumerate(fleet)]
+    trainer.learn([1, 2, 3, 4, -5])
+    pusher = trainer.push_to(*targets, signature="MonolithMultiHashTable_0/raw_assign")
+    assert pusher.flush(60)
+    for index, each in enumerate(fleet):
+        assert {name for name, _, _ in each.requests} == {f"MonolithMultiHashTable_{index}/raw_assign"}
+        assert {np.uint64(np.int64(fid)) % 2 for _, fid in each.rows} == {index}
+    assert {**fleet[0].rows, **fleet[1].rows} == trainer.all_rows()
+
+
+def test_a_rank_pushes_only_the_rows_of_its_shard(trainer: Trainer, server: Callable[..., PushTargetServer]) -> None:
+    one = server()
+    trainer.learn([1, 2, 3, 4])
+    pusher = trainer.push_to(one.address, shard=(1, 2))
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in one.rows) == [1, 3]
+
+
+def test_targets_that_come_later_get_all_rows_and_targets_that_left_get_no_more(
+    trainer: Trainer, server: Callable[..., PushTargetServer]
+) -> None:
+    first, second = server(), server()
+    trainer.learn([1, 2, 3])
+    pusher = trainer.push_to()
+    pusher.set_targets(fleet_targets({0: [first.address], 1: []}))
+    trainer.learn([4])
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in first.rows) == [2, 4]
+    pusher.set_targets(fleet_targets({0: [], 1: [second.address]}))
+    trainer.learn([5, 6])
+    assert pusher.flush(60)
+    assert sorted(fid for _, fid in first.rows) == [2, 4]
+    assert sorted(fid for _, fid in second.rows) == [1, 3, 5]
+
+
+@pytest.mark.parametrize("text", ["zk://", "zk://host:2181", "zk://host:2181/ads", "zk://host:2181/ads/", "zk:///a/b"])
+def test_a_fleet_without_all_parts_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected zk://host:port"):
+        split_fleets([text])

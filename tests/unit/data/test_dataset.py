@@ -197,8 +197,14 @@ def test_at_the_end_nothing_more_comes(folder: Path) -> None:
 def test_a_state_of_other_steps_is_refused(folder: Path) -> None:
     dataset = open_files(folder).batch(16)
     next(iter(dataset))
-    with pytest.raises(DataError, match="source > shuffle > batched"):
+    with pytest.raises(DataError, match=r"source > shuffle\(10\) > batched"):
         open_files(folder).shuffle(10).batch(16).restore(dataset.state())
+    shuffled = open_files(folder).shuffle(20).batch(16)
+    next(iter(shuffled))
+    with pytest.raises(DataError, match=r"shuffle\(20\) > batched', this dataset has .*shuffle\(10\)"):
+        open_files(folder).shuffle(10).batch(16).restore(shuffled.state())
+    earlier = {**shuffled.state(), "steps": "source > shuffle > batched"}
+    shuffled.restore(earlier)  # a state of an earlier release
     with pytest.raises(DataError, match="version"):
         dataset.restore({})
 

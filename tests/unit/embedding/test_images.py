@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -204,3 +205,63 @@ def test_damage_is_refused_or_changes_values_only(sound: tuple[Path, bytes], dat
         return
     assert tables["t"].contains(list(DAMAGED_ROWS)).all()
     assert tables["t"].delete(list(DAMAGED_ROWS)) == len(DAMAGED_ROWS)
+
+
+SANITIZED = pytest.mark.skipif("MONOLITH_SANITIZED" in os.environ, reason="sanitizers handle SIGBUS themselves")
+
+
+@SANITIZED
+def test_a_mapped_file_that_is_cut_off_fails_lookups_and_does_not_end_the_process(tmp_path: Path) -> None:
+    script = """
+import os, sys
+import numpy as np
+from monolith.core.errors import SnapshotCorrupt
+from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
+
+folder = sys.argv[1]
+trained = MultiTable([TableSpec("t", [SliceSpec(64, optimizer=Sgd(1.0))])])
+ids = np.arange(1, 100001)
+trained["t"].assign(ids, np.ones((100000, 64), np.float32))
+trained.to_serving().save_images(folder)
+tables = MultiTable.load_images(folder)
+assert tables["t"].lookup(ids[:100]).sum() == 6400
+(path,) = [name for name in os.listdir(folder) if name.endswith(".table")]
+size = os.path.getsize(os.path.join(folder, path))
+os.truncate(os.path.join(folder, path), 4096)
+for call in (lambda: tables["t"].lookup(ids), lambda: tables["t"].lookup(ids[:1])):
+    try:
+        call()
+    except SnapshotCorrupt as error:
+        assert "cut off while it was mapped" in str(error), error
+    else:
+        raise AssertionError("zeros were returned")
+os.truncate(os.path.join(folder, path), 0)
+import shutil
+shutil.rmtree(folder)
+trained.to_serving().save_images(folder)
+assert MultiTable.load_images(folder)["t"].lookup(ids).sum() == 100000 * 64
+print("alive")
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "images")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (result.returncode, result.stdout) == (0, "alive\n"), result.stderr
+
+
+@SANITIZED
+def test_a_bus_error_elsewhere_still_ends_the_process(tmp_path: Path) -> None:
+    script = """
+import mmap, os, sys
+from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
+
+folder = sys.argv[1]
+MultiTable([TableSpec("t", [SliceSpec(2, optimizer=Sgd(1.0))])]).to_serving().save_images(folder)
+tables = MultiTable.load_images(folder)
+with open(os.path.join(folder, "other"), "w+b") as file:
+    file.truncate(1 << 16)
+    mapped = mmap.mmap(file.fileno(), 1 << 16)
+    file.truncate(0)
+    mapped[5000]
+"""
+    command = [sys.executable, "-c", script, str(tmp_path / "images")]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == -signal.SIGBUS, result.stderr

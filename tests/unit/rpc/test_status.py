@@ -13,7 +13,7 @@ from monolith.core.errors import MonolithError
 from monolith.ps import messages
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
-from monolith.rpc.status import Code, code_of, error_class, error_name, http_status, text_of
+from monolith.rpc.status import Code, client_text, code_of, error_class, error_name, http_status, text_of
 
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, MonolithError)]
 METHODS = {"Drain": (messages.DrainRequest, messages.DrainResponse)}
@@ -104,3 +104,11 @@ def test_an_error_that_is_not_ours_becomes_a_cluster_error_with_its_code(server:
     assert type(raised) is errors.ClusterError
     assert "KeyError" in str(raised)
     assert "INTERNAL" in str(raised)
+
+
+def test_clients_get_the_text_of_every_error_except_unforeseen_ones() -> None:
+    assert client_text(MonolithError("the disk of shard 3 is full")) == "the disk of shard 3 is full"
+    assert client_text(errors.ConfigError("dim is 0, expected 1")) == "dim is 0, expected 1"
+    assert "secret" not in client_text(RuntimeError("secret"))
+    for error in (FileNotFoundError("gone"), MemoryError("no room")):  # built-in errors with a code
+        assert str(error) in client_text(error)

@@ -442,7 +442,7 @@ def test_metrics_of_training_score_each_batch_before_it_is_learnt_from(tmp_path:
     estimator = mt.Estimator(Clicker, config(tmp_path / "a"))
     found = estimator.train(rows().batch(64))
     stepwise = mt.Estimator(Clicker, config(tmp_path / "b"))
-    batches = list(rows().with_schema(stepwise.model.declaration.schema()).batch(64))
+    batches = list(rows().batch(64))
     predictions = []
     for batch in batches:
         predictions += [one["ctr"] for one in stepwise.predict([batch])] if predictions else [first(stepwise, batch)]

@@ -14,11 +14,15 @@ namespace engine {
 //
 // A cell is 32 bits: a 16-bit signature and a 16-bit count that stays at its maximum. Zero is an empty cell. Two ids
 // are taken for one when they probe into each other and share a signature: about one in 65,536 of the neighbours.
-// Memory: split_num x (capacity / (split_num - 1) x 1.2 + 64) x 4 bytes when all splits are in use, so 1.7 GB at the
-// original's defaults (300 million ids, 7 splits); a split takes memory when the head first comes near it.
+//
+// Memory follows the ids: the first split holds at most kFirstSplit of them, each next one four times as many, up to
+// capacity / (split_num - 1). With all splits in use it is split_num x (capacity / (split_num - 1) x 1.2 + 64) x 4
+// bytes, so 1.7 GB at the original's defaults (300 million ids, 7 splits). While the splits grow, the ring has more of
+// them than split_num, so that nothing is forgotten before the capacity is reached.
 class SlidingCounter {
  public:
   static constexpr std::uint32_t kMaxCount = 0xffff;
+  static constexpr std::uint64_t kFirstSplit = 4096;
 
   // Needs split_num >= 5 and capacity >= split_num - 1.
   SlidingCounter(std::uint64_t capacity, std::uint32_t split_num);
@@ -37,13 +41,14 @@ class SlidingCounter {
   [[nodiscard]] std::uint64_t head_increment() const noexcept { return head_increment_; }
   [[nodiscard]] std::uint64_t failures() const noexcept { return failures_; }
   [[nodiscard]] std::uint64_t elements(std::uint32_t split) const noexcept { return splits_[split].elements; }
-  // Places an id can have as its first, per split.
-  [[nodiscard]] std::uint64_t home_cells() const noexcept { return home_cells_; }
+  // Places an id can have as its first, in the head.
+  [[nodiscard]] std::uint64_t home_cells() const noexcept { return home_cells(splits_[head_].capacity); }
 
-  // The whole state as bytes: per split a bit map of the cells in use, then those cells.
+  // The whole state as bytes: per split its capacity, a bit map of the cells in use, then those cells.
   void save(std::vector<std::byte>& out) const;
   // Takes the state from the front of `in` and moves `in` behind it. False: the bytes make no sense; nothing changed.
-  [[nodiscard]] bool load(std::span<const std::byte>& in);
+  // Without `has_capacities` the bytes are of a release whose splits all had the largest capacity.
+  [[nodiscard]] bool load(std::span<const std::byte>& in, bool has_capacities);
   // Adds the counts of `other`, of the same size, for other ids. The oldest sightings of either are forgotten
   // when not all find room.
   void merge(SlidingCounter&& other);
@@ -55,22 +60,27 @@ class SlidingCounter {
   struct Split {
     std::unique_ptr<std::uint32_t[], Release> cells;  // null: never used, all empty
     std::uint64_t elements = 0;
+    std::uint64_t capacity = 0;  // in ids; the cells follow from it
   };
   struct Place;
 
-  [[nodiscard]] Place place_of(std::int64_t id) const noexcept;
-  [[nodiscard]] std::uint32_t* usable_cell(const Split& split, const Place& place) const noexcept;
+  [[nodiscard]] static std::uint64_t home_cells(std::uint64_t capacity) noexcept { return capacity * 12 / 10; }
+  [[nodiscard]] static std::uint64_t cells(const Split& split) noexcept;
+  [[nodiscard]] static Place place_of(std::int64_t id) noexcept;
+  [[nodiscard]] static std::uint32_t* usable_cell(const Split& split, const Place& place) noexcept;
   [[nodiscard]] std::uint32_t count_behind(const Place& place) const noexcept;
   [[nodiscard]] std::uint32_t at(std::uint64_t split) const noexcept {
     return static_cast<std::uint32_t>(split % splits_.size());
   }
-  void allocate(Split& split) const;
-  void copy_cells(const Split& from, Split& into) const noexcept;
+  static void allocate(Split& split);
+  static void copy_cells(const Split& from, Split& into) noexcept;
+  [[nodiscard]] std::uint64_t remembered() const noexcept;
+  [[nodiscard]] bool may_forget(const Split& oldest, std::uint64_t ids) const noexcept;
+  void begin() noexcept;
   void advance();
 
-  std::uint64_t split_capacity_;
-  std::uint64_t home_cells_;
-  std::uint64_t cells_;
+  std::uint64_t split_capacity_;  // of a split that has grown
+  std::uint32_t split_num_;       // splits of a ring that has grown
   std::vector<Split> splits_;
   std::uint32_t head_ = 0;
   std::uint64_t head_increment_ = 0;

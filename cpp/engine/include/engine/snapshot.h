@@ -53,4 +53,9 @@ struct ShardFilter {
 std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<const SnapshotPart> parts,
                           ShardFilter keep);
 
+// Upserts the values of the parts, which were saved with the schema `saved`, into a table of the same width and another
+// form: training rows become serving rows, block by block, without their optimizer state.
+void convert_snapshot(const RowSchema& saved, Table& table, std::uint64_t generation,
+                      std::span<const SnapshotPart> parts, ShardFilter keep);
+
 }  // namespace engine

@@ -140,7 +140,11 @@ class Table {
   // An empty serving table uses the rows of an image, where they lie. Exclusive.
   void adopt(std::unique_ptr<const TableImage> image);
   // Upserts all rows, with their times, into a table of the same slices that may store them differently. Concurrent.
-  void copy_to(Table& other) const;
+  // Only ids with uint64(id) mod `count` == `index`.
+  void copy_to(Table& other, std::uint64_t index = 0, std::uint64_t count = 1) const;
+  // Takes rows of a table of the same width, which have the form `from`, in the form of this table.
+  void import_values(const RowSchema& from, std::span<const std::int64_t> ids, std::span<const std::uint32_t> times,
+                     const std::byte* rows);
 
   // --- figures; concurrent ---
   [[nodiscard]] std::size_t size() const;

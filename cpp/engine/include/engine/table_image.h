@@ -27,6 +27,8 @@
 
 namespace engine {
 
+class MappingGuard;
+
 struct ImageFile {
   std::uint64_t bytes = 0;
   std::uint64_t rows = 0;
@@ -59,6 +61,8 @@ class TableImage {
   [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_; }
   [[nodiscard]] bool is_mapped() const noexcept { return block_.data() == nullptr; }
+  // Throws SnapshotCorrupt when another program has cut the mapped file off: rows that were read since may be zeros.
+  void check_whole() const;
   // Memory of the copied indexes; 0 when the file was read whole.
   [[nodiscard]] std::size_t index_bytes() const noexcept;
 
@@ -67,10 +71,12 @@ class TableImage {
   void check(const Table& table);
   void copy_index(std::size_t part);
 
+  std::string path_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
-  Block block_;                 // the whole file, when it was read and not mapped
-  std::vector<Block> indexes_;  // per part a copy of its index, when the file is mapped
+  std::unique_ptr<const MappingGuard> guard_;  // of a mapped file
+  Block block_;                                // the whole file, when it was read and not mapped
+  std::vector<Block> indexes_;                 // per part a copy of its index, when the file is mapped
   std::vector<Part> parts_;
   std::int64_t max_time_s_ = 0;
 };

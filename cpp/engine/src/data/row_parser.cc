@@ -277,8 +277,9 @@ class RowParser::RecordReader {
   }
 
   static void set_weight(RowInfo& info, float weight) {
-    if (!(weight >= 0.0F) || std::isinf(weight)) {
-      throw Malformed{"instance weight " + std::to_string(weight) + " is not a number from 0 up"};
+    // A joiner undoes an example with a negative weight.
+    if (!std::isfinite(weight)) {
+      throw Malformed{"instance weight is " + std::to_string(weight) + ", expected a finite number"};
     }
     info.weight = weight;
   }

@@ -105,7 +105,7 @@ class Partition {
   [[nodiscard]] std::int64_t append_ms() const noexcept { return head()->append_ms.load(std::memory_order_acquire); }
   [[nodiscard]] bool has_failed() const noexcept { return head()->failed.load(std::memory_order_acquire) != 0; }
 
-  // Maps HEAD again where its file was replaced, and recovers where a process died inside an append.
+  // Maps HEAD again where its file was deleted. Takes no lock in the usual case.
   void refresh();
 
   // Takes a producer id: returns its owner number, larger than every earlier one.
@@ -151,6 +151,7 @@ class Partition {
   [[nodiscard]] Head* head() const noexcept {
     return static_cast<Head*>(page_.load(std::memory_order_acquire)->data());
   }
+  std::uint64_t append_batch(PendingBatch& batch);
   void map_head();
   void check_process() const;
   void prepare_locked();

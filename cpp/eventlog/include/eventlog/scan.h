@@ -28,7 +28,7 @@ struct Scan {
   std::int64_t append_ms = 0;  // of the last batch
   std::vector<BadRange> bad = {};
   std::vector<IndexEntry> index = {};  // as writers make it
-  bool is_torn = false;           // bytes follow the last batch
+  bool is_torn = false;                // bytes follow the last batch
 };
 
 struct FoundBatch {

@@ -1,19 +1,22 @@
 """``TableColumns``: chooses columns of Arrow tables, maps them to features, and passes their memory to the engine.
 
-Only this module imports pyarrow, and only when a table is read. Parquet and data frames pass a schema and batches of
+Only this module imports pyarrow, and only when a table is read. Files and data frames pass a schema and batches of
 rows.
 
 A column is a feature, with one value or a list of values per row. A null is a missing value. Some names are special:
 ``__LABEL__`` and ``instance_weight`` become floats, ``__LINE_ID__`` holds serialized LineIds, and the name of a LineId
-field in capitals (``__UID__``, ``__REQ_TIME__``, ``__ACTIONS__``) fills that field.
+field in capitals (``__UID__``, ``__REQ_TIME__``, ``__ACTIONS__``) fills that field. ``WantedColumns`` are the columns
+that a dataset needs: a table without one of them is an error.
 """
 
 from __future__ import annotations
 
+import difflib
 import importlib
+import logging
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
@@ -22,6 +25,7 @@ import numpy as np
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.data.records.line_id import LineIdFields
+from monolith.data.sources.column_options import ALL_MISSING, ColumnOptions, WantedColumns
 
 __all__ = [
     "Choice",
@@ -32,6 +36,8 @@ __all__ = [
     "load_pyarrow",
     "native_columns",
 ]
+
+logger = logging.getLogger(__name__)
 
 ColumnType: TypeAlias = Literal["fid_v1", "fid_v2", "int", "float", "double", "bytes"]
 """The type of a feature's values."""
@@ -44,12 +50,14 @@ LineField: TypeAlias = tuple[str, int, str, bool, float]
 """The fields that every LineId has."""
 
 _LABEL, _WEIGHT, _LINE_ID = "__LABEL__", "instance_weight", "__LINE_ID__"
+_TIME_FIELD = "req_time"
 _LINE_COLUMN = re.compile(r"__([A-Z][A-Z0-9_]*)__")
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"bool"}
 _WIDE_INTEGERS = {"int64", "uint64"}
 _REALS = {"halffloat", "float", "double"}
 _TEXTS = {"string", "binary", "large_string", "large_binary", "string_view", "binary_view", "fixed_size_binary"}
+_TIMES = {"timestamp", "date32", "date64"}
 
 _TAKEN: Mapping[str, set[str]] = {
     "fid_v1": _WIDE_INTEGERS,
@@ -95,7 +103,7 @@ def load_pyarrow(module: str = "pyarrow") -> Any:
         return importlib.import_module(module)
     except ImportError as exc:
         raise ConfigError(
-            f"Parquet files and data frames need pyarrow ({exc}); install it with: pip install 'monolith[parquet]'"
+            f"files of columns and data frames need pyarrow ({exc}); install it with: pip install 'monolith[parquet]'"
         ) from exc
 
 
@@ -112,6 +120,9 @@ class Choice:
     line_field: LineField | None = None
     """The LineId field that it fills."""
 
+    is_time: bool = False
+    """True if the values are times of any type, to be converted to unix seconds."""
+
 
 class TableColumns:
     """The columns to read from tables, and their types.
@@ -119,12 +130,18 @@ class TableColumns:
     Args:
         columns: The columns and their types; see ``Columns``.
         line_fields: All fields of LineId, when the user has extended it; the standard ones when not given.
+        options: Columns that may be missing, that are excluded, and that hold the time.
 
     Raises:
         ConfigError: A type or a field's kind is not known, or a name is there twice.
     """
 
-    def __init__(self, columns: Columns = None, line_fields: Sequence[LineField] | None = None) -> None:
+    def __init__(
+        self,
+        columns: Columns = None,
+        line_fields: Sequence[LineField] | None = None,
+        options: ColumnOptions | None = None,
+    ) -> None:
         if isinstance(columns, str):
             raise ConfigError(f"columns is {columns!r}, expected a mapping of names to types, or a list of names")
         names = [] if columns is None else list(columns)
@@ -137,11 +154,16 @@ class TableColumns:
             self._types = {name: _checked_type(name, kind) for name, kind in columns.items()}
         self._names: list[str] | None = None if columns is None else names
         fields = LineIdFields.standard().native() if line_fields is None else line_fields
-        for field in fields:
-            if field[2] not in _TAKEN_BY_FIELD:
+        for each in fields:
+            if each[2] not in _TAKEN_BY_FIELD:
                 known = ", ".join(_TAKEN_BY_FIELD)
-                raise ConfigError(f"LineId field {field[0]!r} has the kind {field[2]!r}; it must be one of {known}")
-        self._fields = {field[0]: field for field in fields}
+                raise ConfigError(f"LineId field {each[0]!r} has the kind {each[2]!r}; it must be one of {known}")
+        self._fields = {each[0]: each for each in fields}
+        self._options = options or ColumnOptions()
+        self.wanted: WantedColumns | None = None
+        """The columns that the dataset needs; None = every column that can be a feature."""
+        self.missing = 0
+        """Columns that tables lack and may lack."""
 
     def choose(self, schema: Any, source: str) -> tuple[Choice, ...]:
         """Return the columns to read from a table with that Arrow schema.
@@ -151,19 +173,77 @@ class TableColumns:
                 column and both types.
         """
         counts = Counter(schema.names)
-        wanted = list(schema.names) if self._names is None else self._names
-        for name in wanted:
+        names = self._select(schema, source)
+        for name in names:
             if counts[name] != 1:
                 what = "has no column" if counts[name] == 0 else f"has {counts[name]} columns"
                 raise SchemaMismatch(f"{source} {what} {name!r}; its columns are: {', '.join(map(str, schema.names))}")
-        choices = tuple(self._choice(name, schema.field(name).type, source) for name in wanted)
+        if self.wanted is not None:
+            self._check_wanted(self.wanted, schema, set(names), source)
+        choices = [self._choice(name, schema.field(name).type, source) for name in names]
         filled = [choice.name for choice in choices if choice.line_field is not None]
-        if filled and _LINE_ID in wanted:
+        if self._options.time_column is not None:
+            choices.append(self._time_choice(self._options.time_column, schema, filled, source))
+            filled.append(self._options.time_column)
+        if filled and _LINE_ID in names:
             raise SchemaMismatch(
                 f"{source}: {_LINE_ID!r} and {', '.join(map(repr, filled))} both give the LineId; name the columns to "
                 "read with columns=, and leave one of them out"
             )
-        return choices
+        return tuple(choices)
+
+    def _select(self, schema: Any, source: str) -> list[str]:
+        """Return the names to read, in the order of the table or of ``columns``."""
+        wanted = self.wanted
+        if self._names is not None:
+            return [name for name in self._names if name not in self._options.exclude]
+        skipped = {*self._options.exclude, self._options.time_column}
+        names = [name for name in schema.names if name not in skipped]
+        if wanted is None:
+            return names
+        looked_for = wanted.names
+        if wanted.reads_all:
+            return [
+                name
+                for name in names
+                if name in looked_for or _LINE_COLUMN.fullmatch(name) or _can_be_feature(schema, name, source)
+            ]
+        return [name for name in names if name in looked_for or _LINE_COLUMN.fullmatch(name)]
+
+    def _check_wanted(self, wanted: WantedColumns, schema: Any, names: set[str], source: str) -> None:
+        absent = [name for name, others in wanted.features.items() if not names.intersection((name, *others))]
+        absent += [name for name in wanted.labels if name not in names]
+        allowed = self._options.allow_missing
+        refused = [] if ALL_MISSING in allowed else [name for name in absent if name not in allowed]
+        if refused:
+            raise SchemaMismatch(_describe_missing(source, refused, wanted, schema.names, self._options.exclude))
+        if absent:
+            self.missing += len(absent)
+            logger.warning("columns missing file=%s columns=%s", source, ",".join(absent))
+        for name in wanted.labels:
+            if name in names and _value_type(schema.field(name).type)[0] not in {*_TAKEN_AS_NUMBER, "null"}:
+                raise SchemaMismatch(
+                    f"{source}: label column {name!r} has type {schema.field(name).type}, expected numbers; "
+                    "convert it, for example to 0 and 1"
+                )
+
+    def _time_choice(self, name: str, schema: Any, filled: Iterable[str], source: str) -> Choice:
+        if name not in schema.names:
+            raise SchemaMismatch(
+                f"{source} has no column {name!r} for the event time; its columns are: {', '.join(schema.names)}"
+            )
+        value, is_list = _value_type(schema.field(name).type)
+        if is_list or value not in {*_TIMES, *_INTEGERS, *_REALS, *_TEXTS, "null"} - {"bool"}:
+            raise SchemaMismatch(
+                f"{source}: time column {name!r} has type {schema.field(name).type}, expected a timestamp, numbers or "
+                "text in ISO 8601"
+            )
+        if f"__{_TIME_FIELD.upper()}__" in filled:
+            raise SchemaMismatch(
+                f"{source}: __{_TIME_FIELD.upper()}__ and the time column {name!r} both give the event time; leave one "
+                "of them out"
+            )
+        return Choice(name=name, kind="int", line_field=self._fields[_TIME_FIELD], is_time=True)
 
     def _choice(self, name: str, type_: Any, source: str) -> Choice:
         declared = self._types.get(name)
@@ -214,7 +294,66 @@ def native_columns(batch: Any, choices: Sequence[Choice]) -> list[_native.Column
 
     Memory is shared; only types that the engine does not read (dictionaries, views, half floats) are copied.
     """
-    return [_native_column(choice, batch.column(batch.schema.get_field_index(choice.name))) for choice in choices]
+    columns = []
+    for choice in choices:
+        array = batch.column(batch.schema.get_field_index(choice.name))
+        columns.append(_native_column(choice, _unix_seconds(array, choice.name) if choice.is_time else array))
+    return columns
+
+
+def _unix_seconds(array: Any, name: str) -> Any:
+    """Return times as unix seconds; the size of a number tells seconds from milli-, micro- and nanoseconds."""
+    pa, compute = load_pyarrow(), load_pyarrow("pyarrow.compute")
+    array = _without_runs(array)
+    kind = _type_name(array.type)
+    try:
+        if kind in _TEXTS:
+            array = _parse_times(pa, array.cast(pa.string()))
+        if kind in _TIMES or kind in _TEXTS:
+            microseconds = array.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+            return compute.divide(microseconds, pa.scalar(1_000_000, pa.int64()))
+        if kind == "null":
+            return array.cast(pa.int64())
+        numbers = array.cast(pa.float64(), safe=False)
+        for unit, above in ((1e9, 1e17), (1e6, 1e14), (1e3, 1e11)):
+            numbers = compute.if_else(compute.greater_equal(numbers, above), compute.divide(numbers, unit), numbers)
+        return compute.floor(numbers).cast(pa.int64())
+    except pa.ArrowException as error:
+        raise SchemaMismatch(f"time column {name!r} has a value that is not a time: {error}; correct it") from error
+
+
+def _parse_times(pa: Any, texts: Any) -> Any:
+    """Return ISO 8601 texts as timestamps; texts without a zone are in UTC."""
+    try:
+        return texts.cast(pa.timestamp("us"))
+    except pa.ArrowInvalid:
+        return texts.cast(pa.timestamp("us", tz="UTC"))
+
+
+def _can_be_feature(schema: Any, name: str, source: str) -> bool:
+    """Return whether a column can be a feature; log the ones that cannot."""
+    if schema.names.count(name) != 1:
+        return True  # a duplicate is refused later
+    kind = schema.field(name).type
+    if _value_type(kind)[0] in {*_INTEGERS, *_REALS, *_TEXTS, "null"}:
+        return True
+    logger.warning("column not read, no feature can have its type file=%s column=%s type=%s", source, name, kind)
+    return False
+
+
+def _describe_missing(
+    source: str, absent: Sequence[str], wanted: WantedColumns, names: Sequence[str], exclude: frozenset[str]
+) -> str:
+    """Return the error of columns that a table lacks."""
+    listed = ", ".join(map(repr, absent))
+    roles = {"label" if name in wanted.labels else "feature" for name in absent}
+    role = roles.pop() if len(roles) == 1 else "feature or label"
+    text = f"{source} has no column {listed}, expected by the schema as {role}; its columns are: {', '.join(names)}"
+    if left_out := [name for name in absent if name in exclude]:
+        return f"{text}. {', '.join(map(repr, left_out))} is excluded; include it, or train without it"
+    near = difflib.get_close_matches(absent[0], [name for name in names if name not in wanted.names], n=1, cutoff=0.5)
+    hint = f" (was it renamed to {near[0]!r}?)" if near else ""
+    return f"{text}{hint}; add the column, or allow it to be missing: allow_missing"
 
 
 def _checked_type(name: str, kind: str) -> ColumnType:

@@ -14,8 +14,9 @@ from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError, MonolithError
-from monolith.data.sources.arrow_columns import Columns, LineField, TableColumns, load_pyarrow, native_columns
+from monolith.data.sources.arrow_columns import Choice, Columns, LineField, TableColumns, load_pyarrow, native_columns
 from monolith.data.sources.base import Position, RecordKind, Source
+from monolith.data.sources.column_options import ColumnOptions, WantedColumns
 
 __all__ = ["FrameSource"]
 
@@ -35,10 +36,10 @@ class FrameSource(Source):
         shard: ``(index, count)``: this reader reads one contiguous range of the rows.
         batch_rows: Rows per record.
         name: Name of the frame in errors.
+        options: Columns that may be missing, that are excluded, and that hold the time.
 
     Raises:
         ConfigError: The object is not a data frame, or another argument is invalid.
-        SchemaMismatch: A column is missing, or has a type that no feature can have.
 
     >>> source = FrameSource({"user": np.array([3, 4]), "__LABEL__": [0.0, 1.0]}, columns=["user", "__LABEL__"])
     >>> len(source.read()), source.position()
@@ -54,13 +55,13 @@ class FrameSource(Source):
         shard: tuple[int, int] = (0, 1),
         batch_rows: int = 2048,
         name: str = "frame",
+        options: ColumnOptions | None = None,
     ) -> None:
         self._batch_rows = check_batch_rows(batch_rows)
         index, count = check_shard(shard)
-        chosen = TableColumns(columns, line_fields)
-        table = _as_table(frame)
-        self._choices = chosen.choose(table.schema, name)
-        self._table = table.select([table.schema.get_field_index(choice.name) for choice in self._choices])
+        self._columns = TableColumns(columns, line_fields, options)
+        self._table = table = _as_table(frame)
+        self._choices: tuple[Choice, ...] | None = None
         self._name = name
         self._row = table.num_rows * index // count
         self._end = table.num_rows * (index + 1) // count
@@ -81,7 +82,11 @@ class FrameSource(Source):
 
     @override
     def read(self) -> _native.Records | None:
-        """Return the next rows as one record, or None at the end."""
+        """Return the next rows as one record, or None at the end.
+
+        Raises:
+            SchemaMismatch: A column is missing, or has a type that no feature can have.
+        """
         if self._row >= self._end:
             return None
         if self._row >= self._piece_end:
@@ -91,6 +96,16 @@ class FrameSource(Source):
         records = _native.encode_columns(self._piece, begin, end - self._piece_row, self._name, self._row)
         self._row = end
         return records
+
+    def require(self, wanted: WantedColumns) -> None:
+        """Check the frame for these columns, and read no other; before the first ``read``."""
+        self._columns.wanted = wanted
+        self._choices = None
+
+    @property
+    def missing_columns(self) -> int:
+        """Columns that the frame lacks and may lack."""
+        return self._columns.missing
 
     @override
     def position(self) -> Position:
@@ -128,10 +143,18 @@ class FrameSource(Source):
         self._end = self._row
         self._piece = []
 
+    def _choose(self) -> tuple[Choice, ...]:
+        if self._choices is None:
+            self._choices = self._columns.choose(self._table.schema, self._name)
+            names = dict.fromkeys(choice.name for choice in self._choices)
+            self._table = self._table.select(list(names))
+        return self._choices
+
     def _load_piece(self) -> None:
+        choices = self._choose()
         rows = min(self._batch_rows * _PIECE_BATCHES, self._end - self._row)
         batch = self._table.slice(self._row, rows).combine_chunks().to_batches()[0]
-        self._piece = native_columns(batch, self._choices)
+        self._piece = native_columns(batch, choices)
         self._piece_row, self._piece_end = self._row, self._row + batch.num_rows
 
 

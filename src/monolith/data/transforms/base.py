@@ -77,6 +77,11 @@ class Transform(ABC):
         return False
 
     @property
+    def made_features(self) -> tuple[str, ...]:
+        """The features that it makes of others, which the input need not have."""
+        return ()
+
+    @property
     def is_per_batch(self) -> bool:
         """Whether it works on the rows of one batch together, and so comes after batching."""
         return False

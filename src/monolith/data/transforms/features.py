@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core import fid
 from monolith.core.errors import ConfigError
@@ -45,6 +47,11 @@ class SwitchSlot(RowTransform):
             normal[name] = (in_place, slot)
         arguments.set_field(self, "slots", normal)
 
+    @property
+    @override
+    def made_features(self) -> tuple[str, ...]:
+        return tuple(f"{name}_{self.suffix}" for name in self.slots)
+
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
         switches = []
@@ -74,6 +81,11 @@ class FeatureCombine(RowTransform):
         for name in ("name_a", "name_b", "out"):
             arguments.text(self, name)
         arguments.slot(self, "slot")
+
+    @property
+    @override
+    def made_features(self) -> tuple[str, ...]:
+        return (self.out,)
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""
@@ -119,6 +131,11 @@ class StringToFid(RowTransform):
             arguments.number(self, "scale", above=0.0)
             if self.method not in ("ln", "ratio"):
                 raise ConfigError(f"StringToFid.scale is {self.scale}, but the method {self.method!r} has no scale")
+
+    @property
+    @override
+    def made_features(self) -> tuple[str, ...]:
+        return () if self.out is None else (self.out,)
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""

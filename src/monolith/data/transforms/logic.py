@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.data.transforms import _arguments as arguments
@@ -36,6 +38,11 @@ class Compose(Transform):
     def needs_all_features(self) -> bool:
         """True when any of the transforms needs them."""
         return any(transform.needs_all_features for transform in self.transforms)
+
+    @property
+    @override
+    def made_features(self) -> tuple[str, ...]:
+        return tuple(name for transform in self.transforms for name in transform.made_features)
 
     @property
     def is_per_batch(self) -> bool:
@@ -100,6 +107,11 @@ class LogicalOr(RowTransform):
     def needs_all_features(self) -> bool:
         """True when either side needs them."""
         return bool(self.x.needs_all_features or self.y.needs_all_features)
+
+    @property
+    @override
+    def made_features(self) -> tuple[str, ...]:
+        return (*self.x.made_features, *self.y.made_features)
 
     def build_rule(self, context: BuildContext) -> _native.RowRule:
         """Make the native rule."""

@@ -5,6 +5,7 @@ A test can stop and kill the process, and restart it with or without its data.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import socket
@@ -16,7 +17,10 @@ from types import TracebackType
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ConnectionFailed
 
-__all__ = ["ZooKeeperServer", "why_no_zookeeper"]
+__all__ = ["REQUIRED", "ZooKeeperServer", "why_no_zookeeper"]
+
+REQUIRED = "MONOLITH_REQUIRE_ZOOKEEPER"
+"""Variable of the environment: if set, a test that needs ZooKeeper fails where it would be skipped."""
 
 _JARS = ("zookeeper.jar", "slf4j-simple.jar")
 _JAVA_FOLDER = Path("/usr/share/java")
@@ -24,7 +28,20 @@ _MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 
 
 def why_no_zookeeper() -> str | None:
-    """Return why this machine cannot start a server; None if it can."""
+    """Return why this machine cannot start a server; None if it can.
+
+    Raises:
+        ConnectionFailed: The machine cannot, and the environment requires a server, as in continuous integration.
+    """
+    reason = _missing_part()
+    if reason is not None and os.environ.get(REQUIRED):
+        raise ConnectionFailed(f"{REQUIRED} is {os.environ[REQUIRED]!r}, and ZooKeeper cannot start: {reason}")
+    return reason
+
+
+def _missing_part() -> str | None:
+    if importlib.util.find_spec("kazoo") is None:
+        return "kazoo is not installed: pip install 'monolith[zookeeper]'"
     if shutil.which("java") is None:
         return "java is not installed; as root: apt-get install zookeeper"
     missing = [name for name in _JARS if not (_JAVA_FOLDER / name).exists()]

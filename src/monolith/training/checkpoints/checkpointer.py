@@ -23,7 +23,7 @@ from monolith.training.checkpoints import files
 from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
 from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
-from monolith.training.checkpoints.restoring import Restored, restore_all, restore_without_dense
+from monolith.training.checkpoints.restoring import Restored, restore_all, restore_dense_part, restore_without_dense
 from monolith.training.checkpoints.state import CuttingStore, TrainingState, capture
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.tide import SaveTimer
@@ -251,11 +251,18 @@ class Checkpointer:
             state: The objects to restore into.
             checkpoint: Folder of a checkpoint; None = as ``restore`` chooses.
         """
-        if checkpoint is not None:
-            saved: SavedCheckpoint | None = open_checkpoint(checkpoint)
-        else:
-            saved = choose_for_reading(self._model_dir, self._config.restore)
+        saved = self._find(checkpoint)
         return None if saved is None else restore_all(saved, state, self._config.restore.reload_alias_map)
+
+    def load_dense(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:
+        """Like ``load``, for the dense part alone: the rows of ``state.store`` are unchanged."""
+        saved = self._find(checkpoint)
+        return None if saved is None else restore_dense_part(saved, state, self._config.restore.reload_alias_map)
+
+    def _find(self, checkpoint: Path | None) -> SavedCheckpoint | None:
+        if checkpoint is not None:
+            return open_checkpoint(checkpoint)
+        return choose_for_reading(self._model_dir, self._config.restore)
 
 
 def _failure(save: _Save, folder: CheckpointFolder, error: OSError) -> str:

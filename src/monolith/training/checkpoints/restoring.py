@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from monolith.training.checkpoints import files
 from monolith.training.checkpoints.dense_weights import fit_weights
 from monolith.training.checkpoints.state import TrainingState
 
-__all__ = ["Restored", "restore_all", "restore_without_dense"]
+__all__ = ["Restored", "restore_all", "restore_dense_part", "restore_without_dense"]
 
 logger = logging.getLogger(__name__)
 
@@ -37,6 +37,11 @@ class Restored:
     report: RestoreReport | None
     """The restored tables; None when the store makes no report."""
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether the state is a snapshot of tables, without a checkpoint around it."""
+        return self.saved_extra is None
+
 
 def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
     """Restore weights, optimizers, tables and random generators; ``state.step`` too.
@@ -55,6 +60,19 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
     return _restored(saved.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
 
 
+def restore_dense_part(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
+    """Restore weights and optimizers; tables are unchanged. A bare snapshot has neither."""
+    if saved.manifest.kind == "tables":
+        return Restored(
+            step=saved.step, path=saved.path, data=None, metrics={}, extra={}, saved_extra=None, report=None
+        )
+    loaded = _read_files(saved)
+    weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
+    files.restore_dense(loaded, state, weights, aliases)
+    state.step = saved.step
+    return _restored(saved.step, loaded, None, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
+
+
 def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_step: bool) -> Restored:
     """Restore the tables and the data position; weights, optimizers and random generators are unchanged.
 
@@ -67,7 +85,8 @@ def restore_without_dense(saved: SavedCheckpoint, state: TrainingState, *, keep_
     state.step = saved.step if keep_step else 0
     if keep_step:
         return _restored(state.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
-    return _restored(state.step, loaded, report, metrics={}, extra={})
+    restored = _restored(state.step, loaded, report, metrics={}, extra={})
+    return replace(restored, data=None) if loaded.state["extra"].get("data_ended") else restored
 
 
 def _restore_bare_tables(saved: SavedCheckpoint, state: TrainingState) -> Restored:

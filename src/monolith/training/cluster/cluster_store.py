@@ -42,6 +42,11 @@ class ClusterStore:
         """The tables of the model."""
         return self._specs
 
+    @property
+    def shards(self) -> int:
+        """The number of servers."""
+        return len(self._remote.addresses)
+
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id."""
         return self._remote.pull(ids)

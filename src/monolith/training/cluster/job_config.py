@@ -29,6 +29,11 @@ class ClusterJobConfig(JobConfig):
                 self._check_partial_sync()
             case RanksMode():
                 self._check_ranks()
+        if self.run.runtime.only_feature_engineering and self.is_distributed:
+            raise ConfigError(
+                f"only_feature_engineering is True with num_ps {self.cluster.num_ps}: it writes features and trains no "
+                "tables; omit num_ps, or omit only_feature_engineering"
+            )
         self._refuse_spare_servers()
         if self.input.enable_dynamic_sharding:
             self._check_shared_files()

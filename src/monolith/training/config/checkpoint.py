@@ -8,6 +8,7 @@ from pathlib import Path
 
 from monolith.core.config_sections import subsection, time_s
 from monolith.core.errors import ConfigError
+from monolith.embedding.expiry import DEFAULT_EVICT_HOURS
 from monolith.training.config._checks import (
     check_bool,
     check_mapping,
@@ -109,6 +110,10 @@ class CheckpointConfig:
     """Write checkpoints while training continues; False pauses training until they are safe."""
     feature_eviction_on_save: bool = False
     """Remove expired rows from the tables with each save."""
+    feature_evict_every_s: float | None = time_s(
+        DEFAULT_EVICT_HOURS * 3600, flat="feature_evict_every_n_hours", unit_s=3600
+    )
+    """Event time between two evictions of expired rows, in tables that have an expiry; None = no schedule."""
     force_expiry: bool = False
     """Save and evict although most rows of a table have expired; otherwise refused: event times may be wrong."""
     retention: RetentionConfig = subsection(RetentionConfig)
@@ -116,7 +121,7 @@ class CheckpointConfig:
     tide: TideConfig = subsection(TideConfig)
 
     def __post_init__(self) -> None:
-        check_number(self, "save_checkpoints_s", "dense_only_save_checkpoints_s", above=0)
+        check_number(self, "save_checkpoints_s", "dense_only_save_checkpoints_s", "feature_evict_every_s", above=0)
         check_whole(self, "save_checkpoints_steps", "dense_only_save_checkpoints_steps", at_least=1)
         refuse_both(self, "save_checkpoints_s", "save_checkpoints_steps")
         refuse_both(self, "dense_only_save_checkpoints_s", "dense_only_save_checkpoints_steps")

@@ -34,6 +34,7 @@ __all__ = [
     "SoloMode",
     "SyncConfig",
     "WaitConfig",
+    "refuse_cluster",
 ]
 
 ServerType: TypeAlias = Literal["ps", "worker", "evaluator"]
@@ -257,3 +258,27 @@ class ClusterConfig:
         if self.sync.enable_partial_sync_training:
             return PartialSyncMode(self.sync.dense_exchange_steps)
         return AsynchronousMode(self.sync.dense_exchange_steps) if self.num_ps > 0 else SoloMode()
+
+
+def refuse_cluster(config: ClusterConfig) -> None:
+    """Refuse the settings of a job of several processes, where one process would train alone.
+
+    Raises:
+        ConfigError: A setting asks for servers or ranks; the text names the remedy.
+    """
+    here = "and this Estimator trains in one process"
+    match config.mode:
+        case RanksMode():
+            raise ConfigError(
+                f"enable_sync_training is True, {here}; start the ranks with monolith launch torchrun, or give "
+                "Estimator(group=Ranks(...))"
+            )
+        case PartialSyncMode():
+            raise ConfigError(f"enable_partial_sync_training is True, {here}; start the job with monolith launch")
+    if config.num_ps:
+        raise ConfigError(
+            f"num_ps is {config.num_ps}, {here}; start the job with monolith launch or monolith train, or give "
+            "Estimator(store=RemoteStore(...))"
+        )
+    if config.server_type != "worker":
+        raise ConfigError(f"server_type is {config.server_type!r}, {here}; start the job with monolith launch")

@@ -10,6 +10,7 @@ from monolith.core.config_sections import fill_sections, section, subsection
 from monolith.core.errors import ConfigError
 from monolith.data.records.framing import Framing
 from monolith.data.sources.kafka.start_offsets import parse_start
+from monolith.data.sources.text_tables import check_types
 from monolith.training.config._checks import (
     check_bool,
     check_choice,
@@ -23,9 +24,11 @@ from monolith.training.config._checks import (
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
 
-__all__ = ["DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
+__all__ = ["ColumnsConfig", "DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
 
-RecordName: TypeAlias = Literal["auto", "instance", "example", "example_batch", "tf_example"]
+RecordName: TypeAlias = Literal[
+    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow"
+]
 CompressionName: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
 
 
@@ -45,10 +48,13 @@ class TaskConfig:
     """Steps between evaluations on eval_data; None = one at the end."""
     eval_steps: int | None = None
     """Batches per evaluation; None = all."""
+    more: bool = False
+    """Train again on data that a training of the model folder has read to its end."""
 
     def __post_init__(self) -> None:
         check_text(self, "task")
         check_mapping(self, "task_options")
+        check_bool(self, "more")
         check_whole(self, "steps", "max_steps", "steps_per_eval", "eval_steps", at_least=1)
 
 
@@ -112,30 +118,61 @@ class KafkaConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    """The columns of files of columns."""
+
+    allow_missing: tuple[str, ...] = ()
+    """Columns of the model that files may lack, with a warning; '*' = any. Other missing columns are an error."""
+    exclude: tuple[str, ...] = ()
+    """Columns that are not read as features."""
+    keys: tuple[str, ...] = ()
+    """Columns that predict writes beside the scores; training records them in the model folder."""
+    time_column: str | None = None
+    """Column of the event time: a timestamp, a unix time in any unit, or text in ISO 8601."""
+    column_types: Mapping[str, str] = field(default_factory=dict)
+    """Types of columns of CSV and JSON lines, such as {zip: text, price: float}; others by the first rows."""
+    csv_delimiter: str | None = None
+    """Delimiter of CSV files; none = a tab for *.tsv, else a comma."""
+    csv_header: tuple[str, ...] = ()
+    """Names of the columns of CSV files without a header."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "time_column")
+        for names in ("allow_missing", "exclude", "keys", "csv_header"):
+            check_names(self, names)
+        check_mapping(self, "column_types")
+        check_types(self.column_types)
+        if self.csv_delimiter is not None and len(self.csv_delimiter) != 1:
+            raise ConfigError(f"{label(self, 'csv_delimiter')}, expected one character")
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """The data of a job, and how it becomes batches."""
 
     data: str | None = None
-    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet; '-' is standard input; or a stream:
-    log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
+    """Files to read: patterns and lists such as 'part-*.pb, @list.txt'; *.parquet, *.csv, *.jsonl, *.arrow; '-' is
+    standard input; or a stream: log://PATH/TOPIC?group=NAME, kafka://HOST:PORT/TOPIC?group=NAME."""
     eval_data: str | None = None
     """Files to evaluate on, of the same format."""
     record: RecordName = "auto"
-    """Message in the files; auto detects it from the first file."""
+    """Message in the files, or format of files of columns; auto looks at the name and the content of the first one."""
     compression: CompressionName = "auto"
     """Compression of the files; auto goes by their names."""
     batch_size: int = 512
     """Examples per step."""
     epochs: int = 1
     """Passes over the data; 0 = without end."""
-    shuffle_buffer: int = 0
-    """Rows of the shuffle window; 0 = no shuffling."""
+    shuffle_buffer: int | None = None
+    """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
+    columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""
     enable_dynamic_sharding: bool = False
     """Workers take files from one list, so that slow workers take fewer; False = every n-th file each."""
     resume_data: bool = True
     """Resume at the data position of the last checkpoint; False starts at the beginning of the data."""
     label_features: tuple[str, ...] = ()
     """Columns that hold the labels, in order; none = the label of the record."""
+    columns: ColumnsConfig = subsection(ColumnsConfig)
     framing: FramingConfig = subsection(FramingConfig)
     kafka: KafkaConfig = subsection(KafkaConfig)
 

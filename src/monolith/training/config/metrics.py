@@ -93,11 +93,18 @@ class MetricsConfig:
     """Samples up to which the AUC is exact; beyond, it is exact within a bound that it states."""
     progress: bool | None = None
     """Show a live progress line; None = when standard error is a terminal."""
+    group_by: str | None = None
+    """Feature, or uid, whose values group rows for gauc, ndcg@k and recall@k; None = not measured."""
+    top_k: int = 10
+    """Rows of a group that count in ndcg@k and recall@k."""
+    auc_by_hour: bool = False
+    """Measure the AUC of each hour of event time; in a training, of rows before the model learned from them."""
     dump: PredictionDumpConfig = subsection(PredictionDumpConfig)
     early_stopping: EarlyStoppingConfig = subsection(EarlyStoppingConfig)
 
     def __post_init__(self) -> None:
         check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")
-        check_bool(self, "progressive_validation", "progress")
+        check_bool(self, "progressive_validation", "progress", "auc_by_hour")
+        check_whole(self, "top_k", at_least=1)
         check_whole(self, "metrics_port", at_most=65535)
-        check_text(self, "metrics_host", "deep_insight_name")
+        check_text(self, "metrics_host", "deep_insight_name", "group_by")

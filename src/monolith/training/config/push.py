@@ -16,7 +16,7 @@ class PushConfig:
     """Pushing of rows to servers with TensorFlow Serving's API that do not follow the published log."""
 
     sync_targets: tuple[str, ...] = ()
-    """Model servers that receive changed rows: host:port, http(s)://host:port, or MODEL= and one of these."""
+    """Model servers that get changed rows: host:port, http(s)://host:port, MODEL= and one, or zk://HOSTS/BZID/MODEL."""
     sync_model_name: str = "default"
     """Name of the model at targets that name no model."""
     sync_signature_name: str = "hashtable_assign"
@@ -37,9 +37,9 @@ class PushConfig:
         if not self.sync_targets:
             return
         from monolith.sync.push_messages import check_signature  # the engine is not needed to read other settings
-        from monolith.sync.push_targets import parse_targets
+        from monolith.sync.push_targets import parse_targets, split_fleets
 
-        targets = parse_targets(self.sync_targets, self.sync_model_name)
+        targets = parse_targets(split_fleets(self.sync_targets)[0], self.sync_model_name)
         check_signature(self.sync_signature_name)
         if self.sync_ca_file is None and (encrypted := [each for each in targets if each.is_encrypted]):
             raise ConfigError(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 __all__ = ["RETIRED"]
 
-_ADMISSION = "admission belongs to a table; give TableSpec.admission, or occurrence_threshold to embedding_feature"
+_ADMISSION = "admission belongs to a feature; give embedding_feature(occurrence_threshold=, admission=), or TableSpec"
 _AS_DATA = "it is part of the data; give it to mt.data.files, or to monolith train --data"
 _AS_STREAM = "name the stream as data, with mt.data.kafka; dumps have prediction_kafka_servers and _topic"
 _AS_HOOK = "give the hook to Estimator(hooks=[...]), or use the settings of the metrics section"

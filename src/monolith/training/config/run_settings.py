@@ -39,6 +39,7 @@ class RunSettings(TypedDict, total=False):
     dense_only_save_checkpoints_steps: int | None
     background_save: bool
     feature_eviction_on_save: bool
+    feature_evict_every_n_hours: float | None
     force_expiry: bool
     checkpoints_max_to_keep: int
     keep_checkpoint_every_n_hours: float | None
@@ -73,6 +74,9 @@ class RunSettings(TypedDict, total=False):
     deep_insight_name: str | None
     auc_exact_size: int
     progress: bool | None
+    group_by: str | None
+    top_k: int
+    auc_by_hour: bool
     deep_insight_target: str | None
     deep_insight_sample_ratio: float
     extra_fields_keys: tuple[str, ...]
@@ -113,6 +117,10 @@ class RunSettings(TypedDict, total=False):
     sync_token_file: str | Path | None
     model_name: str | None
     export_when_saving: bool
+    export_layout: Literal["standalone", "distributed"]
+    export_shards: int | None
+    export_remote_dense: bool
+    export_shares_tables: bool
     export_dir_base: str | Path
     warmup_file: str | Path | None
     skip_zero_embedding_when_serving: bool

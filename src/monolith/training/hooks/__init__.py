@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.early_stopping import EarlyStoppingHook
+from monolith.training.hooks.expiry import ExpiryHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
@@ -62,6 +63,7 @@ __all__ = [
     "ThroughputHook",
     "heap_profile_environment",
     # files
+    "ExpiryHook",
     "ExportHook",
     "FileCloseHook",
     "PredictionDumpHook",

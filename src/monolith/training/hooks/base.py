@@ -31,6 +31,9 @@ class Hook:
     def after_save(self, run: Run, path: Path) -> None:
         """After a checkpoint is durable; called by the loop's thread at the next step boundary."""
 
+    def after_dense_save(self, run: Run, path: Path) -> None:
+        """After a dense-only checkpoint is durable; called by the loop's thread at the next step boundary."""
+
     def before_end(self, run: Run) -> None:
         """After the last step, before its checkpoint; not called when the run failed."""
 

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
 from monolith.artifacts import CheckpointFolder, read_manifest
+from monolith.artifacts.export_folder import ExportFolder
 from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.export_places import export_base, export_name
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
+
+if TYPE_CHECKING:
+    from monolith.export import ExportOptions, SavedTables
 
 __all__ = ["ExportHook"]
 
@@ -20,11 +26,12 @@ logger = logging.getLogger(__name__)
 
 
 class ExportHook(Hook):
-    """Writes a standalone export after each full checkpoint. Retention removes the export with its checkpoint.
+    """Writes an export after each full checkpoint, and the dense part of a distributed one after each dense-only save.
 
     The export holds the dense weights at the time the checkpoint is complete, a few steps after its cut. Rows in this
-    process are exported as of the same time. Rows on servers or ranks come from the checkpoint, which one process can
-    read alone. A failed export is logged and counted; the checkpoint stays, and training continues.
+    process are exported as of the same time. Rows on servers or ranks come from the checkpoint, shard by shard.
+    Retention removes the export with its checkpoint; a dense-only export goes with the checkpoint whose tables it uses.
+    A failed export is logged and counted; the checkpoint stays, and training continues.
     """
 
     def __init__(self) -> None:
@@ -33,23 +40,40 @@ class ExportHook(Hook):
 
     @override
     def after_save(self, run: Run, path: Path) -> None:
-        from monolith.export import ExportOptions, export_model
-
         saved = read_manifest(path)
-        if saved.kind != "full":
-            return
+        if saved.kind == "full":
+            options = _options(run)
+            self._export(run, _rows_of(run.store, path, options), options, follows_step=saved.step)
+
+    @override
+    def after_dense_save(self, run: Run, path: Path) -> None:
+        options = _options(run, is_dense_only=True)
+        if options.layout == "standalone" or not ExportFolder(export_base(run.config)).versions("ps_0"):
+            return  # a standalone export includes its tables
+        newest = CheckpointFolder(run.model_dir / CHECKPOINTS).newest()
+        if newest is not None:
+            self._export(run, run.store, options, follows_step=newest.step)
+
+    def _export(
+        self, run: Run, rows: EmbeddingStore | SavedTables, options: ExportOptions, *, follows_step: int
+    ) -> None:
+        from monolith.export import export_model
+
         config = run.config.export
+        steps = {each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()}
+        if options.shares_tables:
+            steps.discard(follows_step)  # a second save of a step replaces the tables that earlier exports share
         try:
             export_model(
                 run.model,
-                _rows_of(run.store, path),
+                rows,
                 export_base(run.config),
                 name=export_name(run.config, run.model),
                 step=run.step,
-                options=ExportOptions(skip_zero_rows=config.skip_zero_embedding_when_serving),
+                options=options,
                 warmup=config.warmup_file,
-                follows_step=saved.step,
-                keep_steps={each.step for each in CheckpointFolder(path.parent).saved()},
+                follows_step=follows_step,
+                keep_steps=steps,
                 clock=run.clock,
             )
         except Exception:
@@ -57,10 +81,26 @@ class ExportHook(Hook):
             logger.exception("export failed step=%d failures=%d", run.step, self.failures)
 
 
-def _rows_of(store: EmbeddingStore, checkpoint: Path) -> EmbeddingStore:
+def _options(run: Run, *, is_dense_only: bool = False) -> ExportOptions:
+    from monolith.export import ExportOptions
+
+    config = run.config.export
+    is_distributed = config.export_layout == "distributed"
+    shards = config.export_shards or getattr(run.store, "shards", 1)
+    return ExportOptions(
+        layout=config.export_layout,
+        shards=shards if is_distributed else 1,
+        has_remote_dense=config.export_remote_dense,
+        is_dense_only=is_dense_only and is_distributed,
+        shares_tables=config.export_shares_tables and not is_dense_only,
+        skip_zero_rows=config.skip_zero_embedding_when_serving,
+    )
+
+
+def _rows_of(store: EmbeddingStore, checkpoint: Path, options: ExportOptions) -> EmbeddingStore | SavedTables:
     """Return the rows to export: those of this process, or else those of the checkpoint."""
-    if isinstance(store, MultiTable):
+    from monolith.export import SavedTables
+
+    if isinstance(store, MultiTable) and not options.shares_tables:
         return store
-    tables = MultiTable(spec.for_serving() for spec in store.specs.values())
-    tables.restore(checkpoint / TABLES)
-    return tables
+    return SavedTables(checkpoint / TABLES, store.specs)

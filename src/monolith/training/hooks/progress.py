@@ -8,6 +8,7 @@ import logging
 import math
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from monolith.core.errors import ConfigError
@@ -20,15 +21,37 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
 
-__all__ = ["ProgressHook"]
+__all__ = ["DataLength", "ProgressHook"]
 
 logger = logging.getLogger(__name__)
 
 _REDRAW_S = 0.25
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataLength:
+    """The length of the data of a run, in steps."""
+
+    first_step: int
+    """Step at which the data began."""
+    epoch_steps: float
+    """Steps of one pass over the data; estimated for files that do not have their number of rows."""
+    epochs: int
+    """Passes; 0 = endless."""
+
+    @property
+    def last_step(self) -> int | None:
+        """Step at which the data ends; None if it is endless."""
+        return self.first_step + math.ceil(self.epoch_steps * self.epochs) if self.epochs else None
+
+    def epoch_at(self, step: int) -> int:
+        """Return the number of the pass of a step, from 1."""
+        epoch = int(max(0, step - 1 - self.first_step) / self.epoch_steps) + 1
+        return min(epoch, self.epochs) if self.epochs else epoch
+
+
 class ProgressHook(Hook):
-    """Shows step, samples per second, loss, the AUC of each head and when the run will be done.
+    """Shows step, total, percent, epoch, samples per second, loss, the AUC of each head and the time left.
 
     In a terminal it is one line that is drawn again up to four times a second; elsewhere it is a line in the log
     every ``every_steps`` steps.
@@ -39,6 +62,7 @@ class ProgressHook(Hook):
         every_steps: Steps between two lines of the log.
         is_live: Whether to draw; None = when the console is a terminal.
         console: Where to draw; None = standard error.
+        length: The length of the data; None when unknown.
     """
 
     def __init__(
@@ -49,11 +73,15 @@ class ProgressHook(Hook):
         every_steps: int = 100,
         is_live: bool | None = None,
         console: Console | None = None,
+        length: DataLength | None = None,
     ) -> None:
         if every_steps < 1:
             raise ConfigError(f"every_steps must be at least 1, got {every_steps}")
         self._metrics = metrics
-        self._target_steps = target_steps
+        ends = [step for step in (target_steps, None if length is None else length.last_step) if step is not None]
+        self._target_steps = min(ends, default=None)
+        self._length = length
+        self._first_step = 0
         self._every_steps = every_steps
         self._is_live = is_live
         self._console = console
@@ -69,6 +97,7 @@ class ProgressHook(Hook):
         from rich.live import Live
 
         self._throughput = Throughput(run.clock)
+        self._first_step = run.step if self._length is None else self._length.first_step
         self._last = None
         self._drawn_at_s = -math.inf
         console = self._console or Console(stderr=True)
@@ -101,14 +130,23 @@ class ProgressHook(Hook):
         from rich.text import Text
 
         target = "" if self._target_steps is None else f"/{self._target_steps:,}"
-        parts = [f"step {result.step:,}{target}", f"{throughput.rates().samples_per_s:,.0f} samples/s"]
+        percent = self._percent(result.step)
+        parts = [f"step {result.step:,}{target}" + ("" if percent is None else f" ({percent:.0f} %)")]
+        if (epoch := self._epoch(result.step)) is not None:
+            parts.append(f"epoch {epoch}")
+        parts += [f"{throughput.rates().samples_per_s:,.0f} samples/s"]
         parts += [f"{name} {value:.4f}" for name, value in self._shown(result).items()]
         if (left_s := self._left_s(throughput, result.step)) is not None:
             parts.append(f"ETA {datetime.timedelta(seconds=round(left_s))}")
         live.update(Text("  ".join(parts), no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _log(self, throughput: Throughput, result: StepResult) -> None:
-        tail = [f"samples_per_s={throughput.rates().samples_per_s:.0f}"]
+        tail = []
+        if (percent := self._percent(result.step)) is not None:
+            tail.append(f"total={self._target_steps} percent={percent:.1f}")
+        if (epoch := self._epoch(result.step)) is not None:
+            tail.append(f"epoch={epoch}")
+        tail += [f"samples_per_s={throughput.rates().samples_per_s:.0f}"]
         tail += [f"{name.replace(' ', '_')}={value:.5f}" for name, value in self._shown(result).items()]
         if (left_s := self._left_s(throughput, result.step)) is not None:
             tail.append(f"left_s={left_s:.0f}")
@@ -120,6 +158,17 @@ class ProgressHook(Hook):
         return {"loss": window.get("loss", result.loss)} | {
             name.replace("/", " "): value for name, value in aucs.items()
         }
+
+    def _percent(self, step: int) -> float | None:
+        if self._target_steps is None or self._target_steps <= self._first_step:
+            return None
+        return min(100.0, 100 * (step - self._first_step) / (self._target_steps - self._first_step))
+
+    def _epoch(self, step: int) -> str | None:
+        if self._length is None:
+            return None
+        epochs = f"/{self._length.epochs}" if self._length.epochs else ""
+        return f"{self._length.epoch_at(step)}{epochs}"
 
     def _left_s(self, throughput: Throughput, step: int) -> float | None:
         seconds_per_step = throughput.rates().seconds_per_step

@@ -1,6 +1,7 @@
 """Publish rows and dense weights of one step boundary, periodically.
 
-Training waits while changed rows and the dense weights are copied; writing is the business of another thread.
+Training waits while changed rows and the dense weights are copied; another thread writes them. Ranks that step together
+write their rows in the thread of the loop, at the same step boundary; see :mod:`publish_ranks`.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.artifacts.delta_log import Flavour
@@ -26,7 +28,9 @@ from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLog
 from monolith.telemetry import names
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
+from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
+from monolith.training.hooks.publish_ranks import RankPublisher
 from monolith.training.run import Run, StepResult
 
 if TYPE_CHECKING:
@@ -70,6 +74,7 @@ class PublishHook(Hook):
         self._open_stream = stream
         self._stream: FeedServer | None = None
         self._publisher: Publisher | None = None
+        self._ranks: RankPublisher | None = None
         self._thread: threading.Thread | None = None
         self._ended = threading.Event()
         self._saved: dict[int, LogPositions] = {}
@@ -77,8 +82,12 @@ class PublishHook(Hook):
         self.export: Export | None = None
         """Receives the metrics of publishing; set before the run."""
 
+    @override
     def on_start(self, run: Run) -> None:
         """Publish the restored state, and start the publishing thread."""
+        if isinstance(run.store, RankStore):
+            self._start_ranks(run, run.store)
+            return
         rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
         self._publisher.publish()
@@ -88,6 +97,22 @@ class PublishHook(Hook):
         self._ended.clear()
         self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
+
+    def _start_ranks(self, run: Run, store: RankStore) -> None:
+        self._ranks = RankPublisher(
+            self._folder,
+            store.tables,
+            store.connection.steps,
+            lambda: copied_weights(run.model),
+            every_s=self._every_s,
+            clock=run.clock,
+            flavour=self._flavour,
+        )
+        self._publisher = self._ranks.publisher
+        self._ranks.publish(run.step)
+        if self._open_stream is not None and store.connection.is_chief:
+            self._stream = self._open_stream()
+            self._stream.start()
 
     def _rows(self, run: Run) -> RowLogs:
         between_steps = _BetweenSteps(run)
@@ -117,8 +142,12 @@ class PublishHook(Hook):
             logger.error("publish failed, retrying folder=%s error=%s", self._folder, error)
             return None
 
+    @override
     def after_step(self, run: Run, result: StepResult) -> None:
         """Export the age of the newest cut and the liveness of the thread, once a second."""
+        if self._ranks is not None and self._ranks.is_due(run.step):
+            with run.between_steps():
+                self._ranks.publish(run.step)
         now_s = run.clock.monotonic_s()
         if self.export is None or self._publisher is None or now_s < self._exported_s + 1.0:
             return
@@ -126,18 +155,27 @@ class PublishHook(Hook):
         newest = self._publisher.newest
         if newest is not None:
             self.export(names.PUBLISH_AGE_SECONDS, max(0.0, run.clock.now_s() - newest.published_at_s), ())
-        is_alive = self._thread is not None and self._thread.is_alive()
+        is_alive = self._ranks is not None or (self._thread is not None and self._thread.is_alive())
         self.export(names.BACKGROUND_THREAD_UP, float(is_alive), ("publish",))
 
+    @override
     def before_save(self, run: Run) -> None:
         """Publish, so that the log has a segment of the checkpoint's state."""
+        if self._ranks is not None:
+            with run.between_steps():
+                self._ranks.before_save(run.step)
+            return
         state = self._try_publish()
         if state is not None:
             self._saved[run.step] = state
 
+    @override
     def after_save(self, run: Run, path: Path) -> None:
         """Let the log begin with the checkpoint."""
         step = read_manifest(path).step
+        if self._ranks is not None:
+            self._ranks.after_save(step, path / TABLES)
+            return
         state = self._saved.pop(step, None)
         self._saved = {other: each for other, each in self._saved.items() if other > step}
         if state is None or self._publisher is None:
@@ -147,8 +185,20 @@ class PublishHook(Hook):
         except (MonolithError, OSError) as error:
             logger.warning("log compaction failed path=%s error=%s", path, error)
 
+    @override
+    def before_end(self, run: Run) -> None:
+        if self._ranks is not None:
+            self._ranks.publish(run.step)  # the steps are applied; on_end may not be collective
+
+    @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
         """Publish the last step, unless the run failed, and release the folder."""
+        if self._ranks is not None:
+            self._ranks.close()
+            if self._stream is not None:
+                self._stream.stop()
+            self._publisher = self._ranks = self._stream = None
+            return
         if self._publisher is None:
             return
         self._ended.set()

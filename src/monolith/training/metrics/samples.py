@@ -42,13 +42,13 @@ def select_values(
     *,
     head: str = "",
 ) -> Samples:
-    """Return the rows that ``mask`` keeps.
+    """Return the rows that ``mask`` keeps, without the undo rows of a joiner: their weight is negative.
 
     Shapes: all (B,).
 
     Raises:
         ConfigError: The shapes differ.
-        DataError: A kept prediction or label is NaN or infinite, or a kept weight is that or negative.
+        DataError: A kept prediction, label or weight is NaN or infinite.
     """
     given = {"predictions": predictions, "label": label, "weight": weight}
     arrays = {name: np.asarray(value, np.float32) for name, value in given.items() if value is not None}
@@ -66,7 +66,8 @@ def select_values(
         return Samples(columns[0], columns[1], None)
     _check_finite(head, "weights", columns[2], "give each row a finite weight")
     if columns[2].size and columns[2].min() < 0:
-        raise DataError(f"{_of(head)}a weight is {columns[2].min()}; weights must not be negative")
+        counted = columns[2] >= 0  # an undo row of a joiner teaches the model, and measures nothing
+        columns = [column[counted] for column in columns]
     # Weights of 1 are the common case: None lets metrics skip the multiplication.
     return Samples(columns[0], columns[1], None if (columns[2] == 1).all() else columns[2])
 

@@ -355,7 +355,7 @@ def test_a_closed_source_is_at_its_end() -> None:
 )
 def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: Any, text: str) -> None:
     with pytest.raises(SchemaMismatch, match=text):
-        FrameSource(pa.table({"c": column}), {"c": kind})
+        FrameSource(pa.table({"c": column}), {"c": kind}).read()
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_a_wrong_type_names_the_column_and_both_types(column: pa.Array, kind: An
 )
 def test_types_that_no_feature_can_have_are_refused(column: pa.Array) -> None:
     with pytest.raises(SchemaMismatch, match=r"column 'c' has type .*, which no feature can have"):
-        FrameSource(pa.table({"c": column}))
+        FrameSource(pa.table({"c": column})).read()
     assert FrameSource(pa.table({"c": column, "n": [1]}), ["n"]).read() is not None
 
 
@@ -391,7 +391,7 @@ def test_types_that_no_feature_can_have_are_refused(column: pa.Array) -> None:
 )
 def test_names_with_a_meaning_are_checked(frame: dict[str, Any], text: str) -> None:
     with pytest.raises(SchemaMismatch, match=text):
-        FrameSource(frame)
+        FrameSource(frame).read()
 
 
 def test_a_name_in_capitals_can_be_asked_for_as_a_feature() -> None:
@@ -406,10 +406,10 @@ def test_a_number_too_large_names_row_and_remedy() -> None:
 
 def test_a_missing_or_doubled_column_names_those_there_are() -> None:
     with pytest.raises(SchemaMismatch, match="frame has no column 'c'; its columns are: a, b"):
-        FrameSource({"a": [1], "b": [1]}, ["c"])
+        FrameSource({"a": [1], "b": [1]}, ["c"]).read()
     doubled = pa.Table.from_arrays([pa.array([1]), pa.array([2]), pa.array([3])], names=["a", "a", "b"])
     with pytest.raises(SchemaMismatch, match="frame has 2 columns 'a'"):
-        FrameSource(doubled)
+        FrameSource(doubled).read()
     assert read_all(FrameSource(doubled, ["b"])) == {"b": [("int64_list", [3])]}
 
 

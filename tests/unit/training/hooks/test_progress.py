@@ -39,7 +39,7 @@ def text_of(console: Console) -> str:
 def test_a_terminal_gets_one_line_that_changes(tmp_path: Path) -> None:
     console, metrics = terminal(), RunMetrics(window_steps=1)
     train(FakeRun(tmp_path), ProgressHook(metrics, target_steps=1000, console=console), metrics, 4)
-    assert "step 2/1,000  4 samples/s  loss 2.0000  ctr auc 1.0000  ETA 0:08:19" in text_of(console)
+    assert "step 2/1,000 (0 %)  4 samples/s  loss 2.0000  ctr auc 1.0000  ETA 0:08:19" in text_of(console)
     assert text_of(console).split("\n")[0].endswith("ETA 0:08:18")
     assert text_of(console).count("\n") == 1
 
@@ -65,8 +65,8 @@ def test_elsewhere_the_log_gets_a_line_now_and_then(tmp_path: Path, caplog: pyte
         train(FakeRun(tmp_path), hook, metrics, 250)
     assert text_of(console) == ""
     assert [record.getMessage() for record in caplog.records] == [
-        "step finished step=100 samples_per_s=4 loss=50.50000 ctr_auc=1.00000 left_s=75",
-        "step finished step=200 samples_per_s=4 loss=150.50000 ctr_auc=1.00000 left_s=25",
+        "step finished step=100 total=250 percent=40.0 samples_per_s=4 loss=50.50000 ctr_auc=1.00000 left_s=75",
+        "step finished step=200 total=250 percent=80.0 samples_per_s=4 loss=150.50000 ctr_auc=1.00000 left_s=25",
     ]
 
 

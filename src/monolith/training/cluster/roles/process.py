@@ -66,10 +66,12 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
     from monolith.training.cluster.roles.server import server_config
 
     limit_mb = config.cluster.ps.ps_memory_limit_mb
+    evict_s = config.run.checkpoint.feature_evict_every_s
     return replace_settings(
         server_config(from_cluster(config.cluster, config.run.runtime), security, config.run.model_dir),
         metrics_port=config.cluster.ps.ps_metrics_port,
         force_expiry=config.run.checkpoint.force_expiry,
+        evict_every_hours=None if evict_s is None else evict_s / 3600,
         memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
     )
 

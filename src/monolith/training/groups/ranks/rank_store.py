@@ -57,6 +57,11 @@ class RankStore:
         """The tables, sorted by name."""
         return self._specs
 
+    @property
+    def shards(self) -> int:
+        """The number of ranks."""
+        return self.connection.size
+
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id, from the ranks that own them; see ``EmbeddingStore.pull``."""
         channel = self.connection.rows

@@ -242,6 +242,18 @@ def test_a_removed_head_is_rebuilt_while_writers_and_readers_run(tmp_path: Path)
     assert [offset for offset, _ in values(reader(other, folder))] == [0, 1, 2, 3, 4]
 
 
+def test_a_waiting_reader_finds_a_head_that_was_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    partition = open_tiny(folder)
+    waiting = reader(partition, folder)
+    assert len(values(waiting)) == 3
+    (folder / "HEAD").unlink()
+    assert _native.EventLogPartition(settings(folder)).append([b"d"], [b""], [T0]) == 3
+    chunk = waiting.read(10, 30_000)  # maps the new HEAD after a wait
+    assert chunk is not None
+    assert (chunk.begin, chunk.records[0]) == (3, b"d")
+
+
 def test_an_older_owner_of_a_producer_is_fenced(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     old, new = open_tiny(folder), _native.EventLogPartition(settings(folder))

@@ -1,4 +1,4 @@
-"""Parquet files from a shared list: every row is read once, even if a worker stops at any position and resumes."""
+"""Files of columns from a shared list: every row is read once, even if a worker stops at any position and resumes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources.parquet import ParquetSource
-from monolith.data.sources.shared_parquet import SharedParquetSource
+from monolith.data.sources.shared_tables import SharedTablesSource
 from monolith.data.sources.work_list import FilesReassigned, MemoryWorkList
 
 
@@ -29,7 +29,7 @@ def by_seven(path: str) -> ParquetSource:
     return ParquetSource([path], batch_rows=7)
 
 
-def lots(source: SharedParquetSource, most: int | None = None) -> list[tuple[str, int]]:
+def lots(source: SharedTablesSource, most: int | None = None) -> list[tuple[str, int]]:
     """Read records to the end, or so many; each by its file and its first row."""
     found: list[tuple[str, int]] = []
     while (most is None or len(found) < most) and (lot := source.read()) is not None:
@@ -43,7 +43,7 @@ def expected(paths: list[str]) -> list[tuple[str, int]]:
 
 def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> None:
     work_list = MemoryWorkList(paths)
-    one, other = (SharedParquetSource(work_list, name, by_seven) for name in ("a", "b"))
+    one, other = (SharedTablesSource(work_list, name, by_seven) for name in ("a", "b"))
     found = [*lots(one, 1), *lots(other, 1), *lots(one, 6), *lots(other), *lots(one)]
     assert sorted(found) == expected(paths)
     assert set(work_list.state()["done"]) == set(paths)
@@ -55,7 +55,7 @@ def test_workers_share_the_files_and_every_row_comes_once(paths: list[str]) -> N
 @pytest.mark.parametrize("cut", range(16))
 def test_a_worker_resumes_at_every_position_even_with_a_newer_list(paths: list[str], cut: int) -> None:
     work_list = MemoryWorkList(paths)
-    first = SharedParquetSource(work_list, "a", by_seven)
+    first = SharedTablesSource(work_list, "a", by_seven)
     before = lots(first, cut)
     place = json.loads(json.dumps(first.position()))
     later = json.loads(json.dumps(work_list.state()))
@@ -66,7 +66,7 @@ def test_a_worker_resumes_at_every_position_even_with_a_newer_list(paths: list[s
 
     restored = MemoryWorkList([])
     restored.restore(later)
-    second = SharedParquetSource(restored, "a", by_seven)
+    second = SharedTablesSource(restored, "a", by_seven)
     second.resume(place)
     assert sorted([*before, *lots(second)]) == expected(paths)
     second.close()
@@ -74,17 +74,17 @@ def test_a_worker_resumes_at_every_position_even_with_a_newer_list(paths: list[s
 
 def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -> None:
     work_list = MemoryWorkList(paths)
-    first = SharedParquetSource(work_list, "a", by_seven)
+    first = SharedTablesSource(work_list, "a", by_seven)
     lots(first, 2)
     place = first.position()
     first.close()
     assert work_list.requeue("a") == paths[:1]
-    other = SharedParquetSource(work_list, "b", by_seven)
+    other = SharedTablesSource(work_list, "b", by_seven)
     assert lots(other, 1) == [(paths[0], 0)]
-    again = SharedParquetSource(work_list, "a", by_seven)
+    again = SharedTablesSource(work_list, "a", by_seven)
     with pytest.raises(FilesReassigned):
         again.resume(place)
-    fresh = SharedParquetSource(work_list, "a", by_seven)
+    fresh = SharedTablesSource(work_list, "a", by_seven)
     assert paths[0] not in {path for path, _ in lots(fresh)}
     for source in (other, again, fresh):
         source.close()
@@ -92,9 +92,9 @@ def test_a_file_that_another_worker_has_by_now_is_left_to_it(paths: list[str]) -
 
 def test_invalid_arguments_are_refused(paths: list[str]) -> None:
     with pytest.raises(ConfigError, match="worker is not set"):
-        SharedParquetSource(MemoryWorkList(paths), "", by_seven)
-    source = SharedParquetSource(MemoryWorkList(paths), "a", by_seven)
-    with pytest.raises(DataError, match="is not the position of shared Parquet files"):
+        SharedTablesSource(MemoryWorkList(paths), "", by_seven)
+    source = SharedTablesSource(MemoryWorkList(paths), "a", by_seven)
+    with pytest.raises(DataError, match="is not the position of shared files of columns"):
         source.resume({"file_index": 1})
     source.read()
     with pytest.raises(ConfigError, match="before the first read"):

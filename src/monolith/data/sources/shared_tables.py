@@ -1,6 +1,6 @@
-"""``SharedParquetSource``: reads the Parquet files that this worker claims from a shared work list.
+"""``SharedTablesSource``: reads the files of columns that this worker claims from a shared work list.
 
-It combines a ``SharedPlan``, which claims the files, and a ``ParquetSource`` per file.
+It combines a ``SharedPlan``, which claims the files, and a ``TableFilesSource`` per file.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources._file_plan import SharedPlan
 from monolith.data.sources.arrow_columns import load_pyarrow
 from monolith.data.sources.base import Position, RecordKind, Source
-from monolith.data.sources.parquet import ParquetSource
+from monolith.data.sources.column_options import WantedColumns
+from monolith.data.sources.table_files import TableFilesSource
 from monolith.data.sources.work_list import WorkList
 
-__all__ = ["SharedParquetSource"]
+__all__ = ["SharedTablesSource"]
 
 
-class SharedParquetSource(Source):
-    """Reads the rows of the Parquet files that this worker claims.
+class SharedTablesSource(Source):
+    """Reads the rows of the files that this worker claims.
 
     A position contains the position in the open file, and the number of files read to their end.
 
@@ -35,14 +36,16 @@ class SharedParquetSource(Source):
         ConfigError: An argument is invalid.
     """
 
-    def __init__(self, work_list: WorkList, worker: str | None, open_source: Callable[[str], ParquetSource]) -> None:
+    def __init__(self, work_list: WorkList, worker: str | None, open_source: Callable[[str], TableFilesSource]) -> None:
         if not worker:
             raise ConfigError("worker is not set with a work_list; give each worker its own name")
-        load_pyarrow("pyarrow.parquet")  # a missing package is an error before the first read
+        load_pyarrow()  # a missing package is an error before the first read
         self._plan = SharedPlan(work_list, worker)
         self._open_source = open_source
         self._path = ""
-        self._opened: ParquetSource | None = None
+        self._opened: TableFilesSource | None = None
+        self._wanted: WantedColumns | None = None
+        self._missing = 0
         self._has_started = False
         self._has_ended = False
 
@@ -56,9 +59,18 @@ class SharedParquetSource(Source):
     def is_ordered(self) -> bool:
         return True
 
+    def require(self, wanted: WantedColumns) -> None:
+        """Check every file for these columns, and read no other; before the first ``read``."""
+        self._wanted = wanted
+
+    @property
+    def missing_columns(self) -> int:
+        """Columns that files lack and may lack, summed over the files read."""
+        return self._missing + (0 if self._opened is None else self._opened.missing_columns)
+
     @override
     def read(self) -> _native.Records | None:
-        """Return the next rows as one record, or None at the end; see ``ParquetSource.read``."""
+        """Return the next rows as one record, or None at the end; see ``TableFilesSource.read``."""
         if not self._has_started and not self._has_ended:
             self._plan.start()
             self._has_started = True
@@ -99,10 +111,9 @@ class SharedParquetSource(Source):
             path = "" if opened is None else str(opened["path"])
             may_read = self._plan.resume(position, [path] if path else [])
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(f"{position!r} is not the position of shared Parquet files ({error!r})") from error
+            raise DataError(f"{position!r} is not the position of shared files of columns ({error!r})") from error
         if path and may_read[0]:
-            self._path, self._opened = path, self._open_source(path)
-            self._opened.resume(opened["place"])
+            self._open(path).resume(opened["place"])
         self._has_started = True
 
     @override
@@ -121,11 +132,18 @@ class SharedParquetSource(Source):
         path = self._plan.take()
         if path is None:
             return False
-        self._path, self._opened = path, self._open_source(path)
+        self._open(path)
         return True
+
+    def _open(self, path: str) -> TableFilesSource:
+        self._path, self._opened = path, self._open_source(path)
+        if self._wanted is not None:
+            self._opened.require(self._wanted)
+        return self._opened
 
     def _leave_file(self) -> None:
         assert self._opened is not None  # read() has read it to its end
+        self._missing += self._opened.missing_columns
         self._opened.close()
         self._opened = None
         self._plan.ended(0)

@@ -1,0 +1,23 @@
+"""Measures the joiner beside a join in plain Python dicts: ``monolith bench join [--case C] [--quick]``.
+
+Prints one JSON object per case on standard output. See docs/guide/joiner.md.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from measure.program import Benchmark, Group
+
+GROUPS: dict[str, Group] = {
+    "speed": Group("speed.speed_cases", ("join_dicts",), cores=1),
+    "memory": Group("memory.memory_cases", ("join_impression_bytes",), cores=1),
+}
+
+
+def main() -> int:
+    return Benchmark("join", __file__, __doc__, GROUPS, {}).main()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

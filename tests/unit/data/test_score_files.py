@@ -1,0 +1,56 @@
+"""Files of predictions: JSON lines and Parquet, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from monolith.core.errors import ConfigError
+from monolith.data import score_files
+from monolith.data.score_files import open_score_file
+
+COLUMNS = {"user": ["a", "b"], "ctr": np.array([0.25, 0.5], np.float32), "vector": np.ones((2, 3), np.float32)}
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.parquet"])
+def test_rows_are_written_in_order(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(score_files, "_GROUP_ROWS", 3)
+    path = tmp_path / name
+    with open_score_file(str(path)) as file:
+        for _ in range(4):
+            file.write(COLUMNS)
+        assert not path.exists(), "the file appears when it is complete"
+    if name.endswith(".parquet"):
+        rows = pq.read_table(path).to_pylist()
+    else:
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert rows == [{"user": user, "ctr": ctr, "vector": [1, 1, 1]} for user, ctr in (("a", 0.25), ("b", 0.5))] * 4
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.parquet"])
+def test_a_failed_writer_leaves_no_file(tmp_path: Path, name: str) -> None:
+    def fail() -> None:
+        with open_score_file(str(tmp_path / name)) as file:
+            file.write(COLUMNS)
+            file.write({"user": ["a"], "ctr": [1, 2]})
+
+    with pytest.raises(ConfigError, match=r"the outputs have .* rows, expected one row per example"):
+        fail()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_rows_are_an_empty_file(tmp_path: Path) -> None:
+    with open_score_file(str(tmp_path / "none.parquet")):
+        pass
+    assert pq.read_table(tmp_path / "none.parquet").num_rows == 0
+
+
+def test_standard_output_gets_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_score_file(None) as file:
+        file.write({"ctr": np.array([0.5])})
+    assert capsys.readouterr().out == '{"ctr": 0.5}\n'

@@ -1,0 +1,311 @@
+"""A join group writes every row once, and has a stated behaviour for each kind of bad input."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from join_events import START_MS, make_action, make_impression
+from join_process import SETTINGS, make_group, make_topics, read_topic, run_to_end
+from monolith.core.errors import ClusterError, ConfigError, DataError, SnapshotCorrupt
+from monolith.data.sources.event_log.topic import Topic, TopicSettings
+from monolith.data.sources.event_log.writer import LogWriter
+from monolith.stream import JoinSettings
+from monolith.stream.line_id import MESSAGES
+from monolith.stream.runtime import GroupOptions, JoinGroup, StateFolder
+from monolith.stream.runtime.event_log import LogInput, LogSink
+from monolith.stream.runtime.journal import Journal, read_journal
+
+NOW_MS = START_MS
+OPTIONS = GroupOptions(commit_ms=0, snapshot_s=0.0, idle_advance=False, lot_records=10)
+
+
+def write(root: Path, values: Sequence[bytes], topic: str = "events") -> None:
+    with LogWriter(Topic.open(root, topic)) as writer:
+        for value in values:
+            writer.write(value, b"key", START_MS)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("events", "examples", "examples.dead"):
+        Topic.create(tmp_path, name, TopicSettings(durability="never"))
+    return tmp_path
+
+
+def labels(root: Path) -> list[tuple[int, list[float]]]:
+    rows = [MESSAGES.Example.FromString(value) for _, value in read_topic(root, "examples")]
+    return [(row.line_id.item_id, list(row.label)) for row in rows]
+
+
+def run_steps(group: JoinGroup) -> None:
+    """Join until an error, for ever otherwise."""
+    while True:
+        group.step(0.0)
+
+
+def impressions(count: int, first: int = 0) -> list[bytes]:
+    return [
+        make_impression(number, b"request-%d" % number, number, START_MS + number * 10)
+        for number in range(first, first + count)
+    ]
+
+
+# --- commits and snapshots --------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_group_continues_where_it_stopped(root: Path) -> None:
+    chosen = JoinSettings(window_ms=100, out_of_order_ms=0)
+    write(root, impressions(50))
+    group = make_group(root, settings=chosen, options=OPTIONS)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.close()
+    assert 0 < len(labels(root)) < 50
+    write(root, impressions(50, first=50))
+    run_to_end(make_group(root, settings=chosen, options=OPTIONS))
+    assert labels(root) == [(number, [0.0]) for number in range(100)]
+
+
+def test_changed_settings_hold_from_the_next_start(root: Path) -> None:
+    write(root, [*impressions(3), make_action(b"request-1", 1, 2, START_MS + 15)])
+    group = make_group(root, settings=JoinSettings(window_ms=1000, out_of_order_ms=0), options=OPTIONS)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.close()
+    changed = JoinSettings(window_ms=1000, out_of_order_ms=0, tasks=(frozenset({1}), frozenset({2})))
+    run_to_end(make_group(root, settings=changed, options=OPTIONS))
+    assert labels(root) == [(0, [0.0, 0.0]), (1, [0.0, 1.0]), (2, [0.0, 0.0])]
+
+
+def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 4)
+    run_to_end(make_group(tmp_path, state="expected-state", output="expected"))
+    group = make_group(tmp_path, options=GroupOptions(commit_ms=0, snapshot_s=0.0, lot_records=20))
+    group.start()
+    for _ in range(10):
+        group.step(0.0)
+    group.abandon()
+    snapshots = sorted((tmp_path / "state").glob("snap-*"))
+    assert len(snapshots) == 2
+    core = snapshots[-1] / "core.bin"
+    core.write_bytes(core.read_bytes()[:-3] + b"abc")
+    saved = shutil.copytree(tmp_path / "state", tmp_path / "copy")
+    run_to_end(make_group(tmp_path))
+    assert read_topic(tmp_path, "examples") == read_topic(tmp_path, "expected")
+    for snapshot in saved.glob("snap-*"):
+        (snapshot / "meta.json").write_text("{}")
+    with pytest.raises(SnapshotCorrupt, match=r"snap-.*; .*snap-"):
+        make_group(tmp_path, state="copy").start()
+
+
+def test_a_stopped_process_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    run_to_end(make_group(tmp_path, state="expected-state", output="expected"))
+    old = make_group(tmp_path)
+    old.start()
+    for _ in range(3):
+        old.step(0.0)
+    with pytest.raises(ClusterError, match="is owned by another process"):
+        make_group(tmp_path)
+    new = make_group(tmp_path, take_over=True)
+    new.start()
+    with pytest.raises(ClusterError, match="owner"):
+        run_steps(old)
+    while new.step(0.0) or not new.is_at_end():
+        pass
+    new.finish()
+    new.close()
+    old.abandon()
+    run_to_end(make_group(tmp_path))
+    for topic in ("", ".dead"):
+        assert read_topic(tmp_path, f"examples{topic}") == read_topic(tmp_path, f"expected{topic}")
+
+
+def test_a_state_folder_of_other_inputs_raises(root: Path) -> None:
+    group = make_group(root)
+    group.start()
+    group.close()
+    Topic.create(root, "others")
+    sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+    other = JoinGroup(
+        SETTINGS, [LogInput(Topic.open(root, "others"), 0, group="join")], *sinks, StateFolder(root / "state")
+    )
+    with pytest.raises(ConfigError, match=r"inputs are \['others'\], expected \['events'\]"):
+        other.start()
+    other.abandon()
+
+
+def test_a_journal_without_its_last_commit_repeats_the_work(tmp_path: Path) -> None:
+    path = tmp_path / "journal-000001-000000000001.log"
+    journal = Journal(path, {"settings": "x"})
+    for number in (1, 2, 3):
+        journal.append({"n": number})
+    journal.close()
+    content = path.read_bytes()
+    assert [record.get("n") for record in read_journal(path)] == [None, 1, 2, 3]
+    for size in range(len(content) - 1, len(content) - 10, -1):
+        path.write_bytes(content[:size])
+        assert [record.get("n") for record in read_journal(path)] == [None, 1, 2]
+    path.write_bytes(content[:-1] + b"?")
+    assert [record.get("n") for record in read_journal(path)] == [None, 1, 2]
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_from_the_future_is_a_dead_letter_and_moves_no_window(root: Path) -> None:
+    far_ms = 4_000_000_000_000
+    write(root, [make_impression(1, b"a", 1, START_MS), make_impression(2, b"b", 2, far_ms), b"junk"])
+    group = make_group(root, options=OPTIONS)
+    group.start()
+    while group.step(0.0):
+        pass
+    assert group.status.watermark_ms == START_MS - SETTINGS.out_of_order_ms
+    assert group.status.dead_letters == {"from_future": 1, "not_parsed": 1}
+    group.close()
+    assert [key for key, _ in read_topic(root, "examples.dead")] == [
+        b'{"reason":"from_future","topic":"events","partition":0,"offset":1}',
+        b'{"reason":"not_parsed","topic":"events","partition":0,"offset":2}',
+    ]
+
+
+class JumpingClock:
+    """A wall clock that is wrong by ``shift_s``."""
+
+    def __init__(self, shift_s: float) -> None:
+        self.shift_s = shift_s
+
+    def now_s(self) -> float:
+        return NOW_MS / 1000 + self.shift_s
+
+    def monotonic_s(self) -> float:
+        return 0.0
+
+    def sleep_s(self, seconds: float) -> None:
+        raise AssertionError(seconds)
+
+
+def test_a_clock_that_jumped_is_counted_and_changes_no_row(root: Path) -> None:
+    write(root, impressions(3))
+    sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+    inputs = [LogInput(Topic.open(root, "events"), 0, group="join")]
+    group = JoinGroup(
+        JoinSettings(window_ms=100),
+        inputs,
+        *sinks,
+        StateFolder(root / "state"),
+        options=OPTIONS,
+        clock=JumpingClock(-3600),
+    )
+    run_to_end(group)
+    assert group.status.clock_jumps == {"forward": 1}
+    assert labels(root) == [(number, [0.0]) for number in range(3)]
+
+
+def test_a_key_with_many_actions_costs_only_its_bounds(root: Path) -> None:
+    chosen = JoinSettings(window_ms=1000, max_codes=4, max_orphans=8)
+    actions = [make_action(b"poison", 1, code, START_MS + 1) for code in range(3000)]
+    write(root, [*actions, make_impression(1, b"poison", 1, START_MS), *actions, *impressions(2, first=5)])
+    group = make_group(root, settings=chosen, options=GroupOptions(idle_advance=False))
+    run_to_end(group)
+    assert group.status.counters["orphan_overflow"] == 3000 - 8
+    assert group.status.counters["action_overflow"] >= 3000 - 8
+    assert labels(root) == [(1, [1.0]), (5, [0.0]), (6, [0.0])]
+
+
+def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:
+    write(root, impressions(20))
+    failures = [errno.ENOSPC, errno.ENOSPC, errno.EDQUOT]
+    group = make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS)
+    group.start()
+    append = group._rows.append
+
+    def refuse(*arguments: Any) -> None:
+        if failures:
+            raise OSError(failures.pop(), "no space")
+        append(*arguments)
+
+    group._rows.append = refuse  # type: ignore[method-assign]
+    group._clock = JumpingClock(0)
+    group._clock.sleep_s = lambda seconds: None  # type: ignore[method-assign]
+    while group.step(0.0) or not group.is_at_end():
+        pass
+    group.finish()
+    group.close()
+    assert group.status.commit_failures == 3
+    assert [item for item, _ in labels(root)] == list(range(20))
+
+
+def test_a_full_disk_at_the_stop_leaves_the_commit_to_the_next_start(root: Path) -> None:
+    write(root, impressions(20))
+    group = make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS)
+    group.start()
+    group.is_stopping = True
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    group._rows.append = refuse  # type: ignore[method-assign]
+    while group.step(0.0):
+        pass
+    with pytest.raises(OSError, match="no space"):
+        group.finish()
+    group.abandon()
+    run_to_end(make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS))
+    assert [item for item, _ in labels(root)] == list(range(20))
+
+
+def test_state_beyond_the_disk_budget_closes_the_oldest_windows(root: Path) -> None:
+    chosen = JoinSettings(window_ms=10**6, out_of_order_ms=0)
+    write(root, impressions(1500))
+    options = GroupOptions(commit_ms=0, memory_bytes=1 << 16, disk_bytes=20_000, idle_advance=False)
+    group = make_group(root, settings=chosen, options=options)
+    group.start()
+    while group.step(0.0):
+        pass
+    assert group.status.counters["early_close"] > 0
+    assert group.status.spilled_bytes <= 20_000
+    group.abandon()  # as a kill: the restart repeats the early closes of the journal
+    run_to_end(make_group(root, settings=chosen, options=options))
+    rows = [item for item, _ in labels(root)]
+    assert sorted(rows) == list(range(1500))
+
+
+def make_short_log(root: Path) -> Callable[[], None]:
+    """Create an input that retains few segments, and return the function that fills it beyond."""
+    Topic.create(root, "short", TopicSettings(durability="never", segment_bytes=4096, retain_bytes=8192))
+
+    def fill() -> None:
+        with LogWriter(Topic.open(root, "short"), linger_ms=0) as writer:
+            for value in impressions(200):
+                writer.write(value, b"key", START_MS)
+
+    return fill
+
+
+@pytest.mark.parametrize("on_lost", ["raise", "earliest"])
+def test_a_consumer_behind_retention_raises_or_counts(root: Path, on_lost: Any) -> None:
+    fill = make_short_log(root)
+    write(root, impressions(1), topic="short")
+    sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+    port = LogInput(Topic.open(root, "short"), 0, group="join", on_lost=on_lost)
+    group = JoinGroup(JoinSettings(window_ms=10), [port], *sinks, StateFolder(root / "state"), options=OPTIONS)
+    group.start()
+    fill()
+    if on_lost == "raise":
+        with pytest.raises(DataError, match="offset"):
+            group.step(0.0)
+    else:
+        while group.step(0.0):
+            pass
+        assert group.lost_records()["short"] > 100
+        assert group.status.records < 100
+    group.abandon()
