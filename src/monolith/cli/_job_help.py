@@ -19,8 +19,11 @@ OF_TRAINING = (
     "task",
     "task_options",
     "max_steps",
+    "more",
     "data",
     "label_features",
+    "exclude",
+    "time_column",
     "eval_data",
     "batch_size",
     "epochs",
@@ -29,7 +32,6 @@ OF_TRAINING = (
     "model_dir",
     "save_checkpoints_steps",
     "restore_dir",
-    "dense_optimizer",
     "dense_learning_rate",
     "accelerator",
     "threads",
@@ -39,7 +41,17 @@ OF_TRAINING = (
 )
 """Options in the short help of ``train``."""
 
-OF_EVALUATION = ("task", "task_options", "data", "label_features", "batch_size", "model_dir", "accelerator", "threads")
+OF_EVALUATION = (
+    "task",
+    "task_options",
+    "data",
+    "label_features",
+    "keys",
+    "batch_size",
+    "model_dir",
+    "accelerator",
+    "threads",
+)
 """Options in the short help of ``evaluate`` and ``predict``."""
 
 TRAINING_ONLY = frozenset(
@@ -52,6 +64,7 @@ TRAINING_ONLY = frozenset(
         "Serving options",
         "Cluster options",
         "steps",
+        "more",
         "steps_per_eval",
         "eval_data",
         "epochs",

@@ -517,6 +517,7 @@ class Estimator:
         if restored is None:
             raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
         self._check_slices(restored)
+        self._adopt_value_types(restored)
         self._holds, self._step = "nothing", restored.step  # the rows in memory are not those of the checkpoint
         tables = restored.path if restored.is_bare else restored.path / TABLES
         if not tables.is_dir() and not options.is_dense_only:
