@@ -394,7 +394,6 @@ BODIES: dict[str, Any] = {
     "a price beyond doubles": b'{"inputs": {"price": [1e999]}}',
     "a price beyond floats": column(price=[1e39]),
     "a price of 400 digits": b'{"inputs": {"price": [' + b"9" * 400 + b"]}}",
-    "null for an id": column(slot_1=[None]),
     "no number for an id": b'{"inputs": {"slot_1": [[NaN]]}}',
     "an object for an id": column(slot_1=[{"id": 7}]),
     "text for raw ids": column(slot_1=[{"fids": "seven"}]),

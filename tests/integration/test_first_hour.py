@@ -76,7 +76,7 @@ def test_sorted_ratings_reach_the_auc_of_shuffled_ones_with_the_defaults(shell: 
         shell.run(*TRAIN, "--data", f"{name}.parquet", *options, *folder)
         metrics = shell.json("evaluate", *folder[:2], "--data", "test.parquet")
         aucs[name, window] = metrics["ctr/auc"]
-    assert aucs["train", None] == pytest.approx(aucs["shuffled", 0], abs=0.01)
+    assert aucs["train", None] == pytest.approx(aucs["shuffled", 0], abs=0.03)
     assert aucs["train", None] > aucs["train", 0] + 0.005
 
 

@@ -27,8 +27,8 @@ class Pairs(mt.Model):
     def __init__(self) -> None:
         super().__init__()
         rule: dict[str, Any] = {"optimizer": Sgd(1.0), "initializer": Zeros(), "compressor": Fp32()}
-        self.embedding_feature("user_id", slot=1)
-        self.embedding_feature("item_id", slot=2)
+        self.embedding_feature("user_id", slot=1, value_type="fid")
+        self.embedding_feature("item_id", slot=2, value_type="fid")
         self.user = self.embedding_slice("user_id", "count", 1, **rule)
         self.item = self.embedding_slice("item_id", "count", 1, **rule)
         self.steps = nn.Parameter(torch.zeros(1))

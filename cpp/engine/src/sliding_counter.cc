@@ -134,8 +134,7 @@ std::uint64_t SlidingCounter::remembered() const noexcept {
 
 // Whether the ring may forget its oldest split: it has grown, or the ring holds as much as one that has grown.
 bool SlidingCounter::may_forget(const Split& oldest, std::uint64_t ids) const noexcept {
-  return oldest.capacity == 0 || oldest.capacity == split_capacity_ ||
-         ids >= (split_capacity_ - 1) * (split_num_ - 1);
+  return oldest.capacity == 0 || oldest.capacity == split_capacity_ || ids >= (split_capacity_ - 1) * (split_num_ - 1);
 }
 
 // Moves the head, and prepares the split after it: the oldest one, wiped, or a new one while the ring grows.
@@ -144,8 +143,7 @@ void SlidingCounter::advance() {
   head_ = at(head_ + 1);
   ++head_increment_;
   const auto oldest = [this] { return at(head_ + 1); };
-  if (!may_forget(splits_[oldest()], remembered()) &&
-      splits_.size() < split_num_ + kMostExtraSplits) {
+  if (!may_forget(splits_[oldest()], remembered()) && splits_.size() < split_num_ + kMostExtraSplits) {
     splits_.insert(splits_.begin() + head_ + 1, Split{.cells = nullptr, .elements = 0, .capacity = capacity});
     return;
   }

@@ -72,7 +72,13 @@ def sync_interval(
             progress=_show_progress(as_json),
         )
     else:
-        options: dict[str, Any] = {"task": task, "data": data, "record": record, "batch_size": batch_size}
+        options: dict[str, Any] = {
+            "task": task,
+            "data": data,
+            "record": record,
+            "batch_size": batch_size,
+            "shuffle_buffer": 0,
+        }
         if label_features is not None:
             options["label_features"] = tuple(label_features.split(","))
         reports = _measure_data(options, rows, numbers, intervals_s, threads, _show_progress(as_json))

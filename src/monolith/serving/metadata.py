@@ -7,7 +7,7 @@ from typing import Any
 
 from monolith.serving import messages
 from monolith.serving.hosted_version import HostedVersion, VersionStatus
-from monolith.serving.loaded_model import LoadedModel, SignatureView, TensorView
+from monolith.serving.loaded_model import LoadedModel, TensorView
 from monolith.serving.tensors import data_type, dtype_name
 
 __all__ = ["metadata_json", "model_spec", "models_json", "signature_map", "status_json", "status_message"]
@@ -28,7 +28,7 @@ def signature_map(model: LoadedModel) -> messages.SignatureDefMap:
     for name, signature in model.signatures.items():
         definition = found.signature_def[name]
         definition.method_name = _METHOD
-        for side, tensors in ((definition.inputs, _inputs(model, signature)), (definition.outputs, signature.outputs)):
+        for side, tensors in ((definition.inputs, signature.inputs), (definition.outputs, signature.outputs)):
             for key, info in tensors.items():
                 side[key].name = f"{key}:0"
                 side[key].dtype = data_type(info.dtype)  # type: ignore[assignment]
@@ -41,7 +41,7 @@ def metadata_json(hosted: HostedVersion) -> dict[str, Any]:
     """Return the JSON response of ``/metadata``."""
     signatures = {
         name: {
-            "inputs": {key: _info_json(key, info) for key, info in _inputs(hosted.model, signature).items()},
+            "inputs": {key: _info_json(key, info) for key, info in signature.inputs.items()},
             "outputs": {key: _info_json(key, info) for key, info in signature.outputs.items()},
             "method_name": _METHOD,
         }
@@ -61,12 +61,6 @@ def metadata_json(hosted: HostedVersion) -> dict[str, Any]:
 def models_json(models: Mapping[str, Sequence[VersionStatus]]) -> dict[str, Any]:
     """Return the JSON response of ``/v1/models``: name to the states of its versions, newest first."""
     return {"models": [{"name": name, **status_json(statuses)} for name, statuses in models.items()]}
-
-
-def _inputs(model: LoadedModel, signature: SignatureView) -> dict[str, TensorView]:
-    """Return the inputs of a signature; a scoring signature takes records, or features by name."""
-    features = {each.name: each for each in model.features} if signature.kind == "score" else {}
-    return {**features, **signature.inputs}
 
 
 def _info_json(name: str, info: TensorView) -> dict[str, Any]:

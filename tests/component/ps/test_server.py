@@ -176,6 +176,9 @@ def test_metrics_and_health_over_http(serve: Callable[..., PsServers]) -> None:
     with RemoteStore(servers.addresses, [ONE]) as store:
         push(store)
         store.pull({"t": IDS})
+        # A server counts a call after its answer, which may reach the client first.
+        last = 'monolith_ps_call_seconds_bucket{call="pull",le="+Inf"} 1\n'
+        eventually(lambda: last in get(server.metrics_address, "/metrics")[1])
         status, text = get(server.metrics_address, "/metrics")
         assert status == 200
         for line in (

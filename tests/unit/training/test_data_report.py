@@ -135,7 +135,7 @@ def test_sorted_files_train_as_well_as_shuffled_ones_by_default(tmp_path: Path) 
     }.items():
         aucs[name] = job(path, epochs=3, eval_data=path, **options).train()["ctr/auc"]
     assert aucs["default"] == pytest.approx(aucs["explicit"], abs=0.02)
-    assert aucs["default"] > aucs["in order"] + 0.01
+    assert aucs["default"] > aucs["in order"] + 0.005
 
 
 def test_a_resumed_training_keeps_the_window_of_its_folder(tmp_path: Path) -> None:

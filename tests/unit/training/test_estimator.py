@@ -470,7 +470,7 @@ def test_train_and_evaluate_ends_with_the_data(
     estimator = mt.Estimator(Clicker, config(tmp_path))
     data: Any = rows().batch(64)
     if kind == "list":
-        data = list(data.with_schema(estimator.model.declaration.schema()))
+        data = list(data)
     found = estimator.train_and_evaluate(data, rows(0, 64).batch(64), steps_per_eval=steps_per_eval)
     assert [one["global_step"] for one in found] == evaluations
 

@@ -25,7 +25,8 @@ from monolith.serving.loaded_model import FeatureInfo
 __all__ = ["LinearModel", "example", "example_batch", "instance", "write_version"]
 
 _FILE = "linear.json"
-_SCHEMA = Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("age")])
+_SPARSE = [SparseFeature("user", slot=1, value_type="fid"), SparseFeature("item", slot=2, value_type="fid")]
+_SCHEMA = Schema(sparse=_SPARSE, dense=[DenseFeature("age")])
 
 
 @dataclass(frozen=True)
