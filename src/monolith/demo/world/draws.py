@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Final, Self
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ClickHistories", "dot", "draw_shares", "sigmoid"]
+__all__ = ["TASTES", "ClickHistories", "Users", "dot", "draw_shares", "sigmoid"]
+
+TASTES: Final = 6
+"""Length of the latent vectors."""
+_GENDERS = 3
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -29,6 +36,38 @@ def sigmoid(x: Floats) -> Floats:
     """Return the chances of logits."""
     chances: Floats = 1.0 / (1.0 + np.exp(-x))
     return chances
+
+
+@dataclass(frozen=True, kw_only=True)
+class Users:
+    """The users of a world. Users of one gender are alike."""
+
+    gender: Ints
+    taste: Floats
+    later_taste: Floats
+    """Taste that rotation turns to."""
+    like_taste: Floats
+    """Taste that decides likes."""
+    bias: Floats
+    thrift: Floats
+    activity: Floats
+    """Cumulated shares of the impressions."""
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, count: int, zipf: float) -> Self:
+        """Draw users whose activity follows Zipf's law with the exponent ``zipf``."""
+        gender = rng.integers(0, _GENDERS, count)
+        alike = rng.standard_normal((_GENDERS, TASTES))
+        taste = np.sqrt(0.3) * alike[gender] + np.sqrt(0.7) * rng.standard_normal((count, TASTES))
+        return cls(
+            gender=gender,
+            taste=taste,
+            later_taste=rng.standard_normal((count, TASTES)),
+            like_taste=0.5 * taste + np.sqrt(0.75) * rng.standard_normal((count, TASTES)),
+            bias=rng.standard_normal(count),
+            thrift=np.abs(rng.standard_normal(count)),
+            activity=draw_shares(rng, count, zipf),
+        )
 
 
 class ClickHistories:

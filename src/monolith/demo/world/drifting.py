@@ -16,13 +16,11 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError
 from monolith.demo.world.clicks import Clicks
-from monolith.demo.world.draws import ClickHistories, dot, draw_shares, sigmoid
+from monolith.demo.world.draws import TASTES, ClickHistories, Users, dot, draw_shares, sigmoid
 from monolith.demo.world.world import START_S
 
 __all__ = ["Drift", "DriftingWorld"]
 
-_TASTES = 6  # length of the latent vectors
-_GENDERS = 3
 _DAY_S = 86_400
 _CELLS = 128  # steps of the noise in one block
 _CELLS_PER_MEMORY = 100  # steps of the noise in one correlation time
@@ -216,20 +214,8 @@ class DriftingWorld:
         return mixed
 
     @cached_property
-    def _users(self) -> _Users:
-        rng = np.random.default_rng([self.seed, 2])
-        gender = rng.integers(0, _GENDERS, self.users)
-        alike = rng.standard_normal((_GENDERS, _TASTES))
-        taste = np.sqrt(0.3) * alike[gender] + np.sqrt(0.7) * rng.standard_normal((self.users, _TASTES))
-        return _Users(
-            gender=gender,
-            taste=taste,
-            later_taste=rng.standard_normal((self.users, _TASTES)),
-            like_taste=0.5 * taste + np.sqrt(0.75) * rng.standard_normal((self.users, _TASTES)),
-            bias=rng.standard_normal(self.users),
-            thrift=np.abs(rng.standard_normal(self.users)),
-            activity=draw_shares(rng, self.users, self.user_zipf),
-        )
+    def _users(self) -> Users:
+        return Users.draw(np.random.default_rng([self.seed, 2]), self.users, self.user_zipf)
 
     @cached_property
     def _popularity(self) -> Floats:
@@ -241,19 +227,7 @@ class DriftingWorld:
 
     @cached_property
     def _taste_noise(self) -> _Noise:
-        return _Noise((self.users, _TASTES), _TASTE_MEMORY_S, [self.seed, 5])
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Users:
-    gender: Ints
-    taste: Floats
-    later_taste: Floats
-    like_taste: Floats
-    bias: Floats
-    thrift: Floats
-    activity: Floats
-    """Cumulated shares of the impressions."""
+        return _Noise((self.users, TASTES), _TASTE_MEMORY_S, [self.seed, 5])
 
 
 class _Noise:
@@ -304,7 +278,7 @@ class _Timeline:
         self._block_s = drift.life_s
         self._blocks = 0
         rng = np.random.default_rng([seed, 4])
-        self._category_style = rng.standard_normal((categories, _TASTES))
+        self._category_style = rng.standard_normal((categories, TASTES))
         self._category_price = rng.standard_normal(categories)
         self._noise = _Noise((slots,), drift.memory_s, [seed, 6])
         born_s = -np.sort(rng.exponential(drift.life_s, slots))[::-1]
@@ -366,7 +340,7 @@ class _Timeline:
     def _draw(self, rng: np.random.Generator, born_s: Floats, slot: Ints) -> _Items:
         count = len(born_s)
         category = rng.integers(0, len(self._category_price), count)
-        alike = self._category_style[category] + rng.standard_normal((count, _TASTES))
+        alike = self._category_style[category] + rng.standard_normal((count, TASTES))
         return _Items(
             slot=slot,
             born_s=born_s,

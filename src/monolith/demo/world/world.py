@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError
 from monolith.demo.world.clicks import Clicks
-from monolith.demo.world.draws import ClickHistories, dot, draw_shares, sigmoid
+from monolith.demo.world.draws import TASTES, ClickHistories, Users, dot, draw_shares, sigmoid
 
 __all__ = ["START_S", "World"]
 
 START_S = 1_700_000_000
 """The world's first second; drift is counted from here."""
 
-_TASTES = 6  # length of the latent vectors
-_GENDERS = 3
 _SEEN_BEFORE = 2  # impressions before the first second, per place of the history
 _DAY_S = 86_400
 
@@ -116,30 +114,18 @@ class World:
     # --- users and items ----------------------------------------------------------------------------------------------
 
     @cached_property
-    def _users(self) -> _Users:
-        rng = np.random.default_rng([self.seed, 2])
-        gender = rng.integers(0, _GENDERS, self.users)
-        alike = rng.standard_normal((_GENDERS, _TASTES))
-        taste = np.sqrt(0.3) * alike[gender] + np.sqrt(0.7) * rng.standard_normal((self.users, _TASTES))
-        return _Users(
-            gender=gender,
-            taste=taste,
-            later_taste=rng.standard_normal((self.users, _TASTES)),
-            like_taste=0.5 * taste + np.sqrt(0.75) * rng.standard_normal((self.users, _TASTES)),
-            bias=rng.standard_normal(self.users),
-            thrift=np.abs(rng.standard_normal(self.users)),
-            activity=draw_shares(rng, self.users, self.zipf / 2),
-        )
+    def _users(self) -> Users:
+        return Users.draw(np.random.default_rng([self.seed, 2]), self.users, self.zipf / 2)
 
     @cached_property
     def _items(self) -> _Items:
         rng = np.random.default_rng([self.seed, 3])
         category = rng.integers(0, self.categories, self.items)
-        alike = rng.standard_normal((self.categories, _TASTES))
+        alike = rng.standard_normal((self.categories, TASTES))
         dear = rng.standard_normal(self.categories)
         return _Items(
             category=category,
-            style=np.sqrt(0.5) * (alike[category] + rng.standard_normal((self.items, _TASTES))),
+            style=np.sqrt(0.5) * (alike[category] + rng.standard_normal((self.items, TASTES))),
             appeal=rng.standard_normal(self.items),
             later_appeal=rng.standard_normal(self.items),
             quality=rng.standard_normal(self.items),
@@ -176,18 +162,6 @@ class World:
         click = -1.0 + 0.7 * users.bias[user] + 0.7 * appeal + 1.2 * taste - 0.4 * users.thrift[user] * price
         like = -0.5 + 0.8 * items.quality[item] + 1.2 * dot(users.like_taste[user], style)
         return sigmoid(click), sigmoid(like)
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Users:
-    gender: Ints
-    taste: Floats
-    later_taste: Floats
-    like_taste: Floats
-    bias: Floats
-    thrift: Floats
-    activity: Floats
-    """Cumulated shares of the impressions."""
 
 
 @dataclass(frozen=True, kw_only=True)
