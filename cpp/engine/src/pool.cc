@@ -4,6 +4,12 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <vector>
 
 namespace engine {
 
@@ -22,45 +28,92 @@ struct Pool::Job {
   const std::function<void(std::size_t)>* work;
   std::size_t pieces;
   std::atomic<std::size_t> next{0};
-  std::size_t helpers = 0;  // guarded by Pool::mutex_
+  std::size_t helpers = 0;  // guarded by Team::mutex
   std::mutex error_mutex{};
   std::exception_ptr error{};
 };
 
-Pool::Pool(unsigned threads) : threads_(std::max(1U, threads)) {
-  count_forks_of_this_process();
-  start_workers(threads_ - 1);
-}
+// Locks, jobs and threads. A child process makes a new team and leaves this one alone: a thread of the parent may have
+// held a lock, or waited on a condition, at the moment of the fork.
+struct Pool::Team {
+  std::mutex resize_mutex;
+  std::mutex mutex;
+  std::condition_variable work_arrived;
+  std::condition_variable job_left;
+  std::list<Job*> jobs;
+  std::size_t generation = 0;  // workers of an older generation leave
+  std::vector<std::thread> workers;
 
-Pool::~Pool() { stop_workers(); }
-
-void Pool::start_workers(unsigned count) {
-  forks_ = fork_count.load();
-  for (unsigned i = 0; i < count; ++i) workers_.emplace_back([this, team = team_] { work_until_stopped(team); });
-}
-
-void Pool::stop_workers() {
-  {
-    const std::lock_guard lock(mutex_);
-    ++team_;
-  }
-  work_arrived_.notify_all();
-  const bool are_ours = forks_ == fork_count.load();
-  for (auto& worker : workers_) {
-    if (are_ours) {
-      worker.join();
-    } else {
-      worker.detach();  // the thread exists only in the parent process
+  void start_workers(unsigned count) {
+    for (unsigned i = 0; i < count; ++i) {
+      workers.emplace_back([this, started = generation] { work_until_stopped(started); });
     }
   }
-  workers_.clear();
+
+  void stop_workers() {
+    {
+      const std::lock_guard lock(mutex);
+      ++generation;
+    }
+    work_arrived.notify_all();
+    for (auto& worker : workers) worker.join();
+    workers.clear();
+  }
+
+  void work_until_stopped(std::size_t started) {
+    std::unique_lock lock(mutex);
+    while (started == generation) {
+      const auto open = std::find_if(jobs.begin(), jobs.end(), [](const Job* job) {
+        return job->next.load(std::memory_order_relaxed) < job->pieces;
+      });
+      if (open == jobs.end()) {
+        work_arrived.wait(lock);
+        continue;
+      }
+      Job& job = **open;
+      ++job.helpers;
+      lock.unlock();
+      take_pieces(job);
+      lock.lock();
+      if (--job.helpers == 0) job_left.notify_all();
+    }
+  }
+};
+
+Pool::Pool(unsigned threads) : threads_(std::max(1U, threads)), team_(new Team) {
+  count_forks_of_this_process();
+  forks_ = fork_count.load();
+  team_.load()->start_workers(threads_ - 1);
+}
+
+Pool::~Pool() {
+  if (forks_ != fork_count.load()) return;  // the team belongs to the parent process
+  Team* const team = team_.load();
+  team->stop_workers();
+  delete team;
+}
+
+// Returns the team of this process.
+Pool::Team& Pool::team() {
+  if (forks_ != fork_count.load()) {
+    static std::mutex renewal;
+    const std::lock_guard lock(renewal);
+    if (forks_ != fork_count.load()) {
+      auto* const renewed = new Team;
+      renewed->start_workers(threads_ - 1);
+      team_ = renewed;
+      forks_ = fork_count.load();
+    }
+  }
+  return *team_.load();
 }
 
 void Pool::resize(unsigned threads) {
-  const std::lock_guard lock(resize_mutex_);
-  stop_workers();
+  Team& team = this->team();
+  const std::lock_guard lock(team.resize_mutex);
+  team.stop_workers();
   threads_ = std::max(1U, threads);
-  start_workers(threads_ - 1);
+  team.start_workers(threads_ - 1);
 }
 
 void Pool::take_pieces(Job& job) noexcept {
@@ -77,39 +130,20 @@ void Pool::take_pieces(Job& job) noexcept {
   }
 }
 
-void Pool::work_until_stopped(std::size_t team) {
-  std::unique_lock lock(mutex_);
-  while (team == team_) {
-    const auto open = std::find_if(jobs_.begin(), jobs_.end(), [](const Job* job) {
-      return job->next.load(std::memory_order_relaxed) < job->pieces;
-    });
-    if (open == jobs_.end()) {
-      work_arrived_.wait(lock);
-      continue;
-    }
-    Job& job = **open;
-    ++job.helpers;
-    lock.unlock();
-    take_pieces(job);
-    lock.lock();
-    if (--job.helpers == 0) job_left_.notify_all();
-  }
-}
-
 void Pool::run(std::size_t pieces, const std::function<void(std::size_t)>& work) {
   Job job{.work = &work, .pieces = pieces};
   if (pieces <= 1 || threads() == 1) {
     take_pieces(job);
   } else {
-    if (forks_ != fork_count.load()) resize(threads());
-    std::unique_lock lock(mutex_);
-    const auto place = jobs_.insert(jobs_.end(), &job);
+    Team& team = this->team();
+    std::unique_lock lock(team.mutex);
+    const auto place = team.jobs.insert(team.jobs.end(), &job);
     lock.unlock();
-    work_arrived_.notify_all();
+    team.work_arrived.notify_all();
     take_pieces(job);
     lock.lock();
-    jobs_.erase(place);
-    job_left_.wait(lock, [&] { return job.helpers == 0; });
+    team.jobs.erase(place);
+    team.job_left.wait(lock, [&] { return job.helpers == 0; });
   }
   if (job.error) std::rethrow_exception(job.error);
 }

@@ -82,6 +82,28 @@ TEST(Pool, AForkedChildGetsItsOwnThreads) {
   ASSERT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
+
+TEST(Pool, AChildOfABusyProcessDoesNotInheritALock) {
+  Pool pool(3);
+  std::atomic<bool> is_over{false};
+  std::thread busy([&] {
+    while (!is_over) pool.run(4, [](std::size_t) {});
+  });
+  for (int round = 0; round < 200; ++round) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(60);  // a child that hangs ends with a signal
+      std::atomic<int> runs{0};
+      pool.run(10, [&](std::size_t) { ++runs; });
+      _exit(runs == 10 ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << "round " << round;
+  }
+  is_over = true;
+  busy.join();
+}
 #endif
 
 TEST(SharedMutex, WritersExcludeAllOthersAndNoThreadStarves) {

@@ -2,14 +2,8 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
-#include <exception>
 #include <functional>
-#include <list>
-#include <mutex>
-#include <thread>
-#include <vector>
 
 namespace engine {
 
@@ -32,21 +26,14 @@ class Pool {
 
  private:
   struct Job;
+  struct Team;
 
-  void start_workers(unsigned count);
-  void stop_workers();
-  void work_until_stopped(std::size_t team);
+  Team& team();
   static void take_pieces(Job& job) noexcept;
 
   std::atomic<unsigned> threads_;
-  std::mutex resize_mutex_;
-  std::mutex mutex_;
-  std::condition_variable work_arrived_;
-  std::condition_variable job_left_;
-  std::list<Job*> jobs_;
-  std::size_t team_ = 0;            // workers of an older team leave
-  std::atomic<unsigned> forks_{0};  // forks seen when the workers were started: a child process has none of them
-  std::vector<std::thread> workers_;
+  std::atomic<unsigned> forks_{0};  // forks seen when the team was made: a child process has none of its threads
+  std::atomic<Team*> team_;         // owned
 };
 
 }  // namespace engine
