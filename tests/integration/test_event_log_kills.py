@@ -76,6 +76,9 @@ def test_kills_lose_and_double_no_acknowledged_record(tmp_path: Path, durability
     for each in appenders:
         each.kill()
 
+    # A whole batch of a killed writer that was not acknowledged becomes visible when a reader has synced it.
+    partitions = [topic.open_partition(number) for number in range(2)]
+    wait_until(lambda: all(each.visible_end == each.written_end for each in partitions))
     records: list[bytes] = []
     for number in range(2):
         source = EventLogSource(topic, "example", partitions=[number], until_end=True)
