@@ -82,8 +82,8 @@ class ClickHistories:
     def __init__(self, users: int, length: int, earlier: tuple[Ints, Ints] | None = None) -> None:
         self._users = users
         self._length = length
-        nobody = np.empty(0, np.int64)
-        self._earlier = earlier or (nobody, nobody)
+        empty = np.empty(0, np.int64)
+        self._earlier = earlier or (empty, empty)
 
     def extend(self, user: Ints, item: Ints, click: NDArray[np.bool_]) -> tuple[Ints, Ints]:
         """Return the history of each row before it, as values and offsets, and remember the clicks of the rows."""
