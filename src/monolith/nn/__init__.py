@@ -1,6 +1,6 @@
 """Tables as modules of torch, for any training loop: ``EmbeddingBag`` and its kind over collisionless tables.
 
-Rows are no parameters: ``backward`` updates them by the optimizer of their table, or ``TableOptimizer`` does at its
+Rows are not parameters: ``backward`` updates them by the optimizer of their table, or ``TableOptimizer`` does at its
 ``step``. ``save`` and ``load`` write and read the rows; a ``state_dict`` refers to them.
 """
 

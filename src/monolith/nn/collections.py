@@ -17,7 +17,7 @@ from monolith.embedding.optimizers import Optimizer
 from monolith.nn.embedding import make_spec
 from monolith.nn.jagged import Ragged, keyed_tensor, read_ragged
 from monolith.nn.module import TableModule
-from monolith.nn.table_set import Column
+from monolith.nn.table_set import InputColumn
 
 __all__ = ["EmbeddingBagCollection", "EmbeddingCollection", "Feature"]
 
@@ -71,7 +71,7 @@ class _Collection(TableModule):
                     f"feature {each.name!r} shares table {spec.name!r} with other settings; give equal dim, optimizer, "
                     "initializer and expire_days"
                 )
-        columns = [Column(each.name, each.table or each.name, each.mode, each.padding) for each in features]
+        columns = [InputColumn(each.name, each.table or each.name, each.mode, each.padding) for each in features]
         super().__init__(list(specs.values()), columns, device=device)
         self.features = features
         self.names = tuple(names)

@@ -12,8 +12,9 @@ from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import Adagrad, RandomUniform, SliceSpec, Table, TableSpec
 from monolith.embedding.initializers import Initializer
 from monolith.embedding.optimizers import Optimizer
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS
 from monolith.nn.module import TableModule
-from monolith.nn.table_set import Column
+from monolith.nn.table_set import InputColumn
 
 __all__ = ["Embedding", "EmbeddingBag", "check_ids", "make_spec"]
 
@@ -31,8 +32,7 @@ def make_spec(
     piece = SliceSpec(
         dim, optimizer=optimizer or Adagrad(), initializer=initializer or RandomUniform(-(dim**-0.5), dim**-0.5)
     )
-    expiry = {} if expire_days is None else {"expire_days": expire_days}
-    return TableSpec(name, [piece], on_miss="initial", seed=seed, **expiry)
+    return TableSpec(name, [piece], on_miss="initial", seed=seed, expire_days=expire_days or NEVER_EXPIRES_DAYS)
 
 
 class _OneTable(TableModule):
@@ -57,7 +57,7 @@ class _OneTable(TableModule):
             raise ConfigError("spec is given beside embedding_dim, optimizer or initializer; the spec holds them all")
         if len(spec.slices) != 1:
             raise ConfigError(f"spec has {len(spec.slices)} slices, expected 1; use mt.Model for several")
-        super().__init__([spec], [Column("input", spec.name, mode, padding_idx)], device=device)
+        super().__init__([spec], [InputColumn("input", spec.name, mode, padding_idx)], device=device)
         self.embedding_dim = spec.dim
         self.padding_idx = padding_idx
 
@@ -69,11 +69,11 @@ class _OneTable(TableModule):
     @override
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.embedding_dim}, rows={len(self.table)}{padding}"
+        return f"{self.embedding_dim}{padding}"
 
 
 class Embedding(_OneTable):
-    """``torch.nn.Embedding`` over a collisionless table: any int64 id has a row of its own.
+    """``torch.nn.Embedding`` over a collisionless table: any int64 id has its own row.
 
     A new id reads as its first values, which depend on the id and the seed only. In training, ``backward`` updates the
     rows by the table's optimizer, and inserts those of new ids. ``eval()`` and ``torch.no_grad()`` change nothing.
@@ -110,7 +110,7 @@ class Embedding(_OneTable):
     def forward(self, input: Tensor) -> Tensor:  # the name in torch.nn.Embedding
         """Return one row per id, in the shape of the input with one dimension more."""
         check_ids("input", input)
-        (rows,) = self._read_rows([input.reshape(-1).cpu()])
+        (rows,) = self._read_rows([input.reshape(-1)])
         return rows.reshape(*input.shape, self.embedding_dim).to(input.device)
 
 
@@ -179,7 +179,7 @@ class EmbeddingBag(_OneTable):
         check_ids("input", input)
         ids, bounds = _flatten(input, offsets, self.include_last_offset)
         if per_sample_weights is None and self.mode != "max":
-            (rows,) = self._read_bags([ids.cpu()], [bounds.cpu()])
+            (rows,) = self._read_bags([ids], [bounds])
             return rows.to(input.device)
         if per_sample_weights is not None and (self.mode != "sum" or per_sample_weights.shape != input.shape):
             raise ConfigError(
@@ -190,7 +190,7 @@ class EmbeddingBag(_OneTable):
 
     def _pool(self, ids: Tensor, bounds: Tensor, weights: Tensor | None) -> Tensor:
         """Pool by torch, from one row per id: the way to weights, their gradient, and the largest values."""
-        (rows,) = self._read_rows([ids.cpu()])
+        (rows,) = self._read_rows([ids])
         rows = rows.to(ids.device)
         places = torch.arange(len(ids), device=ids.device)
         padding = None
@@ -214,7 +214,7 @@ class EmbeddingBag(_OneTable):
         )
 
 
-def check_ids(what: str, ids: Tensor) -> None:
+def check_ids(what: str, ids: object) -> None:
     """Raise ``ConfigError`` unless ``ids`` is a tensor of whole numbers."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int64, torch.int32):
         kind = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__

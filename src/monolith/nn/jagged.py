@@ -31,7 +31,7 @@ def read_ragged(features: Any, names: Sequence[str]) -> tuple[list[Tensor], list
     for name, (values, offsets) in pairs.items():
         check_ids(f"values of {name!r}", values)
         check_ids(f"offsets of {name!r}", offsets)
-    return [values.cpu() for values, _ in pairs.values()], [offsets.long().cpu() for _, offsets in pairs.values()]
+    return [values for values, _ in pairs.values()], [offsets.long() for _, offsets in pairs.values()]
 
 
 def keyed_tensor(features: Any, names: Sequence[str], rows: Sequence[Tensor]) -> Any:

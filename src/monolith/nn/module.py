@@ -1,4 +1,4 @@
-"""``TableModule``: what all modules of this package share. State in checkpoints, refusals, and the event clock."""
+"""``TableModule``: the base of all modules here, with their state in checkpoints, refusals, and the event clock."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from typing_extensions import override
 
 from monolith.core.errors import ArtifactError, ConfigError, SchemaMismatch
 from monolith.embedding import MultiTable, TableSpec
+from monolith.nn.gpu import GpuTableSet
+from monolith.nn.host import HostTableSet
 from monolith.nn.operators import read_bags, read_rows
 from monolith.nn.snapshots import load_snapshot, write_snapshot
-from monolith.nn.table_set import Column, TableSet
+from monolith.nn.table_set import InputColumn, TableSet
 
 __all__ = ["RowsNotSavedWarning", "TableModule"]
 
@@ -35,18 +37,31 @@ class TableModule(torch.nn.Module):
         device: Device of the rows.
     """
 
-    def __init__(self, specs: Sequence[TableSpec], columns: Sequence[Column], *, device: str | torch.device) -> None:
+    def __init__(
+        self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], *, device: str | torch.device
+    ) -> None:
         super().__init__()
-        if torch.device(device).type != "cpu":
-            raise ConfigError(f"device is {str(device)!r}, expected 'cpu'; tables on other devices are not built yet")
-        self._tables = TableSet(MultiTable(specs), columns)
+        place = torch.device(device)
+        if place.type not in ("cpu", "cuda"):
+            raise ConfigError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'; choose one")
+        self._tables: TableSet
+        if place.type == "cpu":
+            self._tables = HostTableSet(specs, columns)
+        else:
+            self._tables = GpuTableSet(specs, columns, place)
         self._saved: tuple[str, Path, int] | None = None
 
     # --- the tables ---
 
     @property
     def store(self) -> MultiTable:
-        """The tables, for direct use: sizes, single rows, export."""
+        """The tables in host memory, for direct use: sizes, single rows, export.
+
+        Raises:
+            ConfigError: The rows are on a GPU.
+        """
+        if not isinstance(self._tables, HostTableSet):
+            raise ConfigError(f"rows are on {self._tables.device}, not in host memory; use table_set.tables")
         return self._tables.store
 
     @property
@@ -69,10 +84,12 @@ class TableModule(torch.nn.Module):
         self._tables.time_s = seconds
 
     def _read_bags(self, values: Sequence[Tensor], offsets: Sequence[Tensor]) -> list[Tensor]:
+        device = self._tables.device
+        values, offsets = [each.to(device) for each in values], [each.to(device) for each in offsets]
         return read_bags(self._tables, values, offsets, training=self._is_learning())
 
     def _read_rows(self, ids: Sequence[Tensor]) -> list[Tensor]:
-        return read_rows(self._tables, ids, training=self._is_learning())
+        return read_rows(self._tables, [each.to(self._tables.device) for each in ids], training=self._is_learning())
 
     def _is_learning(self) -> bool:
         if not self.training or not torch.is_grad_enabled():
@@ -91,7 +108,7 @@ class TableModule(torch.nn.Module):
     @override
     def get_extra_state(self) -> dict[str, Any]:
         tables = self._tables
-        rows = {name: len(tables.store[name]) for name in tables.store}
+        rows = tables.row_counts()
         saved = self._saved if self._saved is not None and self._saved[2] == tables.step else None
         if saved is None and any(rows.values()):
             warnings.warn(
@@ -102,7 +119,7 @@ class TableModule(torch.nn.Module):
             )
         return {
             "version": _STATE_VERSION,
-            "specs": [spec.to_json() for spec in tables.store.specs.values()],
+            "specs": [spec.to_json() for spec in tables.specs.values()],
             "rows": rows,
             "step": tables.step,
             "snapshot": None if saved is None else {"id": saved[0], "path": str(saved[1])},
@@ -116,7 +133,7 @@ class TableModule(torch.nn.Module):
                 f"state of {type(self).__name__} has version {version!r}, expected {_STATE_VERSION}; load it with the "
                 "release that wrote it"
             )
-        ours = {name: spec.dim for name, spec in self.store.specs.items()}
+        ours = {name: spec.dim for name, spec in self._tables.specs.items()}
         theirs = {spec.name: spec.dim for spec in map(TableSpec.from_json, state["specs"])}
         if ours != theirs:
             raise SchemaMismatch(f"tables of the module are {ours}, those of the state {theirs}; make an equal module")

@@ -20,12 +20,14 @@ __all__ = ["read_bags", "read_rows"]
 
 def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tensor], *, training: bool) -> list[Tensor]:
     """Return per column the pooled rows of its bags; differentiable when ``training``."""
-    return _read_bags(_anchor(tables, training), list(values), list(offsets), tables.number, training)
+    rows: list[Tensor] = _read_bags(_anchor(tables, training), list(values), list(offsets), tables.number, training)
+    return rows
 
 
 def read_rows(tables: TableSet, ids: Sequence[Tensor], *, training: bool) -> list[Tensor]:
     """Return per column one row per id; differentiable when ``training``."""
-    return _read_rows(_anchor(tables, training), list(ids), tables.number, training)
+    rows: list[Tensor] = _read_rows(_anchor(tables, training), list(ids), tables.number, training)
+    return rows
 
 
 def _anchor(tables: TableSet, training: bool) -> Tensor:

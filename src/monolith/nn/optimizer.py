@@ -7,19 +7,16 @@ Backward adds gradients to one stand-in parameter per table, whose ``grad`` has 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from torch import Tensor
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
 from monolith.embedding.learning_rates import ConstantRate
-from monolith.embedding.store import Ids, Rows
 from monolith.nn.module import TableModule
-from monolith.nn.table_set import TableSet
+from monolith.nn.table_set import DistinctGradients, TableSet
 
 __all__ = ["TableOptimizer"]
 
@@ -44,7 +41,7 @@ class TableOptimizer(torch.optim.Optimizer):
         module: A module; all table modules in it are updated by this optimizer from now on.
 
     Raises:
-        ConfigError: The module has no tables, another optimizer has them, or a table has a schedule of its own.
+        ConfigError: The module has no tables, another optimizer has them, or a table has its own schedule.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -83,15 +80,15 @@ class _Gradients:
             raise ConfigError("another TableOptimizer updates this module; use that one")
         self._tables = tables
         self.parameters = {
-            name: torch.nn.Parameter(torch.zeros(0, spec.dim)) for name, spec in tables.store.specs.items()
+            name: torch.nn.Parameter(torch.zeros(0, spec.dim, device=tables.device))
+            for name, spec in tables.specs.items()
         }
-        self._ids: dict[str, Ids] = {}
-        self._counts: dict[str, NDArray[np.uint32]] = {}
+        self._pending: dict[str, DistinctGradients] = {}
 
     def groups(self) -> list[dict[str, Any]]:
         """Return one parameter group per table."""
         groups = []
-        for name, spec in self._tables.store.specs.items():
+        for name, spec in self._tables.specs.items():
             rate = spec.slices[0].rate
             if not isinstance(rate, ConstantRate):
                 raise ConfigError(
@@ -101,43 +98,35 @@ class _Gradients:
             groups.append({"params": [self.parameters[name]], "lr": rate(0), "table": name})
         return groups
 
-    def add(self, ids: Mapping[str, Ids], grads: Mapping[str, Rows], counts: Mapping[str, NDArray[np.uint32]]) -> None:
+    def add(self, gradients: Mapping[str, DistinctGradients]) -> None:
         """Add the gradients of a backward pass."""
-        for name, keys in ids.items():
-            rows, seen = torch.from_numpy(grads[name]), counts[name]
+        for name, new in gradients.items():
             parameter = self.parameters[name]
-            if parameter.grad is None:
-                keys = keys.copy()  # the plan owns them
-            else:
-                keys, rows, seen = _merge(
-                    np.concatenate([self._ids[name], keys]),
-                    torch.cat([parameter.grad, rows]),
-                    np.concatenate([self._counts[name], seen]),
-                )
-            self._ids[name], self._counts[name] = keys, np.asarray(seen, np.uint32)
+            if parameter.grad is not None:
+                new = _merge(replace(self._pending[name], grads=parameter.grad), new)
+            self._pending[name] = new
             parameter.grad = None
-            parameter.data = torch.zeros(1, 1).expand(rows.shape)
-            parameter.grad = rows
+            parameter.data = torch.zeros((1, 1), device=new.grads.device).expand(new.grads.shape)
+            parameter.grad = new.grads
 
     def apply(self, rates: Mapping[str, float]) -> None:
         """Take one optimizer step per id of every table that has gradients."""
-        names = [name for name, parameter in self.parameters.items() if parameter.grad is not None]
-        if names:
-            self._tables.push(
-                {name: self._ids[name] for name in names},
-                {name: self._grad(name).contiguous().numpy() for name in names},
-                counts={name: self._counts[name] for name in names},
-                learning_rates={name: [rates[name]] for name in names},
-            )
-
-    def _grad(self, name: str) -> Tensor:
-        grad = self.parameters[name].grad
-        assert grad is not None
-        return grad
+        gradients = {
+            name: replace(self._pending[name], grads=parameter.grad)
+            for name, parameter in self.parameters.items()
+            if parameter.grad is not None
+        }
+        if gradients:
+            self._tables.push(gradients, rates)
 
 
-def _merge(ids: Ids, rows: Tensor, counts: NDArray[np.uint32]) -> tuple[Ids, Tensor, NDArray[np.uint32]]:
-    """Sum the rows and the counts of equal ids."""
-    unique, places = np.unique(ids, return_inverse=True)
-    summed = torch.zeros((len(unique), rows.shape[1])).index_add_(0, torch.from_numpy(places), rows)
-    return unique, summed, np.bincount(places, weights=counts, minlength=len(unique)).astype(np.uint32)
+def _merge(one: DistinctGradients, other: DistinctGradients) -> DistinctGradients:
+    """Sum the gradients and the counts of equal ids."""
+    ids, places = torch.unique(torch.cat([one.ids, other.ids]), return_inverse=True)
+    rows = torch.cat([one.grads, other.grads])
+    counts = torch.cat([one.counts, other.counts])
+    return DistinctGradients(
+        ids,
+        torch.zeros((len(ids), rows.shape[1]), device=rows.device).index_add_(0, places, rows),
+        torch.zeros_like(ids).index_add_(0, places, counts),
+    )

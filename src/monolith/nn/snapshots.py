@@ -24,9 +24,9 @@ def write_snapshot(tables: TableSet, folder: Path) -> str:
     if (folder / "module.json").exists():
         raise ConfigError(f"folder is {str(folder)!r}, which holds a snapshot; give a new folder for each snapshot")
     folder.mkdir(parents=True, exist_ok=True)
-    manifest = tables.store.snapshot(folder / "tables")
+    tables.write(folder / "tables")
     identity = secrets.token_hex(16)
-    body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": dict(manifest.rows)}
+    body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": tables.row_counts()}
     replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
     return identity
 
@@ -42,10 +42,10 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
         version, identity, step = body["version"], body["id"], body["step"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
-            f"'{folder}' is no snapshot of a module ({error}); give a folder that mt.nn.save wrote"
+            f"'{folder}' is not a snapshot of a module ({error}); give a folder that mt.nn.save wrote"
         ) from error
     if version != _VERSION or not isinstance(identity, str) or not isinstance(step, int):
         raise ArtifactError(f"'{folder}/module.json' has version {version!r}, expected {_VERSION}; use a newer release")
-    tables.store.restore(folder / "tables")
+    tables.read(folder / "tables")
     tables.step = step
     return identity

@@ -94,7 +94,7 @@ def test_embedding_equals_torch(shape: tuple[int, ...], padding: int | None) -> 
     check_step(ours, theirs, IDS_FLAT.reshape(shape))
 
 
-def test_every_64_bit_id_has_a_row_of_its_own() -> None:
+def test_every_64_bit_id_has_its_own_row() -> None:
     module = mt.nn.Embedding(4)
     ids = torch.tensor([2**62, 2**62 + 1, -(2**63), 2**63 - 1, 0, -1])
     rows = module(ids)
@@ -204,8 +204,8 @@ def test_settings_that_contradict_each_other_are_refused() -> None:
         mt.nn.Embedding()
     with pytest.raises(ConfigError, match="'median'"):
         mt.nn.EmbeddingBag(2, mode="median")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="'cuda'"):
-        mt.nn.EmbeddingBag(2, device="cuda")
+    with pytest.raises(ConfigError, match="'meta'"):
+        mt.nn.EmbeddingBag(2, device="meta")
     assert mt.nn.Embedding(spec=spec).embedding_dim == 2
 
 

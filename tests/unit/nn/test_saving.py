@@ -118,7 +118,7 @@ def test_a_model_without_tables_is_refused(tmp_path: Path) -> None:
         mt.nn.save(torch.nn.Linear(1, 1), tmp_path)
 
 
-def test_a_table_is_no_parameter_of_its_model() -> None:
+def test_rows_are_not_parameters_of_their_model() -> None:
     model = make_model()
     train(model, 1)
     assert [name for name, _ in model.named_parameters()] == ["1.weight", "1.bias"]
