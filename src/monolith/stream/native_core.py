@@ -251,6 +251,7 @@ class NativeJoiner(JoinCore):
                 emission=emission,
                 weight=weight,
                 sample_rate=sample_rate,
+                cause_time_ms=cause_ms,
             )
-            for *fields, labels, actions, pre_actions, emission, weight, sample_rate in self._native.take_rows()
+            for *fields, labels, actions, pre_actions, emission, weight, sample_rate, cause_ms in self._native.take_rows()
         ]
