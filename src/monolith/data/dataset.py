@@ -433,6 +433,14 @@ class Dataset:
         if self._cursor.stage is not None and state["at"] is not None:
             self._cursor.stage.committed(state["at"])
 
+    def interrupt(self) -> None:
+        """End the current iteration of a stream, also while another thread waits for its next record.
+
+        The iteration still yields the rows that it has read. Other datasets ignore the call: their reads do not wait.
+        """
+        if self.is_stream and self._cursor.stage is not None:
+            self._cursor.stage.close()
+
     def counts(self) -> dict[str, int]:
         """Return the row counts of this iteration: read, corrupt, and in and out of each transform.
 

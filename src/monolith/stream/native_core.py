@@ -242,6 +242,7 @@ class NativeJoiner(JoinCore):
 
     def _take_rows(self) -> list[Row]:
         self._native.take_largest_time()
+        rows = self._native.take_rows()
         return [
             Row(
                 impression=Impression(*fields),
@@ -253,5 +254,5 @@ class NativeJoiner(JoinCore):
                 sample_rate=sample_rate,
                 cause_time_ms=cause_ms,
             )
-            for *fields, labels, actions, pre_actions, emission, weight, sample_rate, cause_ms in self._native.take_rows()
+            for *fields, labels, actions, pre_actions, emission, weight, sample_rate, cause_ms in rows
         ]
