@@ -201,7 +201,6 @@ class Loop:
         self._start_process("dashboard", ["dashboard", *options, "--port", self._ports.dashboard])
 
     def _start(self) -> None:
-        self._logs.mkdir(parents=True, exist_ok=True)
         for topic in (IMPRESSIONS, ACTIONS, EXAMPLES):
             self._create_topic(topic)
         for index in range(_SERVERS):
@@ -250,6 +249,7 @@ class Loop:
     # --- commands -----------------------------------------------------------------------------------------------------
 
     def _start_process(self, name: str, arguments: Sequence[object]) -> None:
+        self._logs.mkdir(parents=True, exist_ok=True)
         self.processes[name] = DemoProcess(name, arguments, self._logs)
 
     def _create_topic(self, topic: str) -> None:
