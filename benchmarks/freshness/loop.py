@@ -42,6 +42,6 @@ def loop_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
                 "stages_s": {stage: round(seconds, 3) for stage, seconds in result.stages_s.items()},
                 "requests_per_s": round(result.requests_per_s, 1),
                 "request_p99_s": round(result.request_p99_s, 4),
-                "peer_name": "one second, so that the ratio is the figure itself",
+                "peer_name": "one second, so that the ratio is the result in seconds",
             },
         )

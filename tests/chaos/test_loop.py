@@ -72,7 +72,7 @@ def test_the_loop_loses_and_doubles_nothing_beyond_its_windows(tmp_path: Path) -
                 kills[name].append(time.time())
             cause(loop, name, fault)
             faults[name, fault] += 1
-            print(f"{fault} {name}; answered {len(pages.answered)}", file=sys.stderr)
+            print(f"{fault} {name}; answered {len(pages.answered)}, retries {dict(pages.retries)}", file=sys.stderr)
         pages.close()
         examples = wait_for_examples(loop, pages)
         wait_for_training(loop)
@@ -80,7 +80,7 @@ def test_the_loop_loses_and_doubles_nothing_beyond_its_windows(tmp_path: Path) -
     check_impressions(loop, pages, kills["live"])
     check_examples(loop, pages, examples)
     check_training(tmp_path, pages, examples, kills)
-    print({f"{fault} {name}": count for (name, fault), count in sorted(faults.items())}, "retries", pages.retries)
+    print({f"{fault} {name}": count for (name, fault), count in sorted(faults.items())}, "retries", dict(pages.retries))
 
 
 def wait_for_examples(loop: Loop, pages: NumberedPages) -> Counter[tuple[int, int]]:
@@ -122,7 +122,7 @@ def check_impressions(loop: Loop, pages: NumberedPages, killed_s: list[float]) -
 
 
 def check_examples(loop: Loop, pages: NumberedPages, examples: Counter[tuple[int, int]]) -> None:
-    """The joiner writes each row once, whatever was killed."""
+    """The joiner writes each row once, through all kills."""
     shown = read_impressions(loop)
     doubled = {row: count for row, count in examples.items() if count > 1}
     assert doubled == {}

@@ -130,7 +130,7 @@ class Audience:
         self._sink = open_sink(loop.settings.url(ACTIONS))
 
     def show(self, liked: int | None = None) -> Clicks:
-        """Show a page that begins with the liked item, which every user clicks; nobody clicks others."""
+        """Show a page that begins with the liked item, the only one that users click."""
         page = next(self._pages)
         if liked is not None:
             page.item_id[0] = liked

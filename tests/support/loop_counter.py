@@ -51,7 +51,8 @@ class NumberedPages:
         self.answered: dict[int, float] = {}
         """Time of the answer to the page of each number."""
         self.clicked: set[int] = set()
-        self.retries = 0
+        self.retries: Counter[str] = Counter()
+        """Number of failed requests by class of error."""
         self._thread.start()
 
     def close(self) -> None:
@@ -82,8 +83,8 @@ class NumberedPages:
             try:
                 client.score(records, "examples")
                 break
-            except MonolithError:
-                self.retries += 1
+            except MonolithError as error:
+                self.retries[type(error).__name__] += 1
                 if self._stop.wait(0.1):
                     return False
         now_s = time.time()

@@ -68,6 +68,13 @@ CHARTS: tuple[Chart, ...] = (
         measures=(Measure(metric="monolith_event_to_servable_seconds", kind="quantiles", labels=("model",)),),
     ),
     Chart(
+        id="stages",
+        title="Stages of freshness",
+        unit="s",
+        help="Time of a row in each stage from its event to the server.",
+        measures=(Measure(metric="monolith_event_stage_seconds", kind="quantiles", labels=("stage",)),),
+    ),
+    Chart(
         id="throughput",
         title="Throughput",
         unit="per s",

@@ -14,7 +14,8 @@ import shutil
 import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -95,14 +96,15 @@ class _Ports:
     batch: int
     batch_rest: int
     dashboard: int
-    ps: tuple[int, ...] = field(default_factory=tuple)
-    ps_metrics: tuple[int, ...] = field(default_factory=tuple)
+    ps: tuple[int, ...]
+    ps_metrics: tuple[int, ...]
 
     @classmethod
     def choose(cls) -> _Ports:
         """Return free ports."""
-        free = _free_ports(7 + 2 * _SERVERS)
-        return cls(*free[:7], ps=tuple(free[7 : 7 + _SERVERS]), ps_metrics=tuple(free[7 + _SERVERS :]))
+        trainer, joiner, live, live_rest, batch, batch_rest, dashboard, *rest = _free_ports(7 + 2 * _SERVERS)
+        ps, ps_metrics = tuple(rest[:_SERVERS]), tuple(rest[_SERVERS:])
+        return cls(trainer, joiner, live, live_rest, batch, batch_rest, dashboard, ps, ps_metrics)
 
 
 class Loop:
@@ -214,15 +216,15 @@ class Loop:
         batch = self._serve_command(export, self._ports.batch, self._ports.batch_rest)
         self._start_process("batch", [*batch, "--sync-poll-s", self.settings.batch_s])
         for index in range(_SERVERS):
-            self.wait_for(f"parameter server {index}", lambda index=index: self.page(f"ps-{index}"))
+            self.wait_for(f"parameter server {index}", partial(self.page, f"ps-{index}"))
         self.wait_for("the joiner", lambda: self.page("joiner"))
         self.wait_for("the trainer to publish its first cut", self._has_published)
         for name, address in (("live", self.live_address), ("batch", self.batch_address)):
-            self.wait_for(f"the {name} server", lambda address=address: _is_served(address))
+            self.wait_for(f"the {name} server", partial(_is_served, address))
         self.wait_for("the live server to apply a cut", lambda: self._metric("live", "monolith_sync_cut"))
 
     def wait_for(self, event: str, is_done: Callable[[], Any], timeout_s: float = _START_TIMEOUT_S) -> Any:
-        """Wait for a true value and return it; print what the loop waits for.
+        """Wait for a true value and return it; report the event that the loop waits for.
 
         Raises:
             ClusterError: A process has ended, or the timeout has passed.

@@ -27,7 +27,7 @@ _SAMPLE = 32
 
 
 def with_stamps(schema: Schema) -> Schema:
-    """Return a schema that also reads the stamps, unless it has LineId fields of its own."""
+    """Return a schema that also reads the stamps, unless it has other extra fields of LineId."""
     if schema.extras or schema.line_fields != Schema().line_fields:
         return schema
     return replace(schema, extras=STAMPS, line_fields=FIELDS)
@@ -36,7 +36,7 @@ def with_stamps(schema: Schema) -> Schema:
 def trained_rows(batch: Batch, now_s: float) -> TrainedRows | None:
     """Return the event times of the rows of a step; None if the batch has no stamps.
 
-    Rows that take back an earlier emission do not count.
+    Rows that undo an earlier emission do not count.
     """
     if "cause_time_ms" not in batch.extras:
         return None
