@@ -203,7 +203,7 @@ class Loop:
         self._start_process("dashboard", ["dashboard", *options, "--port", self._ports.dashboard])
 
     def _start(self) -> None:
-        for topic in (IMPRESSIONS, ACTIONS, EXAMPLES):
+        for topic in (IMPRESSIONS, ACTIONS, EXAMPLES, f"{EXAMPLES}.dead"):
             self._create_topic(topic)
         for index in range(_SERVERS):
             self._start_process(f"ps-{index}", self._train_command("ps", index))

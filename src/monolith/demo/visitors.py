@@ -50,8 +50,8 @@ class VisitorSettings:
     """Items of a page."""
     speed: float = 30.0
     """Seconds of the world in one second."""
-    users: int = 1_000
-    items: int = 200
+    users: int = 400
+    items: int = 120
     delays: EventDelays = _DELAYS
     """Delays of clicks."""
     seed: int = 0

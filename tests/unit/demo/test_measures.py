@@ -1,12 +1,17 @@
 """Quality of shown pages, and metrics pages as numbers."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from monolith.core.errors import ConfigError
+from monolith.demo.demo import DemoOptions
+from monolith.demo.loop import LoopSettings
 from monolith.demo.measures import Measures, Shown
 from monolith.demo.pages import Buckets, read_page
+from monolith.demo.visitors import VisitorSettings
 from monolith.telemetry.names import EVENT_STAGE_SECONDS, TRAIN_STEPS_TOTAL
 from monolith.telemetry.page import MetricsPage
 from monolith.telemetry.registry import Registry
@@ -71,3 +76,18 @@ def test_a_histogram_since_an_earlier_read_has_only_the_newer_observations() -> 
     assert (newer.count, newer.mean) == (2, 2.0)
     assert newer.quantile(0.5) == math.inf
     assert math.isnan(Buckets().quantile(0.5))
+
+
+def test_settings_of_a_demonstration_name_invalid_values(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="seconds is 0"):
+        DemoOptions(seconds=0)
+    with pytest.raises(ConfigError, match="events_per_s is 0"):
+        VisitorSettings(events_per_s=0)
+    with pytest.raises(ConfigError, match="publish_s is 0"):
+        LoopSettings(folder=tmp_path, publish_s=0)
+
+
+def test_topics_are_those_of_the_log_or_of_kafka(tmp_path: Path) -> None:
+    assert LoopSettings(folder=tmp_path).url("actions") == f"log://{tmp_path}/events/actions"
+    settings = LoopSettings(folder=tmp_path, kafka="a:1,b:2", prefix="demo-7-")
+    assert settings.url("actions") == "kafka://a:1,b:2/demo-7-actions"

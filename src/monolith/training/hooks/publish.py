@@ -163,9 +163,11 @@ class PublishHook(Hook):
 
     def _note_events(self, run: Run, result: StepResult) -> None:
         """Keep the event times of the step for the next cut, and export the stages of a sample of its rows."""
+        if self._publisher is None:
+            return
         now_s = run.clock.now_s()
         rows = trained_rows(result.batch, now_s)
-        if rows is None or self._publisher is None:
+        if rows is None:
             return
         self._publisher.events.add(rows)
         if self.export is None:
