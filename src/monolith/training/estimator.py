@@ -257,7 +257,8 @@ class Estimator:
         ranking = self._new_ranking()
         measured = [RankingHook(ranking)] if ranking.is_on else []
         chosen = share_metrics_registry(
-            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
+            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks],
+            dataset,
         )
         run = TrainingRun(
             config=self.config,
