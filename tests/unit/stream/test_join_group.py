@@ -159,6 +159,20 @@ def test_a_process_that_takes_over_saves_the_state_before_its_predecessor_can_re
         group.abandon()
 
 
+def test_a_process_that_takes_over_recovers_though_its_predecessor_removes_a_journal(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    old = make_group(tmp_path, options=OPTIONS)
+    old.start()
+    old.step(0.0)
+    surplus = Journal(tmp_path / "state" / "journal-000000-000000000001.log", {})
+    new = make_group(tmp_path, take_over=True, options=OPTIONS)
+    surplus.path.unlink()
+    new.start()
+    for group in (old, new):
+        group.abandon()
+    surplus.close()
+
+
 def test_processes_that_start_together_have_different_owner_numbers(tmp_path: Path) -> None:
     first, second = StateFolder(tmp_path), StateFolder(tmp_path, take_over=True)
     assert (first.owner, second.owner) == (1, 2)

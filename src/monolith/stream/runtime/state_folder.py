@@ -36,6 +36,7 @@ _JOURNAL = re.compile(r"journal-(\d+)-(\d+)\.log")
 _SNAPSHOT = re.compile(r"snap-(\d+)-(\d+)")
 _OWNER = re.compile(r"owner-(\d+)()")
 _KEPT_SNAPSHOTS = 2
+_RECOVERIES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,17 @@ class StateFolder:
             SnapshotCorrupt: Every snapshot is damaged, or the folder has journals and no snapshot.
             ClusterError: Another process took over meanwhile.
         """
+        for _ in range(_RECOVERIES):
+            try:
+                return self._recover(restore)
+            except FileNotFoundError as error:
+                # A predecessor that is stopped inside ``trim`` may wake up and remove files that this process listed.
+                self._check_owner()
+                logger.warning("recovery repeated path=%s reason=%s", self.path, error)
+                self._files = dict(self._match(_JOURNAL))
+        return self._recover(restore)
+
+    def _recover(self, restore: Callable[[Snapshot], None]) -> tuple[Snapshot | None, list[dict[str, Any]]]:
         damaged: list[SnapshotCorrupt] = []
         snapshots = self._list_snapshots()
         for path, owner, commit in reversed(snapshots):
@@ -132,6 +144,8 @@ class StateFolder:
                 snapshot = Snapshot(path, owner, commit, _read_meta(path))
                 restore(snapshot)
             except (SnapshotCorrupt, FileNotFoundError) as error:
+                if not path.exists():
+                    raise FileNotFoundError(f"'{path}' was removed") from error
                 damaged.append(error if isinstance(error, SnapshotCorrupt) else SnapshotCorrupt(str(error)))
                 logger.error("snapshot skipped path=%s reason=%s", path, error)
                 continue
@@ -149,12 +163,7 @@ class StateFolder:
         commits: dict[int, dict[str, Any]] = {}
         for (owner, _), path in sorted(self._files.items()):
             limit = self._limit(owner)
-            try:
-                records = read_journal(path)
-            except FileNotFoundError:
-                self._check_owner()
-                raise
-            for record in records[1:]:
+            for record in read_journal(path)[1:]:
                 if after < record["n"] < limit:
                     commits[record["n"]] = record
         numbers = sorted(commits)
