@@ -379,7 +379,10 @@ def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
     except ValueError as error:
         raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
-        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported")
+        raise SnapshotCorrupt(
+            f"'{file}' is {body['format']!r} version {body['version']}, expected {_FORMAT!r} version {_VERSION}; "
+            "use the release that wrote it"
+        )
     return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]
 
 

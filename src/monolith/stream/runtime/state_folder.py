@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from monolith.core.durable_files import make_folder, seal, sync_folder, unseal, write_synced
-from monolith.core.errors import ClusterError, SnapshotCorrupt
+from monolith.core.errors import ClusterError, SnapshotCorrupt, VersionConflict
 from monolith.stream.runtime.journal import Journal, read_journal
 
 __all__ = ["Snapshot", "StateFolder"]
@@ -37,6 +37,7 @@ _SNAPSHOT = re.compile(r"snap-(\d+)-(\d+)")
 _OWNER = re.compile(r"owner-(\d+)()")
 _KEPT_SNAPSHOTS = 2
 _RECOVERIES = 3
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,7 @@ class StateFolder:
         Raises:
             SnapshotCorrupt: Every snapshot is damaged, or the folder has journals and no snapshot.
             ClusterError: Another process took over meanwhile.
+            VersionConflict: A newer release wrote the newest snapshot.
         """
         for _ in range(_RECOVERIES):
             try:
@@ -219,7 +221,7 @@ class StateFolder:
         folder.mkdir()
         try:
             save_core(folder / "core.bin")
-            write_synced(folder / "meta.json", seal(dict(meta)))
+            write_synced(folder / "meta.json", seal({"version": _VERSION, **meta}))
             sync_folder(folder)
             if final.exists():
                 shutil.rmtree(final)
@@ -286,7 +288,11 @@ class StateFolder:
 
 
 def _read_meta(path: Path) -> dict[str, Any]:
+    file = path / "meta.json"
     try:
-        return unseal((path / "meta.json").read_bytes())
+        meta = unseal(file.read_bytes())
     except ValueError as error:
-        raise SnapshotCorrupt(f"'{path / 'meta.json'}' is corrupt: {error}; use an older snapshot") from None
+        raise SnapshotCorrupt(f"'{file}' is corrupt: {error}; use an older snapshot") from None
+    if (version := meta.pop("version", 1)) != _VERSION:  # snapshots of before have no version
+        raise VersionConflict(f"version of '{file}' is {version!r}, expected {_VERSION}; use the release that wrote it")
+    return meta
