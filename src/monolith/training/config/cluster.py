@@ -83,8 +83,7 @@ class SyncConfig:
     dense_exchange_steps: int = 1
     """Steps between exchanges of dense weights among workers; in partial sync, between copies to the servers."""
     fp16_exchange: bool = False
-    """Rows and gradients of tables travel as float16 between processes: half the bytes, three digits. Dense weights and
-    gradients stay float32."""
+    """Tables' rows and gradients travel as float16 between processes: half the bytes; dense ones stay float32."""
 
     def __post_init__(self) -> None:
         check_bool(self, "enable_sync_training", "enable_partial_sync_training", "fp16_exchange")
