@@ -367,8 +367,10 @@ class TrainingRun:
             if not isinstance(error, MonolithError):
                 raise
         else:
-            answer.set_result(path)
-            self._collect_saves()
+            try:
+                self._collect_saves()  # hooks act on the checkpoint before its requester does
+            finally:
+                answer.set_result(path)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 
