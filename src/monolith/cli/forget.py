@@ -62,7 +62,7 @@ def forget(
         Path | None, typer.Option("--receipt", metavar="FILE", help="Write the receipt here too.")
     ] = None,
     checkpoint_wait_s: Annotated[
-        float, typer.Option(min=0.0, help="Wait for the checkpoint; an idle training saves at its next step.")
+        float, typer.Option(min=0.0, help="Wait for the checkpoint; without it the receipt is incomplete.")
     ] = 60.0,
     timeout_s: Annotated[float, typer.Option(min=0.1, help="Timeout in seconds, checkpoint included.")] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON.")] = False,

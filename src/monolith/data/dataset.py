@@ -466,6 +466,11 @@ class Dataset:
         if self._cursor.stage is not None and state["at"] is not None:
             self._cursor.stage.committed(state["at"])
 
+    def interrupt(self) -> None:
+        """End an iteration that waits for records in another thread; it returns as at the end of the data."""
+        if self._cursor.stage is not None:
+            self._cursor.stage.close()
+
     def counts(self) -> dict[str, int]:
         """Return the row counts of this iteration: read, corrupt, and in and out of each transform.
 
