@@ -845,6 +845,42 @@ def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str,
     Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
     """
 
+class ParsedText:
+    """Columns of a block of text."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def problem(self) -> tuple[int, int, str, bytes, str] | None:
+        """The first error: row, byte of the block, column, value, reason."""
+
+    def column(self, place: int) -> tuple[str, int, Any, Any, Any, Any, Any]:
+        """
+        Return the type, the number of values, and the buffers: values, text offsets, validity, list offsets, validity of lists.
+        """
+
+def parse_csv(block: Buffer, delimiter: str, width: int, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return columns of the rows of a block; a field is (name, type, is a list, place in the row).
+    """
+
+def infer_csv(block: Buffer, delimiter: str, width: int) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """Return the types of the fields of a row, and the first error."""
+
+def cut_csv(block: Buffer, delimiter: str) -> int:
+    """Return the end of the last whole row of a block; 0 without one."""
+
+def parse_json_lines(block: Buffer, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return members of the objects of a block; a field is (name, type, is a list, 0).
+    """
+
+def infer_json_lines(block: Buffer) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """
+    Return name, type and whether it is a list of each member, and the first error.
+    """
+
 class StepPlan:
     """The ids of one batch, numbered per table. Immutable."""
 
