@@ -92,21 +92,32 @@ std::unique_ptr<Model::Parser> Model::take_parser(RecordKind kind) const {
       return parser;
     }
   }
+  return std::make_unique<Parser>(recipe_of(kind));
+}
+
+const Model::ParserRecipe& Model::recipe_of(RecordKind kind) const {
   const auto recipe =
       std::find_if(recipes_.begin(), recipes_.end(), [&](const ParserRecipe& each) { return each.rows.kind == kind; });
   if (recipe == recipes_.end()) throw Failure(Code::kInvalidArgument, "record kind is unknown to the model");
-  return std::make_unique<Parser>(*recipe);
+  return *recipe;
+}
+
+void Model::put_back(RecordKind kind, std::unique_ptr<Parser> parser) const {
+  // An assembler learns the type of a feature without one; the next request must not depend on that.
+  const engine::data::AssemblerConfig& recipe = recipe_of(kind).batch;
+  const bool has_types = std::none_of(recipe.sparse.begin(), recipe.sparse.end(),
+                                      [](const auto& each) { return each.kind == engine::data::ValueKind::kUnknown; });
+  if (!has_types) parser->batch = engine::data::Assembler(recipe);
+  Idle& idle = idle_[static_cast<std::size_t>(kind)];
+  const std::lock_guard lock(idle.mutex);
+  idle.parsers.push_back(std::move(parser));
 }
 
 Scores Model::score(std::shared_ptr<const engine::data::Records> records, RecordKind kind,
                     std::span<const std::size_t> outputs) const {
   auto parser = take_parser(kind);  // a parser that fails is dropped
   const std::shared_ptr<BatchData> batch = parser->batch.assemble(parser->rows.parse(std::move(records)));
-  {
-    Idle& idle = idle_[static_cast<std::size_t>(kind)];
-    const std::lock_guard lock(idle.mutex);
-    idle.parsers.push_back(std::move(parser));
-  }
+  put_back(kind, std::move(parser));
   Scores scores;
   scores.rows = batch->rows;
   if (batch->rows == 0) {

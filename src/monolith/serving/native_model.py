@@ -137,9 +137,6 @@ def make_native_model(
         raise NotNative(f"sub-model is {manifest.sub_model!r}, expected a whole model")
     if program.kind != "onnx":
         raise NotNative(f"dense program is of kind {program.kind!r}, expected 'onnx'")
-    untyped = [each.name for each in schema.sparse_features if each.value_type is None]
-    if untyped:
-        raise NotNative(f"feature {untyped[0]!r} has no value type, expected the type of its training")
     outputs = [(name, _tail(name, info)) for name, info in program.outputs.items()]
     served = _native.ServedModel(
         *named,

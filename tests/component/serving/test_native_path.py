@@ -292,11 +292,22 @@ def test_a_native_version_shows_assigned_rows_new_weights_and_new_tables(folder:
     assert native.score(RECORDS, "examples")["score"] == pytest.approx([0.5, -1.0, 3.25])
 
 
-def test_a_model_without_value_types_stays_with_python(tmp_path: Path) -> None:
-    servable = Servable.load(make_export(tmp_path / "1"))
-    with pytest.raises(NotNative, match="has no value type"):
+def test_a_part_of_a_model_stays_with_python(tmp_path: Path) -> None:
+    servable = Servable.load(make_export(tmp_path / "1", sub_model="ps", shard=(0, 1)))
+    with pytest.raises(NotNative, match="expected a whole model"):
         servable.open_native(find_onnx_library())
     assert servable.native is None
+
+
+def test_a_feature_without_a_type_takes_the_type_of_each_request(tmp_path: Path) -> None:
+    servable = Servable.load(make_export(tmp_path / "1"))
+    servable.open_native(find_onnx_library())
+    native = servable._native
+    assert native is not None
+    words = records.Example()
+    words.named_feature.add(name="user").feature.bytes_list.value.append(b"seven")
+    assert native.score([words.SerializeToString()], "examples")["score"].tolist() == [0.0]
+    assert native.score(RECORDS, "examples")["score"] == pytest.approx(SCORES)
 
 
 def test_native_on_is_refused_with_a_reason_where_python_must_see_each_request(tmp_path: Path) -> None:

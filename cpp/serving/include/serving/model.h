@@ -102,7 +102,9 @@ class Model {
   };
   static constexpr std::size_t kKinds = 5;
 
+  [[nodiscard]] const ParserRecipe& recipe_of(engine::data::RecordKind kind) const;
   [[nodiscard]] std::unique_ptr<Parser> take_parser(engine::data::RecordKind kind) const;
+  void put_back(engine::data::RecordKind kind, std::unique_ptr<Parser> parser) const;
   void run_dense(const OnnxSession& dense, const engine::data::BatchData& batch,
                  std::span<const engine::layout::MatrixView<float>> layouts, std::span<const std::size_t> outputs,
                  Scores& scores) const;
