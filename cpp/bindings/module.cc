@@ -23,4 +23,5 @@ NB_MODULE(_native, m) {
   bindings::bind_dataplane(m);
   bindings::bind_eventlog(m);
   bindings::bind_joiner(m);
+  bindings::bind_serving(m);
 }

@@ -31,5 +31,6 @@ void bind_layouts(nb::module_& m);
 void bind_dataplane(nb::module_& m);
 void bind_eventlog(nb::module_& m);
 void bind_joiner(nb::module_& m);
+void bind_serving(nb::module_& m);
 
 }  // namespace bindings
