@@ -47,7 +47,7 @@ def demo(
     from monolith.demo.demo import Demo
 
     is_headless = headless or as_json or not sys.stdout.isatty()
-    with _exit_on_signals():
+    with _end_signals() as signals:
         made = Demo(folder, clicks)
         made.generate()
         typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
@@ -55,7 +55,8 @@ def demo(
         if not as_json:
             _show(result)
         typer.echo("starting a trainer that publishes every second, and a server that follows it", err=True)
-        with made.live() as live:
+        signals.are_deferred = True
+        with made.live(check_end=signals.check) as live:
             moved = _lines(live, moves) if is_headless else _live_table(live, moves)
             if as_json:
                 typer.echo(json.dumps(_as_json(result, moved, live)))
@@ -66,19 +67,41 @@ def demo(
     _show_next_steps(made)
 
 
+class _EndSignals:
+    """Ends the demo on Ctrl-C, SIGTERM and SIGHUP, by an exception, so that its processes end too.
+
+    While signals are deferred, ``check`` raises the exception. A handler that raises inside a call of gRPC may lose the
+    exception, or print it. A second signal raises immediately.
+    """
+
+    def __init__(self) -> None:
+        self.are_deferred = False
+        self._received = 0
+
+    def receive(self, number: int, _: FrameType | None = None) -> None:
+        """Handle a signal."""
+        is_first, self._received = not self._received, number
+        if not (is_first and self.are_deferred):
+            self.check()
+
+    def check(self) -> None:
+        """Raise the exception of a received signal."""
+        if self._received == signal.SIGINT:
+            raise KeyboardInterrupt
+        if self._received:
+            sys.exit(128 + self._received)
+
+
 @contextmanager
-def _exit_on_signals() -> Iterator[None]:
-    """Exit on SIGTERM and SIGHUP as on Ctrl-C, so that the processes of the demo end too."""
-
-    def end(number: int, _: FrameType | None) -> None:
-        sys.exit(128 + number)
-
+def _end_signals() -> Iterator[_EndSignals]:
+    signals = _EndSignals()
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
-        yield
+        yield signals
         return
-    before = {number: signal.signal(number, end) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, signals.receive) for number in numbers}
     try:
-        yield
+        yield signals
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -6,6 +6,7 @@ The second half, with a server and live events, is in ``monolith.demo.live``.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -114,8 +115,13 @@ class Demo:
             checkpoint_bytes=read_manifest(checkpoint).bytes,
         )
 
-    def live(self, clock: Clock | None = None) -> LiveDemo:
-        """Return the second half, which continues from the end of ``run``. Enter it to start its processes."""
+    def live(self, clock: Clock | None = None, check_end: Callable[[], None] = lambda: None) -> LiveDemo:
+        """Return the second half, which continues from the end of ``run``. Enter it to start its processes.
+
+        Args:
+            clock: Clock of measurements and waits.
+            check_end: Called between two requests; raises to end the demonstration.
+        """
         return LiveDemo(
             self._folder,
             published=self.published,
@@ -123,6 +129,7 @@ class Demo:
             exported=self.exported,
             shown=self._test,
             clock=clock,
+            check_end=check_end,
         )
 
     @property

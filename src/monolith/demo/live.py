@@ -79,6 +79,7 @@ class LiveDemo:
         exported: Folder of the exported versions of that checkpoint.
         shown: Impressions to draw events and requests from.
         clock: Clock of measurements and waits.
+        check_end: Called between two requests; raises to end the demonstration.
     """
 
     def __init__(
@@ -90,6 +91,7 @@ class LiveDemo:
         exported: Path,
         shown: Clicks,
         clock: Clock | None = None,
+        check_end: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._published = published
@@ -98,6 +100,7 @@ class LiveDemo:
         self._shown = shown
         self._rows = min(_MOST_ROWS, len(shown))
         self._clock = clock or SystemClock()
+        self._check_end = check_end
         self._rng = np.random.default_rng(0)
         self._running = ExitStack()
         self.requests = 0
@@ -120,6 +123,7 @@ class LiveDemo:
             ClusterError: A process has ended.
         """
         while True:
+            self._check_end()
             for process in self.processes:
                 process.check()
             self._clock.sleep_s(0.2)
@@ -135,6 +139,7 @@ class LiveDemo:
             yield self._move(next(found), watch)
             # The trainer publishes once a second; the next events come at a random time between two publishes.
             self._clock.sleep_s(float(self._rng.uniform(0, _PUBLISH_S)))
+            self._check_end()
 
     def __enter__(self) -> Self:
         with ExitStack() as started:
@@ -181,6 +186,7 @@ class LiveDemo:
         """Wait for a true value and return it."""
         end_s = self._clock.monotonic_s() + _PATIENCE_S
         while not (value := found()):
+            self._check_end()
             for process in self.processes:
                 process.check()
             if self._clock.monotonic_s() > end_s:
