@@ -406,7 +406,10 @@ def _read_body(folder: Path) -> dict[str, Any]:
     except ValueError as error:
         raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
-        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported")
+        raise SnapshotCorrupt(
+            f"'{file}' is {body['format']!r} version {body['version']}, expected {_FORMAT!r} version {_VERSION}; "
+            "use the release that wrote it"
+        )
     return body
 
 

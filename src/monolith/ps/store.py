@@ -26,7 +26,7 @@ from monolith.embedding.arguments import as_counts, as_ids, as_rates, as_rows, c
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.shard_map import shard_of
 from monolith.embedding.snapshot import read_manifest
-from monolith.embedding.specs import TableSpec
+from monolith.embedding.specs import JOB_TABLES, TableSpec
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.ps import messages
 from monolith.ps.agreement import encode_specs
@@ -78,7 +78,8 @@ class RemoteStore:
         specs: The tables of the model.
         security: TLS and token of the servers.
         transport: ``"auto"`` uses the data plane if all servers offer it, and gRPC otherwise.
-        half: Whether to send rows and gradients as float16: half the bytes, three digits.
+        half: Whether to send rows and gradients as float16: half the bytes, three digits. The state of a job, in tables
+            whose names begin with ``JOB_TABLES``, is always exact.
         timeout_s: Timeout of one attempt of a call.
         save_timeout_s: Timeout of saving and restoring.
         retries: Backoff and total time of retries.
@@ -119,7 +120,8 @@ class RemoteStore:
         self._dims = [spec.dim for spec in ordered]
         self._encoded = encode_specs(ordered)
         self._wanted = transport
-        self._half = half
+        exact = [name for name in self._specs if name.startswith(JOB_TABLES)]
+        self._half = frozenset(number for name, number in self._numbers.items() if half and name not in exact)
         self._timeout_s = timeout_s
         self._save_timeout_s = save_timeout_s
         self._retries = retries

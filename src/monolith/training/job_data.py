@@ -20,6 +20,7 @@ from monolith.data.sources.text_tables import TextType
 from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
+from monolith.training.hooks.event_stages import with_stamps
 
 __all__ = [
     "WorkListShare",
@@ -194,6 +195,8 @@ def open_batches(
     if is_training:
         # Also for one epoch: a position stays valid when the number of epochs changes.
         rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
+        if rows.is_stream and config.record in ("example", "instance", "example_batch"):
+            schema = with_stamps(schema)
     return rows.with_schema(schema).batch(config.batch_size)
 
 

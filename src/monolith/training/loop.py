@@ -19,7 +19,7 @@ from typing import Any
 
 from monolith.core.clock import Clock
 from monolith.core.errors import DataError, MonolithError, TrainingDiverged
-from monolith.data import Batch
+from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
 from monolith.training.batch_sequence import BatchSequence
@@ -176,6 +176,8 @@ class TrainingRun:
             if not self._group.is_lockstep:
                 self.stop_reason = self._requested_stop
             self._requests.notify_all()
+        if not self._group.is_lockstep and isinstance(self._dataset, Dataset):
+            self._dataset.interrupt()  # a stream without new records would keep the run from its next step
 
     def pause(self) -> bool:
         """Pause the loop at the next step boundary; return False if a pause is active."""
