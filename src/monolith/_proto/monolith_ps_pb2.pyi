@@ -317,6 +317,20 @@ class EvictResponse(_message.Message):
     rows: int
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
 
+class DeleteRequest(_message.Message):
+    __slots__ = ("table", "fids")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FIDS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    fids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table: _Optional[str] = ..., fids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteResponse(_message.Message):
+    __slots__ = ("existed",)
+    EXISTED_FIELD_NUMBER: _ClassVar[int]
+    existed: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, existed: _Optional[_Iterable[bool]] = ...) -> None: ...
+
 class DrainRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

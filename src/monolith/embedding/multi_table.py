@@ -200,6 +200,18 @@ class MultiTable:
             return np.full(len(as_ids(table, ids)), -1, np.int8)
         return self[table].reinitialize(ids)
 
+    def delete(self, ids: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.bool_]]:
+        """Remove rows by table; return for each id whether it had a row.
+
+        The removals are changes like any other: the delta log and its followers get them.
+        """
+        existed = {}
+        for name, given in ids.items():
+            table = self[name]
+            existed[name] = table.contains(given)
+            table.delete(given)
+        return existed
+
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
         """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given.
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         ConnectResponse,
         CutRequest,
         CutResponse,
+        DeleteRequest,
+        DeleteResponse,
         DrainRequest,
         DrainResponse,
         DropCutRequest,
@@ -89,6 +91,8 @@ __all__ = [
     "ConnectResponse",
     "CutRequest",
     "CutResponse",
+    "DeleteRequest",
+    "DeleteResponse",
     "DrainRequest",
     "DrainResponse",
     "DropCutRequest",
@@ -153,7 +157,7 @@ TRAINING_METHODS: dict[str, tuple[type[Any], type[Any]]] = _methods(
 """Method to the classes of its request and its response."""
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     **_methods("monolith.ps", "Connect", "Hold", "Release", "Cut", "DropCut", "Save", "Restore"),
-    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Drain", "Shutdown"),
+    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Delete", "Drain", "Shutdown"),
     **_methods("monolith.ps", "GetJobState", "UpdateJobState"),
     **_methods("monolith.ps_training", "BatchLookup", "BatchApplyGradients"),
     "FusedPull": _FUSED,

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
 from monolith.core.clock import Clock, Deadline
@@ -144,6 +146,7 @@ class PsService:
             "CompactDeltas": self._compact_deltas,
             "Explain": self._explain,
             "Evict": self._evict,
+            "Delete": self._delete,
             "Drain": self._begin_drain,
             "Shutdown": self._shutdown,
         }
@@ -386,6 +389,11 @@ class PsService:
 
     def _evict(self, request: messages.EvictRequest, context: Any) -> messages.EvictResponse:
         return messages.EvictResponse(rows=self._tables.evict(request.now_s if request.HasField("now_s") else None))
+
+    def _delete(self, request: messages.DeleteRequest, context: Any) -> messages.DeleteResponse:
+        with self._drain.call():
+            existed = self._tables.delete(request.table, np.asarray(request.fids, np.int64))
+            return messages.DeleteResponse(existed=existed.tolist())
 
     def _begin_drain(self, request: messages.DrainRequest, context: Any) -> messages.DrainResponse:
         self._end_data_plane()

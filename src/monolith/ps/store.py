@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from monolith.artifacts.delta_log import LogPosition, position_in
 from monolith.core.clock import Clock, Deadline, SystemClock
@@ -361,6 +361,22 @@ class RemoteStore:
         requests = dict.fromkeys(range(len(self._links)), request)
         responses = call_all(self._links, "Evict", requests, self._save_timeout_s)
         return sum(response.rows for response in responses.values())
+
+    def delete(self, ids: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.bool_]]:
+        """Remove rows by table; return for each id whether it had a row."""
+        return {table: self._delete(table, as_ids(table, given)) for table, given in ids.items()}
+
+    def _delete(self, table: str, ids: Ids) -> NDArray[np.bool_]:
+        self._number(table)
+        shards = shard_of(ids, len(self._links))
+        places = {int(index): np.flatnonzero(shards == index) for index in np.unique(shards)}
+        requests = {
+            index: messages.DeleteRequest(table=table, fids=ids[place].tolist()) for index, place in places.items()
+        }
+        existed = np.zeros(len(ids), np.bool_)
+        for index, response in call_all(self._links, "Delete", requests, self._timeout_s).items():
+            existed[places[index]] = response.existed
+        return existed
 
     def explain(self, table: str, fid: int) -> str:
         """Return one sentence that explains why an id is present or absent."""

@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
@@ -349,6 +350,17 @@ class ShardTables:
         for table in tables:
             table.check_expiry(now_s)
         return sum(table.evict(now_s, force=True) for table in tables)
+
+    def delete(self, table: str, ids: Ids) -> NDArray[np.bool_]:
+        """Remove rows of a table; return for each id whether it had a row.
+
+        Raises:
+            ConfigError: The table does not exist.
+        """
+        rows = self[table]
+        existed = rows.contains(ids)
+        rows.delete(ids)
+        return existed
 
     def set_budgets(self, headroom_bytes: int | None) -> None:
         """Limit the growth of every table to this many bytes, and to its own budget; None = to its own budget only."""

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from monolith.artifacts.checkpoint_manifest import read_manifest
-from monolith.artifacts.delta_log import Flavour
+from monolith.artifacts.delta_log import Cut, Flavour
 from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.core.storage import is_url
@@ -156,6 +156,25 @@ class PublishHook(Hook):
             if self._ended.wait(due_s - now_s):
                 return
             self._try_publish()
+
+    @property
+    def folder(self) -> Path:
+        """The published folder."""
+        return self._folder
+
+    def publish_now(self) -> Cut:
+        """Publish the changes so far; return the newest cut. Call it from any thread during the run.
+
+        Raises:
+            OSError: A file could not be written; the next publish contains the changes.
+            ConfigError: The run has ended, or its ranks publish together.
+        """
+        publisher = self._publisher
+        if publisher is None or self._ranks is not None:
+            raise ConfigError("no publisher is open in this process; ask the chief while the run trains")
+        publisher.publish()
+        assert publisher.newest is not None
+        return publisher.newest
 
     def _try_publish(self) -> LogPositions | None:
         assert self._publisher is not None
