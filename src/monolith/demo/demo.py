@@ -131,6 +131,7 @@ class Demo:
             try:
                 if self._options.with_dashboard:
                     loop.start_dashboard({"visitors": f"127.0.0.1:{page.port}"})
+                    self._progress(f"dashboard on {loop.dashboard_url}")
                 with loop, Visitors(loop, self._options.visitors, self._clock) as visitors:
                     start_s = self._clock.monotonic_s() - begin_s
                     self._progress(f"the loop runs after {start_s:.1f} s; visitors arrive")
@@ -184,9 +185,7 @@ class Demo:
             self._export(registry, visitors)
             if math.isnan(self._first_chart_s) and self._has_chart(loop):
                 self._first_chart_s = now_s - begin_s
-                self._progress(
-                    f"dashboard on {loop.dashboard_url} (first live chart after {self._first_chart_s:.1f} s)"
-                )
+                self._progress(f"first live chart after {self._first_chart_s:.1f} s on {loop.dashboard_url}")
                 on_dashboard(loop.dashboard_url)
             if half is None and now_s - first_s >= seconds / 2:
                 half = self._take_moment(loop, visitors)
