@@ -114,8 +114,8 @@ chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
-torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60
-	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES)
+torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60 SEED=1
+	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutants: setup ## Apply mistakes one at a time and count those that tests notice: make mutants MUTANTS="--only ps/"
 	$(BIN)/python scripts/mutants.py $(MUTANTS)

@@ -26,6 +26,7 @@ from monolith.data.sources.column_options import ColumnSource, WantedColumns
 from monolith.data.sources.work_list import FilesReassigned
 from monolith.data.stages import (
     BatchStage,
+    ChainStage,
     MapStage,
     Mark,
     MergeStage,
@@ -151,6 +152,21 @@ class _Merged:
 
     def name(self) -> str:
         return "merge(" + ", ".join(part._signature() for part in self.parts) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chained:
+    parts: tuple[Dataset, ...]
+
+    def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
+        stages = []
+        for number, part in enumerate(self.parts):
+            part_opening = replace(opening, seed=_native.mix(opening.seed, number))
+            stages.append(part._open_rows(part_opening, keep_all=keep_all))
+        return ChainStage(stages)
+
+    def name(self) -> str:
+        return "chain(" + ", ".join(part._signature() for part in self.parts) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +347,23 @@ class Dataset:
         merged._origin = _Merged((self, *others), block)
         return merged
 
+    def then(self, *others: Dataset) -> Dataset:
+        """Return the rows of this dataset, and after its end the rows of others: history first, then a stream.
+
+        A state names the dataset that it is in. The last dataset may be endless.
+
+        Raises:
+            ConfigError: A dataset is batched already, or has another schema.
+        """
+        for each in (self, *others):
+            each._require_rows("then")
+            if each._schema not in (None, self._schema):
+                raise ConfigError("then chains datasets of one schema; set it on the result by with_schema()")
+        chained = Dataset(_nothing, schema=self._schema, seed=self._seed)
+        chained._origin = _Chained((self, *others))
+        chained.is_stream = any(each.is_stream for each in (self, *others))
+        return chained
+
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def with_schema(self, schema: Schema) -> Dataset:
@@ -496,9 +529,9 @@ class Dataset:
         return any(isinstance(step, _Rewrite) or getattr(step, "needs_all_features", False) for step in self._steps)
 
     def _all_steps(self) -> Iterator[Any]:
-        """Yield the steps of this dataset and of the datasets that it merges."""
+        """Yield the steps of this dataset and of the datasets that it merges or chains."""
         yield from self._steps
-        if isinstance(self._origin, _Merged):
+        if isinstance(self._origin, _Merged | _Chained):
             for merged in self._origin.parts:
                 yield from merged._all_steps()
 

@@ -1,7 +1,7 @@
 """Load models that follow a publisher, and report how far each is behind.
 
 ``Following`` is the loader of a server with ``--sync-from``. It starts one ``Follower`` per version, and one
-``Subscription`` per publisher address. Thread safe.
+``Subscription`` per publisher address or ``FeedDownload`` per URL. Thread safe.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.delta_log.event_ages import AGE_BOUNDS_S
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
+from monolith.core.storage import is_url
 from monolith.rpc.security import Security
 from monolith.serving.canary import Canary
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
+from monolith.sync.remote_feed import FeedDownload
 from monolith.sync.subscription import Subscription
 from monolith.telemetry import names as metrics
 from monolith.telemetry.histogram import Histogram
@@ -43,11 +45,11 @@ class FeedSource:
     """Publisher that is followed over the network."""
 
     address: str
-    """``host:port``."""
+    """``host:port`` of a publisher, or the URL that it publishes to."""
 
 
 Source: TypeAlias = Path | FeedSource
-"""Source of cuts: a folder that this process can read, or a publisher's address."""
+"""Source of cuts: a folder that this process can read, or a publisher's address or URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +73,8 @@ def parse_sources(given: list[str]) -> dict[str, Source]:
     {'clicks': FeedSource(address='10.0.0.7:8600')}
 
     Args:
-        given: ``FOLDER`` or ``host:port``, with the prefix ``MODEL=`` for one model of several. A text without a slash
-            that ends in a colon and digits is an address.
+        given: ``FOLDER``, ``URL`` or ``host:port``, with the prefix ``MODEL=`` for one model of several. A text without
+            a slash that ends in a colon and digits is an address. A URL stands for every model.
 
     Raises:
         ConfigError: A text has no source, or a model appears twice.
@@ -80,13 +82,14 @@ def parse_sources(given: list[str]) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     for text in given:
         name, equals, folder = text.partition("=")
-        if not equals:
+        if not equals or is_url(text):
             name, folder = "", text
         if not folder:
-            raise ConfigError(f"--sync-from is {text!r}, expected FOLDER, MODEL=FOLDER, host:port or MODEL=host:port")
+            raise ConfigError(f"--sync-from is {text!r}, expected FOLDER, URL or host:port, or MODEL=...")
         if name in sources:
             raise ConfigError(f"--sync-from is set twice for {name or 'every model'}, expected one source per model")
-        sources[name] = FeedSource(folder) if _ADDRESS.fullmatch(folder) else Path(folder)
+        is_feed = _ADDRESS.fullmatch(folder) or is_url(folder)
+        sources[name] = FeedSource(folder) if is_feed else Path(folder)
     return sources
 
 
@@ -121,7 +124,7 @@ class Following:
         self._poll_s = poll_s
         self._lock = threading.Lock()
         self._feeds = feeds or FeedSettings()
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription | FeedDownload] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._followers: dict[Servable, Follower] = {}
         self._addresses: dict[Servable, str] = {}
@@ -164,7 +167,10 @@ class Following:
             subscription = self._subscriptions.get(address)
             if subscription is None:
                 name = re.sub(r"[^\w.-]", "_", address)
-                subscription = Subscription(address, self._cache() / name, security=self._feeds.security)
+                if is_url(address):
+                    subscription = FeedDownload(address, self._cache() / name)
+                else:
+                    subscription = Subscription(address, self._cache() / name, security=self._feeds.security)
                 self._subscriptions[address] = subscription
                 subscription.start()
         subscription.wait_for_first(self._feeds.first_cut_s)
