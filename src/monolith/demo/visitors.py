@@ -48,7 +48,7 @@ class VisitorSettings:
     """Impressions and actions per second."""
     width: int = 20
     """Items of a page."""
-    speed: float = 30.0
+    speed: float = 60.0
     """Seconds of the world in one second."""
     users: int = 400
     items: int = 120
