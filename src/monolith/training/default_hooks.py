@@ -19,6 +19,7 @@ from monolith.training.hooks import (
     PrometheusHook,
     PublishHook,
     PushHook,
+    SourceMetricsHook,
     StopFileHook,
     SummaryHook,
     ThroughputHook,
@@ -102,7 +103,7 @@ def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
     """Return the hooks, with the registry of the run's metrics page given to every hook that has metrics."""
     page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
     for hook in hooks:
-        if page is not None and isinstance(hook, PushHook | PublishHook):
+        if page is not None and isinstance(hook, PushHook | PublishHook | SourceMetricsHook):
             hook.export = page.registry.export
     return list(hooks)
 

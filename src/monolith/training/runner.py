@@ -32,7 +32,7 @@ from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 from monolith.training.feature_engineering import FeatureFiles, write_features
 from monolith.training.folder_lock import lock_folder
 from monolith.training.groups import Group
-from monolith.training.hooks import Hook
+from monolith.training.hooks import Hook, SourceMetricsHook
 from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.summaries import write_summary
 from monolith.training.job_data import (
@@ -96,10 +96,11 @@ class Job:
         self._first_step = 0
         self._is_alone = store is None and group is None
         self._lock_wait_s = 0.0 if store is None else _RESTART_S
+        self._source_metrics = SourceMetricsHook()
         self.estimator = Estimator(
             self._make_model,
             run_config or config.run,
-            hooks=[*hooks, JobFileHook(self._remember)],
+            hooks=[*hooks, JobFileHook(self._remember), self._source_metrics],
             store=store,
             extra=extra,
             group=group,
@@ -264,11 +265,14 @@ class Job:
             batches: Dataset = self._with_schema(own)
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        options: dict[str, Any] = {"seed": self.config.run.runtime.seed, "shard": shard}
+        if is_training:
+            options["metrics"] = self._source_metrics
+        rows = open_rows(self.config.input, patterns, files=files, **options)
         if window is None:
             window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        then = open_then(self.config.input, seed=self.config.run.runtime.seed, shard=shard) if is_training else None
+        then = open_then(self.config.input, **options) if is_training else None
         return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
 
     @property
