@@ -27,9 +27,10 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="Model folder of a run, or one of its checkpoints.")],
+    source: Annotated[str, typer.Argument(help="Model folder of a run (path or URL), or one of its checkpoints.")],
     out: Annotated[
-        Path, typer.Argument(help="Folder for the versions of the model; with --format onnx, the file to write.")
+        str,
+        typer.Argument(help="Folder or URL for the versions of the model; with --format onnx, the file to write."),
     ],
     format_name: Annotated[str, typer.Option("--format", help="monolith, or onnx for only the dense part.")] = (
         "monolith"
@@ -98,7 +99,8 @@ def export(
     )
     estimator, checkpoint = _open(source, task, task_options, name)
     if format_name == "onnx":
-        _show_program(out, _write_onnx(estimator, checkpoint, out, options, overwrite), as_json)
+        program_file = Path(out)
+        _show_program(program_file, _write_onnx(estimator, checkpoint, program_file, options, overwrite), as_json)
         return
     path = estimator.export(
         out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
@@ -106,16 +108,18 @@ def export(
     _show(path, as_json)
 
 
-def _open(source: Path, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
-    """Return the estimator of a run, and the checkpoint if ``source`` is one."""
+def _open(given: str, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
+    """Return the estimator of a run, and the checkpoint if the path or URL is one."""
     from monolith.artifacts.checkpoint_manifest import MANIFEST
+    from monolith.artifacts.remote_folder import open_folder
     from monolith.cli._job import load_job
     from monolith.training.config.job import JobConfig
     from monolith.training.runner import Job
 
+    source = open_folder(given)
     if not source.is_dir():
         raise CheckpointMissing(
-            f"source is '{source}', expected a model folder or one of its checkpoints; check the path"
+            f"source is {given!r}, expected a model folder or one of its checkpoints; check the path"
         )
     is_checkpoint = (source / MANIFEST).is_file()
     model_dir = source.absolute().parent.parent if is_checkpoint else source
@@ -155,11 +159,13 @@ def _write_onnx(
 
 def _show(path: Path, as_json: bool) -> None:
     from monolith.artifacts.export_manifest import read_export_manifest
+    from monolith.artifacts.remote_folder import artifact_url, is_staged
 
     manifest = read_export_manifest(path)
+    place = artifact_url(path) if is_staged(path) else str(path)
     if as_json:
         report = {
-            "path": str(path),
+            "path": place,
             "name": manifest.name,
             "version": manifest.version,
             "global_step": manifest.global_step,
@@ -170,7 +176,7 @@ def _show(path: Path, as_json: bool) -> None:
         typer.echo(json.dumps(report))
         return
     typer.echo(
-        f"{path}: {manifest.name} version {manifest.version}, step {manifest.global_step}, {size_text(manifest.bytes)}"
+        f"{place}: {manifest.name} version {manifest.version}, step {manifest.global_step}, {size_text(manifest.bytes)}"
     )
     if manifest.dense is not None:
         typer.echo(_sentence(manifest.dense))

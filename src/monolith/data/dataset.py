@@ -21,7 +21,7 @@ from monolith.data.batch import Batch
 from monolith.data.records.messages import Example
 from monolith.data.row_counts import RowCounts
 from monolith.data.schema import BatchMaker, Schema, make_parser
-from monolith.data.sources.base import Source
+from monolith.data.sources.base import MeteredSource, MetricSink, Source
 from monolith.data.sources.column_options import ColumnSource, WantedColumns
 from monolith.data.sources.work_list import FilesReassigned
 from monolith.data.stages import (
@@ -64,6 +64,8 @@ class _Opening:
     """True if steps may use features that the schema does not name."""
     columns: _native.Columns = field(default_factory=_native.Columns)
     counts: RowCounts = field(default_factory=RowCounts)
+    metrics: MetricSink | None = None
+    """Receives the metrics of the sources."""
 
     def build(self, transform: Transform, number: int) -> _native.RowOp:
         """Build the native operation of a transform; each operation has its own random seed."""
@@ -116,6 +118,8 @@ class _FromSource:
 
     def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
         source = self.make()
+        if opening.metrics is not None and isinstance(source, MeteredSource):
+            source.export_to(opening.metrics)
         if isinstance(source, ColumnSource):
             source.require(opening.wanted_columns(keep_all=keep_all))
             opening.counts.add_source(source)
@@ -234,6 +238,8 @@ class Dataset:
     ) -> None:
         self.is_stream = is_stream
         """Whether more records may follow the end of an iteration: a later run resumes there."""
+        self.metrics: MetricSink | None = None
+        """Receives counts and lag of a stream; set before the iteration."""
         self._origin: _Origin = _FromSource(make_source, skip_corrupt)
         self._steps: tuple[Any, ...] = ()
         self._schema = schema
@@ -406,7 +412,11 @@ class Dataset:
     def _read_from(self, state: State | None) -> Iterator[Any]:
         made = self._made_features()
         opening = _Opening(
-            self._schema or Schema(labels=0), self._seed, made_features=made, reads_all=self._has_transforms
+            self._schema or Schema(labels=0),
+            self._seed,
+            made_features=made,
+            reads_all=self._has_transforms,
+            metrics=self.metrics,
         )
         stage = self._open(opening)
         self._cursor = _Cursor(stage, opening, None)
@@ -467,8 +477,11 @@ class Dataset:
             self._cursor.stage.committed(state["at"])
 
     def interrupt(self) -> None:
-        """End an iteration that waits for records in another thread; it returns as at the end of the data."""
-        if self._cursor.stage is not None:
+        """End the current iteration of a stream, also while another thread waits for its next record.
+
+        The iteration still yields the rows that it has read. Other datasets ignore the call: their reads do not wait.
+        """
+        if self.is_stream and self._cursor.stage is not None:
             self._cursor.stage.close()
 
     def counts(self) -> dict[str, int]:
@@ -496,6 +509,7 @@ class Dataset:
         copy._origin = self._origin
         copy._steps = (*self._steps, *steps)
         copy.is_stream = self.is_stream
+        copy.metrics = self.metrics
         return copy
 
     def _signature(self, *, has_sizes: bool = True) -> str:

@@ -605,12 +605,25 @@ class PrefetchStage(Stage[Item], Generic[Item]):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="monolith-prefetch", daemon=True)
             self._thread.start()
-        item, self._mark, error = self._queue.get()
+        entry = self._get(self._thread)
+        if entry is None:
+            self._ended = True
+            return None
+        item, self._mark, error = entry
         if error is not None or item is None:
             self._ended = True
         if error is not None:
             raise error
         return item
+
+    def _get(self, thread: threading.Thread) -> tuple[Item | None, Mark, BaseException | None] | None:
+        """Return the next entry; None if ``close`` ended the thread."""
+        while True:
+            try:
+                return self._queue.get(timeout=0.1)
+            except queue.Empty:
+                if not thread.is_alive() and self._queue.empty():
+                    return None
 
     def _run(self) -> None:
         while not self._stop.is_set():

@@ -78,6 +78,14 @@ class MultiTable:
         self._table_of_feature = {name: name for name in self._tables}
 
     @classmethod
+    def of(cls, tables: Mapping[str, Table]) -> MultiTable:
+        """Return a store over tables that are there already, by name."""
+        store = cls(())
+        store._tables = {name: tables[name] for name in sorted(tables)}
+        store._table_of_feature = {name: name for name in store._tables}
+        return store
+
+    @classmethod
     def merged(cls, specs: Iterable[TableSpec]) -> MultiTable:
         """Make one table for all features whose specs are equal except for the name; see ``table_of``.
 

@@ -34,7 +34,7 @@ from monolith.rpc.status import code_of, text_of
 from monolith.serving.base_path_report import describe_base_path
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
-from monolith.serving.model_config import ModelConfig, found_versions
+from monolith.serving.model_config import ModelConfig, found_versions, pull_versions
 
 __all__ = ["HostedModels"]
 
@@ -193,6 +193,8 @@ class HostedModels:
         """Scan the folders, and start loads and unloads."""
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
+        for config in configs.values():
+            pull_versions(config)
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
         unserved: list[ModelConfig] = []
         with self._changed:

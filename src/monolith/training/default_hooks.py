@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from monolith.data import Dataset
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
@@ -19,7 +20,6 @@ from monolith.training.hooks import (
     PrometheusHook,
     PublishHook,
     PushHook,
-    SourceMetricsHook,
     StopFileHook,
     SummaryHook,
     ThroughputHook,
@@ -99,12 +99,14 @@ def default_hooks(
     return hooks
 
 
-def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
-    """Return the hooks, with the registry of the run's metrics page given to every hook that has metrics."""
+def share_metrics_registry(hooks: Sequence[Hook], dataset: object = None) -> list[Hook]:
+    """Return the hooks, with the registry of the metrics page given to the data and every hook with metrics."""
     page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
     for hook in hooks:
-        if page is not None and isinstance(hook, PushHook | PublishHook | SourceMetricsHook):
+        if page is not None and isinstance(hook, PushHook | PublishHook):
             hook.export = page.registry.export
+    if page is not None and isinstance(dataset, Dataset):
+        dataset.metrics = page.registry.export
     return list(hooks)
 
 

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from monolith import embedding
+from monolith.artifacts.remote_folder import artifact_url, check_writable, open_folder, push_folder
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, MonolithError, SchemaMismatch
 from monolith.data import Batch, Dataset
@@ -42,6 +43,7 @@ from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RankingMetrics, RunMetrics
+from monolith.training.staging import stage_model_folder
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
@@ -88,8 +90,10 @@ class Estimator:
     ) -> None:
         self._is_single = group is None and store is None
         self._group = group or Solo()
-        model_dir = (config or RunConfig()).model_dir
-        self.config = self._group.member_config(config or RunConfig())
+        config = config or RunConfig()
+        config = stage_model_folder(config, config.model_dir)
+        model_dir = config.model_dir
+        self.config = self._group.member_config(config)
         self.config.check_index()
         self._more_extra = extra or dict
         self._is_alone = extra is None
@@ -237,12 +241,15 @@ class Estimator:
                 "omit it"
             )
         try:
+            if self.config.model_dir:
+                check_writable(self.config.model_dir)
             metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
         except BaseException:
             if self._group.is_one_run:
                 with suppress(MonolithError):  # the error of the training is raised
                     self.close()  # a running save still needs this member
             raise
+        push_folder(self.config.model_dir)
         return self._group.share_metrics(metrics)
 
     def _train(
@@ -261,7 +268,7 @@ class Estimator:
         defaults = default_hooks(self.config, self._metrics, until, self.data_length)
         if self.config.model_dir:
             self.drop_blocked(self.config.model_dir)
-        chosen = connect_forgetting(share_metrics_registry([*measured, *defaults, *self._hooks, *hooks]))
+        chosen = connect_forgetting(share_metrics_registry([*measured, *defaults, *self._hooks, *hooks], dataset))
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -468,8 +475,8 @@ class Estimator:
         """Write a version of the model that ``monolith serve`` loads.
 
         Args:
-            path: Folder of the model's versions; None = ``exported_models`` in the run's folder, where an export is
-                removed together with its checkpoint.
+            path: Folder or URL of the model's versions; None = ``exported_models`` in the run's folder, where an export
+                is removed together with its checkpoint.
             version: Its number; None = unix seconds.
             quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
             warmup: File of recorded requests that a server answers before it is ready; None = generated ones.
@@ -521,10 +528,10 @@ class Estimator:
             return self.store
         restored = self._checkpointer.load_dense(
             TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
-            None if checkpoint is None else Path(checkpoint),
+            None if checkpoint is None else open_folder(checkpoint),
         )
         if restored is None:
-            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+            raise CheckpointMissing(f"there is no checkpoint in '{artifact_url(self.model_dir)}'; train first")
         self._check_slices(restored)
         self._adopt_value_types(restored)
         self._holds, self._step = "nothing", restored.step  # the rows in memory are not those of the checkpoint
@@ -591,10 +598,10 @@ class Estimator:
             raise CheckpointMissing("this estimator has no model_dir; give RunConfig(model_dir=...) to load from")
         restored = self._checkpointer.load(
             TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
-            None if checkpoint is None else Path(checkpoint),
+            None if checkpoint is None else open_folder(checkpoint),
         )
         if restored is None:
-            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+            raise CheckpointMissing(f"there is no checkpoint in '{artifact_url(self.model_dir)}'; train first")
         self._check_slices(restored)
         self._adopt_value_types(restored)
         erase_forgotten(self.config.model_dir, self.store, restored.path)

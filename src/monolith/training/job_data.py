@@ -12,7 +12,7 @@ from monolith.data import Dataset, Framing, Schema
 from monolith.data.readers import TableKind, table_kind
 from monolith.data.records.detect import detect
 from monolith.data.row_estimate import estimate_rows
-from monolith.data.sources.base import MetricSink, RecordKind, Source
+from monolith.data.sources.base import RecordKind, Source
 from monolith.data.sources.kafka.client import read_settings
 from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.patterns import expand
@@ -20,6 +20,7 @@ from monolith.data.sources.text_tables import TextType
 from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
+from monolith.training.hooks.event_stages import with_stamps
 
 __all__ = [
     "WorkListShare",
@@ -55,7 +56,6 @@ def open_rows(
     seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     files: WorkListShare | None = None,
-    metrics: MetricSink | None = None,
 ) -> Dataset:
     """Return the rows of files, of ``-`` (standard input), of a stream, or of Kafka when the settings name topics.
 
@@ -65,7 +65,6 @@ def open_rows(
         seed: The seed of every random choice.
         shard: (index, count): this worker's share of the files.
         files: The work list to claim files from, instead of ``shard``.
-        metrics: Receives records, lag and losses of a stream.
 
     Raises:
         ConfigError: The settings name no data, or the format of the files cannot be detected.
@@ -74,7 +73,7 @@ def open_rows(
     if files is not None and is_stream:
         raise ConfigError("enable_dynamic_sharding is True, expected files and not a stream; omit it")
     if config.kafka.kafka_topics and patterns is None:
-        return _kafka(config, seed, metrics)
+        return _kafka(config, seed)
     if patterns is None:
         raise ConfigError(
             "data is None and kafka_topics is empty; give --data FILES, or --kafka-servers with --kafka-topics"
@@ -84,7 +83,7 @@ def open_rows(
             record=_named_record(config), framing=_framing(config), compression=config.compression, seed=seed
         )
     if is_stream_url(patterns):
-        return _stream(config, patterns, seed, shard, metrics=metrics)
+        return _stream(config, patterns, seed, shard)
     paths = expand(patterns)
     if (kind := _table_kind(config, paths)) is not None:
         return _open_tables(kind, config, patterns, seed, shard, files)
@@ -217,6 +216,8 @@ def open_batches(
         rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
         if then is not None:
             rows = chain_stream(rows, then, config.kafka.until_time)
+        if rows.is_stream and config.record in ("example", "instance", "example_batch"):
+            schema = with_stamps(schema)
     return rows.with_schema(schema).batch(config.batch_size)
 
 
@@ -234,9 +235,7 @@ def chain_stream(history: Dataset, stream: Dataset, until_time: int | None = Non
     return history.filter_by_value(op="lt", **before).then(stream.filter_by_value(op="ge", **before))
 
 
-def open_then(
-    config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0, 1), metrics: MetricSink | None = None
-) -> Dataset | None:
+def open_then(config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> Dataset | None:
     """Return the rows of the stream that follows the history; None without one."""
     if config.kafka.then is None:
         return None
@@ -248,7 +247,7 @@ def open_then(
     )
 
 
-def _kafka(config: DataConfig, seed: int, metrics: MetricSink | None) -> Dataset:
+def _kafka(config: DataConfig, seed: int) -> Dataset:
     if config.kafka.kafka_servers is None or config.kafka.kafka_group_id is None:
         raise ConfigError("kafka_topics needs kafka_servers and kafka_group_id; give --kafka-servers, --kafka-group-id")
     return data.kafka(
@@ -264,7 +263,6 @@ def _kafka(config: DataConfig, seed: int, metrics: MetricSink | None) -> Dataset
         seed=seed,
         poll_records=config.kafka.kafka_poll_records,
         idle_end_s=config.kafka.kafka_idle_end_s,
-        metrics=metrics,
         config=None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config),
     )
 
@@ -276,7 +274,6 @@ def _stream(
     shard: tuple[int, int],
     *,
     start: float | None = None,
-    metrics: MetricSink | None = None,
 ) -> Dataset:
     parts = parse_url(url)
     is_json = config.record == "json_lines"
@@ -285,7 +282,6 @@ def _stream(
     settings: dict[str, Any] = {
         "group": config.kafka.kafka_group_id,
         "idle_end_s": config.kafka.kafka_idle_end_s,
-        "metrics": metrics,
     }
     if parts.kind == "kafka":
         settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}

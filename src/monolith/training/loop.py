@@ -183,6 +183,8 @@ class TrainingRun:
             if not self._group.is_lockstep:
                 self.stop_reason = self._requested_stop
             self._requests.notify_all()
+        if not self._group.is_lockstep and isinstance(self._dataset, Dataset):
+            self._dataset.interrupt()  # a stream without new records would keep the run from its next step
 
     def pause(self) -> bool:
         """Pause the loop at the next step boundary; return False if a pause is active."""

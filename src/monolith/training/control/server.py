@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.rpc.security import Security, warn_if_exposed
 from monolith.training.control import messages
 from monolith.training.control.pause import PauseControl, WorkerStatus
 
@@ -114,6 +115,7 @@ class ControllerServer:
             raise ClusterError(
                 f"the controller cannot listen on {wanted} ({exc}); set controller_port to a free port, or to 0"
             ) from exc
+        warn_if_exposed(f"{self._host}:{port}", Security(), "server")
         self._server.start()
         return f"{self._host}:{port}"
 

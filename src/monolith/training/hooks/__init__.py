@@ -22,7 +22,6 @@ from monolith.training.hooks.prometheus import PrometheusHook
 from monolith.training.hooks.publish import PublishHook
 from monolith.training.hooks.push import PushHook
 from monolith.training.hooks.slow_start import SlowStartHook
-from monolith.training.hooks.source_metrics import SourceMetricsHook
 from monolith.training.hooks.stop_file import StopFileHook
 from monolith.training.hooks.stop_signal import StopSignalHook
 from monolith.training.hooks.summaries import SummaryHook
@@ -62,7 +61,6 @@ __all__ = [
     "ProfilerHook",
     "ProgressHook",
     "PrometheusHook",
-    "SourceMetricsHook",
     "SummaryHook",
     "ThroughputHook",
     "heap_profile_environment",
