@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from monolith import data
 from monolith.core.errors import ConfigError
@@ -254,7 +254,9 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         config.kafka.kafka_servers,
         list(config.kafka.kafka_topics),
         config.kafka.kafka_group_id,
-        record="json" if config.record == "json_lines" else _named_record(config),
+        record=_message_format(config) or _named_record(config),
+        avro_schema=config.kafka.avro_schema,
+        registry=config.kafka.schema_registry,
         column_types=cast(Mapping[str, TextType], config.columns.column_types),
         exclude=config.columns.exclude,
         time_column=config.columns.time_column,
@@ -276,8 +278,8 @@ def _stream(
     start: float | None = None,
 ) -> Dataset:
     parts = parse_url(url)
-    is_json = config.record == "json_lines"
-    record: RecordKind = "example" if is_json else _named_record(config)
+    message_format = _message_format(config)
+    record: RecordKind = "example" if message_format is not None else _named_record(config)
     framing = _framing(config, is_message=True)
     settings: dict[str, Any] = {
         "group": config.kafka.kafka_group_id,
@@ -292,9 +294,18 @@ def _stream(
     def make() -> Source:
         return open_source(parts, record, framing=framing, shard=shard, **settings)
 
-    if not is_json:
+    if message_format is None:
         return data.from_source(make, seed=seed, is_stream=True)
     columns = config.columns
+    if message_format == "avro":
+        return data.avro_messages(
+            make,
+            avro_schema=config.kafka.avro_schema,
+            registry=config.kafka.schema_registry,
+            exclude=columns.exclude,
+            time_column=columns.time_column,
+            seed=seed,
+        )
     return data.json_messages(
         make,
         column_types=cast(Mapping[str, TextType], columns.column_types),
@@ -304,8 +315,15 @@ def _stream(
     )
 
 
+def _message_format(config: DataConfig) -> Literal["json", "avro"] | None:
+    """Return the format of messages with a field per feature; None for records."""
+    if config.record == "json_lines":
+        return "json"
+    return "avro" if config.record == "avro" else None
+
+
 def _named_record(config: DataConfig) -> RecordKind:
-    kinds = ", ".join(get_args(RecordKind))
+    kinds = ", ".join((*get_args(RecordKind), "json_lines", "avro"))
     if config.record == "auto":
         raise ConfigError(f"record is 'auto', and the format of a stream cannot be detected; give --record: {kinds}")
     if config.record not in get_args(RecordKind):

@@ -28,7 +28,7 @@ from monolith.training.config.run import RunConfig
 __all__ = ["ColumnsConfig", "DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
 
 RecordName: TypeAlias = Literal[
-    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow"
+    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow", "avro"
 ]
 CompressionName: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
 
@@ -113,9 +113,14 @@ class KafkaConfig:
     until_time: int | None = None
     """Unix seconds of event time between history and then: history gives the rows before, the stream those from it on.
     None = all rows of both."""
+    avro_schema: str | None = None
+    """File (.avsc) with the schema of Avro messages, for --record avro; with a registry: the schema to read them as."""
+    schema_registry: str | None = None
+    """Address of a schema registry, for --record avro; messages start with the id of their schema."""
 
     def __post_init__(self) -> None:
         check_text(self, "kafka_servers", "kafka_group_id", "kafka_config", "kafka_start")
+        check_text(self, "avro_schema", "schema_registry")
         check_names(self, "kafka_topics")
         check_number(self, "kafka_idle_end_s", at_least=0)
         check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
