@@ -240,11 +240,9 @@ def open_then(config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0,
     if config.kafka.then is None:
         return None
     record = config.record if config.kafka.then_record == "auto" else config.kafka.then_record
-    if record not in (*get_args(RecordKind), "json_lines"):
+    if record not in (*get_args(RecordKind), "json_lines", "avro"):
         record = "example"
-    return _stream(
-        replace(config, record=record), config.kafka.then, seed, shard, start=config.kafka.until_time, metrics=metrics
-    )
+    return _stream(replace(config, record=record), config.kafka.then, seed, shard, start=config.kafka.until_time)
 
 
 def _kafka(config: DataConfig, seed: int) -> Dataset:
