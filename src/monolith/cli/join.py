@@ -177,12 +177,14 @@ def _metrics_page(run: JoinRun, port: int | None) -> Any:
 
     if port is None:
         return nullcontext()
+    from monolith.data.sources.event_log.writer_metrics import log_writer_samples
     from monolith.stream.runtime.metrics import collect_metrics
     from monolith.telemetry.page import MetricsPage
     from monolith.telemetry.registry import Registry
 
     registry = Registry()
     registry.collect(lambda: collect_metrics(run, time.time()))
+    registry.collect(log_writer_samples)
     page = MetricsPage(
         registry.text, lambda: (not run.failures, "OK" if not run.failures else "a group failed"), port=port
     )

@@ -53,11 +53,19 @@ __all__ = [
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
     "KAFKA_RECORDS_TOTAL",
+    "LOG_APPENDED_RECORDS_TOTAL",
+    "LOG_APPEND_BYTES_TOTAL",
+    "LOG_APPEND_FAILURES_TOTAL",
     "LOG_CORRUPT_BATCHES_TOTAL",
+    "LOG_FAILED_PARTITIONS",
+    "LOG_FSYNCS_TOTAL",
+    "LOG_FSYNC_SECONDS_TOTAL",
     "LOG_LAG_RECORDS",
     "LOG_LAG_SECONDS",
     "LOG_LOST_RECORDS_TOTAL",
     "LOG_RECORDS_TOTAL",
+    "LOG_TORN_TAILS_TOTAL",
+    "LOG_WAITING_BYTES",
     "PS_CALL_ERRORS_TOTAL",
     "PS_CALL_SECONDS",
     "PS_CLIENTS",
@@ -373,6 +381,54 @@ LOG_CORRUPT_BATCHES_TOTAL = MetricSpec(
     kind="counter",
     help="Damaged batches that an event log source skipped.",
     labels=("topic", "partition"),
+)
+LOG_APPENDED_RECORDS_TOTAL = MetricSpec(
+    name="monolith_log_appended_records_total",
+    kind="counter",
+    help="Records that the writers of a process have appended to a topic.",
+    labels=("topic",),
+)
+LOG_APPEND_BYTES_TOTAL = MetricSpec(
+    name="monolith_log_append_bytes_total",
+    kind="counter",
+    help="Bytes that the writers of a process have appended to a topic.",
+    labels=("topic",),
+)
+LOG_APPEND_FAILURES_TOTAL = MetricSpec(
+    name="monolith_log_append_failures_total",
+    kind="counter",
+    help="Appends that the disk refused; the records wait in memory for the next attempt.",
+    labels=("topic",),
+)
+LOG_FAILED_PARTITIONS = MetricSpec(
+    name="monolith_log_failed_partitions",
+    kind="gauge",
+    help="Partitions of a topic that refuse appends after a failed sync, until monolith log repair.",
+    labels=("topic",),
+)
+LOG_FSYNCS_TOTAL = MetricSpec(
+    name="monolith_log_fsyncs_total",
+    kind="counter",
+    help="Syncs of segments by the writers of a process.",
+    labels=("topic",),
+)
+LOG_FSYNC_SECONDS_TOTAL = MetricSpec(
+    name="monolith_log_fsync_seconds_total",
+    kind="counter",
+    help="Time of these syncs.",
+    labels=("topic",),
+)
+LOG_TORN_TAILS_TOTAL = MetricSpec(
+    name="monolith_log_torn_tails_total",
+    kind="counter",
+    help="Torn tails that the writers of a process have cut at opening.",
+    labels=("topic",),
+)
+LOG_WAITING_BYTES = MetricSpec(
+    name="monolith_log_waiting_bytes",
+    kind="gauge",
+    help="Bytes that wait in the writers of a process for their append.",
+    labels=("topic",),
 )
 PS_UP = MetricSpec(
     name="monolith_ps_up",

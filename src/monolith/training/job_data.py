@@ -240,7 +240,7 @@ def open_then(config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0,
     if config.kafka.then is None:
         return None
     record = config.record if config.kafka.then_record == "auto" else config.kafka.then_record
-    if record not in (*get_args(RecordKind), "json_lines"):
+    if record not in (*get_args(RecordKind), "json_lines", "avro"):
         record = "example"
     return _stream(replace(config, record=record), config.kafka.then, seed, shard, start=config.kafka.until_time)
 
@@ -267,12 +267,22 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
     )
 
 
-def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int], *, start: float | None = None) -> Dataset:
+def _stream(
+    config: DataConfig,
+    url: str,
+    seed: int,
+    shard: tuple[int, int],
+    *,
+    start: float | None = None,
+) -> Dataset:
     parts = parse_url(url)
     message_format = _message_format(config)
     record: RecordKind = "example" if message_format is not None else _named_record(config)
     framing = _framing(config, is_message=True)
-    settings: dict[str, Any] = {"group": config.kafka.kafka_group_id, "idle_end_s": config.kafka.kafka_idle_end_s}
+    settings: dict[str, Any] = {
+        "group": config.kafka.kafka_group_id,
+        "idle_end_s": config.kafka.kafka_idle_end_s,
+    }
     if parts.kind == "kafka":
         settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
         settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)

@@ -273,11 +273,12 @@ class Job:
             batches: Dataset = self._with_schema(own)
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        options: dict[str, Any] = {"seed": self.config.run.runtime.seed, "shard": shard}
+        rows = open_rows(self.config.input, patterns, files=files, **options)
         if window is None:
             window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        then = open_then(self.config.input, seed=self.config.run.runtime.seed, shard=shard) if is_training else None
+        then = open_then(self.config.input, **options) if is_training else None
         return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
 
     @property

@@ -11,7 +11,7 @@ from monolith.training.polled_batches import PolledBatches
 
 
 class Stream:
-    """Gives what ``put`` delivers, and waits meanwhile."""
+    """Yields the items of ``put``, and waits for more."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

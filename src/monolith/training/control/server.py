@@ -169,7 +169,7 @@ class ControllerServer:
 
     def _forget(self, request: messages.ForgetRequest, context: Any) -> messages.ForgetResponse:
         if self._forget_rows is None:
-            context.abort(grpc.StatusCode.UNIMPLEMENTED, "this training has no model_dir and cannot forget ids")
+            return context.abort(grpc.StatusCode.UNIMPLEMENTED, "this training has no model_dir and cannot forget ids")
         try:
             receipt = self._forget_rows(
                 list(request.values),
