@@ -21,6 +21,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 PAGES = [
     "README.md",
     "docs/guide/tables.md",
+    "docs/guide/torch_modules.md",
     "docs/guide/data.md",
     "docs/guide/event_log.md",
     "docs/guide/training.md",

@@ -229,6 +229,21 @@ class CheckpointFolder:
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("checkpoint removed path=%s", self.root / name)
 
+    def remove_older(self, number: int) -> list[str]:
+        """Remove all checkpoints before a number, also spared and exempt ones; return their names.
+
+        Checkpoints whose tables an existing export shares stay.
+
+        Args:
+            number: Number in the manifest of the oldest checkpoint to keep.
+        """
+        with only_writer(self.root):
+            pinned = self.pinned()
+            names = [each.name for each in self.saved() if each.manifest.number < number and each.name not in pinned]
+            for name in names:
+                self._remove(name)
+        return names
+
     def exempted(self) -> frozenset[str]:
         """Return the names that retention keeps.
 

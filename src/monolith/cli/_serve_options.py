@@ -92,6 +92,10 @@ class NetworkOptions:
     grpc_channel_arguments: Annotated[str, typer.Option(help="Arguments of the gRPC server: name=value,...")] = ""
     max_message_mb: Annotated[int, typer.Option(min=1, max=2047, help="Largest request or response in MiB.")] = 64
     request_timeout_s: Annotated[float, typer.Option(help="Timeout of a request in seconds.")] = 30.0
+    native: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option(help="Answer plain scores without Python: auto = where the machine and the model allow it."),
+    ] = "off"
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that open requests get to finish after SIGTERM.")] = (
         10.0
     )
@@ -117,6 +121,7 @@ class NetworkOptions:
             "max_message_bytes": self.max_message_bytes,
             "request_timeout_s": self.request_timeout_s,
             "drain_s": self.drain_s,
+            "native": self.native,
         }
 
 

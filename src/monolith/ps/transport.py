@@ -19,7 +19,7 @@ from monolith.embedding.shard_map import divide
 from monolith.embedding.store import Ids, Rows
 from monolith.ps import messages
 from monolith.ps.fan_out import call_all
-from monolith.ps.fused import PushPart, decode_rows, encode_pull, encode_push
+from monolith.ps.fused import PushedRecord, PushPart, decode_rows, encode_pull, encode_push
 from monolith.ps.link import Greeting, ServerLink
 
 __all__ = ["DataPlaneTransport", "GrpcTransport", "Push", "TablePush", "Transport", "data_plane_addresses"]
@@ -45,6 +45,7 @@ class Push:
     step: int
     tables: Mapping[int, TablePush]
     """By table number."""
+    record: PushedRecord | None = None
 
 
 class Transport(Protocol):
@@ -114,7 +115,15 @@ class GrpcTransport:
                 places = divisions[number].places[server]
                 ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
                 parts.append(PushPart(number, ids, grads, counts, table.rates))
-            payload = encode_push(push.client, push.sequence, push.time_s, push.step, parts, half=half)
+            payload = encode_push(
+                push.client,
+                push.sequence,
+                push.time_s,
+                push.step,
+                parts,
+                half=half,
+                record=push.record if server == 0 else None,
+            )
             requests[server] = self._request(server, payload, timeout_s, half)
         call_all(self._links, "FusedPush", requests, timeout_s)
 
@@ -184,6 +193,7 @@ class DataPlaneTransport:
 
     def push(self, push: Push, timeout_s: float) -> None:
         """Apply gradients at all servers; a server without any of the ids still gets the time and the step."""
+        record = push.record
         tables = [push.tables.get(number) for number in range(len(self._dims))]
         self._fan_out.push(
             [None if table is None else table.ids for table in tables],
@@ -196,6 +206,7 @@ class DataPlaneTransport:
             step=push.step,
             half=push.tables.keys() <= self._half,
             timeout_ms=_milliseconds(timeout_s),
+            job_record=None if record is None else (record.key, record.revision, record.value),
         )
 
     def close(self) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from monolith.artifacts.delta_log import Cut
+from monolith.artifacts.delta_log.event_ages import AGE_BOUNDS_S
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
 from monolith.core.storage import is_url
@@ -36,6 +37,7 @@ _ADDRESS = re.compile(r"[^/\\]+:[0-9]+")
 _BOUNDS_US = tuple(
     int(seconds * 1e6) for seconds in (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 3600, 86400)
 )
+_AGE_BOUNDS_US = tuple(int(seconds * 1e6) for seconds in AGE_BOUNDS_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ class Following:
         self._followers: dict[Servable, Follower] = {}
         self._addresses: dict[Servable, str] = {}
         self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
-        self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
+        self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_AGE_BOUNDS_US))
+        self._counted: dict[str, int] = {}
+        self._apply = Histogram(metrics.EVENT_STAGE_SECONDS.bounds_us)
 
     def __call__(self, folder: Path) -> Servable:
         """Load the version in a folder."""
@@ -214,9 +218,23 @@ class Following:
     def _applied(self, model: str, cut: Cut) -> None:
         now_s = self._clock.now_s()
         with self._lock:
-            self._waits[model].add(max(0.0, now_s - cut.published_at_s))
-            if cut.newest_event_s:
+            wait_s = max(0.0, now_s - cut.published_at_s)
+            self._waits[model].add(wait_s)
+            self._apply.add(wait_s)
+            counted = self._counted.get(model, cut.number - 1)
+            self._counted[model] = cut.number
+            if cut.ages:
+                self._count_events(model, cut, counted, now_s)
+            elif cut.newest_event_s:
                 self._events[model].add(max(0.0, now_s - cut.newest_event_s))
+
+    def _count_events(self, model: str, cut: Cut, counted: int, now_s: float) -> None:
+        """Count the rows of a cut and of the cuts that it replaces; earlier numbers are of another publisher."""
+        for ages in cut.ages:
+            if counted < ages.number <= cut.number:
+                wait_s = max(0.0, now_s - ages.published_at_s)
+                for bucket, count in ages.counts.items():
+                    self._events[model].add(AGE_BOUNDS_S[bucket] + wait_s, count)
 
     def statuses(self) -> dict[tuple[str, int], FollowerStatus]:
         """Return the follower status of every version, by model and version."""
@@ -252,6 +270,7 @@ class Following:
             ] + [((f"subscription {address}",), int(each.is_alive)) for address, each in self._subscriptions.items()]
             waits = [((model,), each.snapshot()) for model, each in self._waits.items()]
             events = [((model,), each.snapshot()) for model, each in self._events.items()]
+            stages = [(("apply",), self._apply.snapshot())]
         sequences: list[tuple[tuple[str, ...], Any]] = [
             ((*key, str(shard)), sequence)
             for key, status in found
@@ -268,5 +287,6 @@ class Following:
             (metrics.SYNC_FAILURES_TOTAL, [(key, each.failures) for key, each in found]),
             (metrics.SYNC_PUBLISH_TO_SERVABLE_SECONDS, waits),
             (metrics.EVENT_TO_SERVABLE_SECONDS, events),
+            (metrics.EVENT_STAGE_SECONDS, stages),
             *([] if self._canary is None else self._canary.samples()),
         ]

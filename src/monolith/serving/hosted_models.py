@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
@@ -36,7 +37,7 @@ from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
 from monolith.serving.model_config import ModelConfig, found_versions, pull_versions
 
-__all__ = ["HostedModels"]
+__all__ = ["HostedModels", "Route", "Routes"]
 
 logger = logging.getLogger(__name__)
 
@@ -72,10 +73,16 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class Route:
+    """Served versions of one model."""
+
     versions: Mapping[int, HostedVersion]
     newest: HostedVersion | None
     labels: Mapping[str, int]
+
+
+Routes: TypeAlias = Mapping[str, Route]
+"""Served versions by model name. Replaced as a whole, never changed."""
 
 
 class HostedModels:
@@ -90,6 +97,7 @@ class HostedModels:
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.
         retry_interval_s: Pause before a retry.
+        on_routes: Called with the routing table whenever it is replaced.
     """
 
     def __init__(
@@ -102,6 +110,7 @@ class HostedModels:
         load_threads: int = 2,
         load_retries: int = 5,
         retry_interval_s: float = 60.0,
+        on_routes: Callable[[Routes], None] | None = None,
     ) -> None:
         self._loader = loader
         self._warm_up = warm_up
@@ -113,8 +122,9 @@ class HostedModels:
         self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_lower_priority)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
-        self._routes: Mapping[str, _Route] = {}
+        self._routes: Mapping[str, Route] = {}
         self._is_closed = False
+        self._on_routes = on_routes
 
     # --- requests ---
 
@@ -394,7 +404,7 @@ class HostedModels:
             if model.is_removed and not (model.loading or model.serving or model.leaving):
                 del self._models[name]
         self._routes = {
-            name: _Route(
+            name: Route(
                 dict(model.serving),
                 model.serving[max(model.serving)] if model.serving else None,
                 dict(model.config.labels),
@@ -402,6 +412,8 @@ class HostedModels:
             for name, model in self._models.items()
             if not model.is_removed
         }
+        if self._on_routes is not None:
+            self._on_routes(self._routes)
         self._changed.notify_all()
 
     def _settle(self, model: _Model) -> None:
@@ -445,7 +457,7 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
-def _choose(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
+def _choose(route: Route | None, name: str, version: int | None, label: str) -> HostedVersion:
     if route is None:
         raise ModelNotFound(f"model is {name!r}, expected a configured model")
     if label:

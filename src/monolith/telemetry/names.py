@@ -30,6 +30,9 @@ __all__ = [
     "CANARY_ROWS",
     "CANARY_TRIALS_TOTAL",
     "CHECKPOINT_AGE_SECONDS",
+    "CLOCK_SKEW_TOTAL",
+    "DEMO_AUC",
+    "EVENT_STAGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
     "JOIN_CLOCK_JUMPS_TOTAL",
     "JOIN_COMMITS_TOTAL",
@@ -592,6 +595,25 @@ SYNC_PUBLISH_TO_SERVABLE_SECONDS = MetricSpec(
     kind="histogram",
     help="Time from the publication of a cut until a server can answer with it.",
     labels=("model",),
+)
+DEMO_AUC = MetricSpec(
+    name="monolith_demo_auc",
+    kind="gauge",
+    help="AUC of the last pages of the demonstration, by the source of the scores.",
+    labels=("kind",),
+)
+EVENT_STAGE_SECONDS = MetricSpec(
+    name="monolith_event_stage_seconds",
+    kind="histogram",
+    help="Time of a row in one stage from its event to the server: ingest, join, train, publish or apply.",
+    labels=("stage",),
+    bounds_us=tuple(int(1000 * 1.27**power) for power in range(64)),
+)
+CLOCK_SKEW_TOTAL = MetricSpec(
+    name="monolith_clock_skew_total",
+    kind="counter",
+    help="Sampled rows whose stage ends before it begins, because clocks of processes differ; they count as 0.",
+    labels=("stage",),
 )
 EVENT_TO_SERVABLE_SECONDS = MetricSpec(
     name="monolith_event_to_servable_seconds",

@@ -24,15 +24,17 @@ from monolith.core.errors import CheckpointMissing, ConfigError, DataError, Mono
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
+from monolith.features.embedder import HostEmbedder
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
 from monolith.training.config.cluster import refuse_cluster
-from monolith.training.default_hooks import default_hooks, share_metrics_registry
+from monolith.training.default_hooks import connect_forgetting, default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
+from monolith.training.forgetting import BlockedIds, erase_forgotten, forgotten_since
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
@@ -263,9 +265,10 @@ class Estimator:
         self._list = data if isinstance(dataset, BatchSequence) else None
         ranking = self._new_ranking()
         measured = [RankingHook(ranking)] if ranking.is_on else []
-        chosen = share_metrics_registry(
-            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
-        )
+        defaults = default_hooks(self.config, self._metrics, until, self.data_length)
+        if self.config.model_dir:
+            self.drop_blocked(self.config.model_dir)
+        chosen = connect_forgetting(share_metrics_registry([*measured, *defaults, *self._hooks, *hooks], dataset))
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -292,6 +295,12 @@ class Estimator:
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
         return {**self._metrics.results(), **ranking.results()}
+
+    def drop_blocked(self, model_dir: str | Path) -> None:
+        """Drop the updates of ids that a receipt in ``model_dir`` blocks; see ``monolith forget --block``."""
+        embedder = self._stepper.embedder
+        if isinstance(embedder, HostEmbedder):
+            embedder.blocked = BlockedIds(model_dir, self._clock)
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
@@ -532,6 +541,11 @@ class Estimator:
                 f"checkpoint is '{restored.path}', which has no tables, expected a full checkpoint; or export the "
                 "dense part alone: is_dense_only (--layout distributed --dense-only)"
             )
+        if receipts := forgotten_since(self.config.model_dir, restored.path):
+            raise ConfigError(
+                f"checkpoint is '{restored.path}', which holds the forgotten rows of receipt {receipts[0].number}, "
+                "expected a checkpoint saved after it; train until the next checkpoint, or export that one"
+            )
         return SavedTables(tables, self.store.specs)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
@@ -572,6 +586,7 @@ class Estimator:
             self._places_saved = len(restored.extra.get("workers", ())) or 1
             if restored.metrics:
                 self._metrics.restore(restored.metrics)
+            erase_forgotten(self.config.model_dir, self.store, restored.path)
         for timer in self._timers:
             timer.start(self._step, now_s)
 
@@ -589,6 +604,7 @@ class Estimator:
             raise CheckpointMissing(f"there is no checkpoint in '{artifact_url(self.model_dir)}'; train first")
         self._check_slices(restored)
         self._adopt_value_types(restored)
+        erase_forgotten(self.config.model_dir, self.store, restored.path)
         self._holds = "reading"
         self._step = restored.step
 

@@ -43,6 +43,7 @@ from monolith.training.job_data import (
     exclude_features,
     open_batches,
     open_rows,
+    open_then,
     reads_files,
 )
 from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
@@ -276,7 +277,8 @@ class Job:
         if window is None:
             window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window)
+        then = open_then(self.config.input, seed=self.config.run.runtime.seed, shard=shard) if is_training else None
+        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
 
     @property
     def _shuffle_buffer(self) -> int:

@@ -129,6 +129,70 @@ def test_a_stopped_process_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
         assert read_topic(tmp_path, f"examples{topic}") == read_topic(tmp_path, f"expected{topic}")
 
 
+def test_a_stopped_process_that_wakes_up_without_rows_removes_no_state(root: Path) -> None:
+    settings = JoinSettings(window_ms=3_600_000, out_of_order_ms=0)  # no row before the end
+    write(root, impressions(200))
+    old = make_group(root, options=OPTIONS, settings=settings)
+    old.start()
+    for _ in range(3):
+        old.step(0.0)
+    new = make_group(root, take_over=True, options=OPTIONS, settings=settings)
+    new.start()
+    with pytest.raises(ClusterError, match=r"has owner 2, and this process is owner 1; another process has taken over"):
+        while old.step(0.0):
+            pass
+    old.abandon()
+    new.abandon()
+    run_to_end(make_group(root, settings=settings))
+    assert [item for item, _ in labels(root)] == list(range(200))
+
+
+def test_a_process_that_takes_over_saves_the_state_before_its_predecessor_can_remove_it(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    old = make_group(tmp_path, options=OPTIONS)
+    old.start()
+    old.step(0.0)
+    new = make_group(tmp_path, take_over=True, options=OPTIONS)
+    new.start()
+    assert list((tmp_path / "state").glob("snap-000002-*"))
+    for group in (old, new):
+        group.abandon()
+
+
+def test_a_process_that_takes_over_recovers_though_its_predecessor_removes_a_journal(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    old = make_group(tmp_path, options=OPTIONS)
+    old.start()
+    old.step(0.0)
+    surplus = Journal(tmp_path / "state" / "journal-000000-000000000001.log", {})
+    new = make_group(tmp_path, take_over=True, options=OPTIONS)
+    surplus.path.unlink()
+    new.start()
+    for group in (old, new):
+        group.abandon()
+    surplus.close()
+
+
+def test_processes_that_start_together_have_different_owner_numbers(tmp_path: Path) -> None:
+    first, second = StateFolder(tmp_path), StateFolder(tmp_path, take_over=True)
+    assert (first.owner, second.owner) == (1, 2)
+    with pytest.raises(ClusterError, match="another process has taken over"):
+        first.start_journal(1, {})
+    for folder in (first, second):
+        folder.close()
+
+
+def test_a_state_folder_with_journals_and_no_snapshot_is_refused(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    run_to_end(make_group(tmp_path))
+    for path in (tmp_path / "state").glob("snap-*"):
+        shutil.rmtree(path)
+    group = make_group(tmp_path)
+    with pytest.raises(SnapshotCorrupt, match="journals and no snapshot"):
+        group.start()
+    group.abandon()
+
+
 def test_a_state_folder_of_other_inputs_raises(root: Path) -> None:
     group = make_group(root)
     group.start()

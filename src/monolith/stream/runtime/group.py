@@ -172,6 +172,9 @@ class JoinGroup:
             logger.info("join restored snapshot=%d commit=%d rows=%d", snapshot.commit, self._commit, self.status.rows)
             if self._core.settings != self._settings:
                 self._change_settings()
+            elif self._folder.has_taken_over:
+                # The stopped process may wake up and remove the snapshot that was restored.
+                self._save_snapshot(is_first=True)
         self._start_journal()
         self._schedule_snapshot()
 

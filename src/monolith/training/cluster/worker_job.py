@@ -275,6 +275,7 @@ class _Member:
             group=None if self._sync is None else self._make_group(self._sync),
         )
         self._estimator = job.estimator
+        self._estimator.drop_blocked(config.run.model_dir)  # only the chief has the folder in its own settings
         return job, self._resume_position
 
     # --- parts ---

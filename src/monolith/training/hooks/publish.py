@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from monolith.artifacts.checkpoint_manifest import read_manifest
-from monolith.artifacts.delta_log import Flavour
+from monolith.artifacts.delta_log import Cut, Flavour
 from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.core.storage import is_url
@@ -33,6 +33,7 @@ from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
 from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
+from monolith.training.hooks.event_stages import measure_stages, trained_rows
 from monolith.training.hooks.publish_ranks import RankPublisher
 from monolith.training.run import Run, StepResult
 
@@ -96,6 +97,7 @@ class PublishHook(Hook):
             return
         rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
+        self._publisher.events.on_publish = self._note_publish
         self._publisher.publish()
         self._start_feeds()
         self._ended.clear()
@@ -155,6 +157,25 @@ class PublishHook(Hook):
                 return
             self._try_publish()
 
+    @property
+    def folder(self) -> Path:
+        """The published folder."""
+        return self._folder
+
+    def publish_now(self) -> Cut:
+        """Publish the changes so far; return the newest cut. Call it from any thread during the run.
+
+        Raises:
+            OSError: A file could not be written; the next publish contains the changes.
+            ConfigError: The run has ended, or its ranks publish together.
+        """
+        publisher = self._publisher
+        if publisher is None or self._ranks is not None:
+            raise ConfigError("no publisher is open in this process; ask the chief while the run trains")
+        publisher.publish()
+        assert publisher.newest is not None
+        return publisher.newest
+
     def _try_publish(self) -> LogPositions | None:
         assert self._publisher is not None
         try:
@@ -169,6 +190,7 @@ class PublishHook(Hook):
         if self._ranks is not None and self._ranks.is_due(run.step):
             with run.between_steps():
                 self._ranks.publish(run.step)
+        self._note_events(run, result)
         now_s = run.clock.monotonic_s()
         if self.export is None or self._publisher is None or now_s < self._exported_s + 1.0:
             return
@@ -178,6 +200,26 @@ class PublishHook(Hook):
             self.export(names.PUBLISH_AGE_SECONDS, max(0.0, run.clock.now_s() - newest.published_at_s), ())
         is_alive = self._ranks is not None or (self._thread is not None and self._thread.is_alive())
         self.export(names.BACKGROUND_THREAD_UP, float(is_alive), ("publish",))
+
+    def _note_events(self, run: Run, result: StepResult) -> None:
+        """Keep the event times of the step for the next cut, and export the stages of a sample of its rows."""
+        if self._publisher is None:
+            return
+        now_s = run.clock.now_s()
+        rows = trained_rows(result.batch, now_s)
+        if rows is None:
+            return
+        self._publisher.events.add(rows)
+        if self.export is None:
+            return
+        for stage, seconds in measure_stages(result.batch, now_s):
+            self.export(names.EVENT_STAGE_SECONDS, max(0.0, seconds), (stage,))
+            if seconds < 0:
+                self.export(names.CLOCK_SKEW_TOTAL, 1, (stage,))
+
+    def _note_publish(self, seconds: float) -> None:
+        if self.export is not None:
+            self.export(names.EVENT_STAGE_SECONDS, seconds, ("publish",))
 
     @override
     def before_save(self, run: Run) -> None:
