@@ -112,7 +112,7 @@ def reads_stream(config: DataConfig) -> bool:
     """Return True if the training data is a topic of Kafka or of the event log."""
     if config.data is None:
         return bool(config.kafka.kafka_topics)
-    return is_stream_url(config.data) or config.kafka.then is not None
+    return is_stream_url(config.data) or config.kafka.following.then is not None
 
 
 def _table_kind(config: DataConfig, paths: Sequence[str]) -> TableKind | None:
@@ -169,7 +169,7 @@ def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
 
 def count_epoch_steps(config: DataConfig, workers: int) -> float | None:
     """Return about how many steps one pass over the files takes each worker; None when unknown."""
-    if config.data is None or not reads_files(config) or config.kafka.then is not None:
+    if config.data is None or not reads_files(config) or config.kafka.following.then is not None:
         return None
     paths = expand(config.data)
     kind = _table_kind(config, paths)
@@ -215,7 +215,7 @@ def open_batches(
         # Also for one epoch: a position stays valid when the number of epochs changes.
         rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
         if then is not None:
-            rows = chain_stream(rows, then, config.kafka.until_time)
+            rows = chain_stream(rows, then, config.kafka.following.until_time)
         if rows.is_stream and config.record in ("example", "instance", "example_batch"):
             schema = with_stamps(schema)
     return rows.with_schema(schema).batch(config.batch_size)
@@ -237,12 +237,18 @@ def chain_stream(history: Dataset, stream: Dataset, until_time: int | None = Non
 
 def open_then(config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> Dataset | None:
     """Return the rows of the stream that follows the history; None without one."""
-    if config.kafka.then is None:
+    if config.kafka.following.then is None:
         return None
-    record = config.record if config.kafka.then_record == "auto" else config.kafka.then_record
+    record = config.record if config.kafka.following.then_record == "auto" else config.kafka.following.then_record
     if record not in (*get_args(RecordKind), "json_lines", "avro"):
         record = "example"
-    return _stream(replace(config, record=record), config.kafka.then, seed, shard, start=config.kafka.until_time)
+    return _stream(
+        replace(config, record=record),
+        config.kafka.following.then,
+        seed,
+        shard,
+        start=config.kafka.following.until_time,
+    )
 
 
 def _kafka(config: DataConfig, seed: int) -> Dataset:

@@ -25,7 +25,7 @@ from monolith.training.config._checks import (
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
 
-__all__ = ["ColumnsConfig", "DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
+__all__ = ["ColumnsConfig", "DataConfig", "FollowingConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
 
 RecordName: TypeAlias = Literal[
     "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow", "avro"
@@ -89,6 +89,35 @@ class FramingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowingConfig:
+    """The stream that follows the history."""
+
+    then: str | None = None
+    """Stream to read after the end of data, which is then the history: log://PATH/TOPIC or kafka://HOST:PORT/TOPIC."""
+    then_record: RecordName = "auto"
+    """Message in that stream; auto = record, or example after files of columns."""
+    until_time: int | None = None
+    """Unix seconds of event time between history and then: history gives the rows before, the stream those from it on.
+    None = all rows of both."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "then")
+        check_choice(self, "then_record", get_args(RecordName))
+        check_whole(self, "until_time", at_least=1, at_most=(1 << 32) - 1)
+        if self.then is None:
+            for name, default in (("until_time", None), ("then_record", "auto")):
+                if getattr(self, name) != default:
+                    raise ConfigError(f"{label(self, name)} and then is None, expected a stream; give --then")
+        elif not is_stream_url(self.then):
+            raise ConfigError(f"{label(self, 'then')}, expected log://PATH/TOPIC or kafka://HOST:PORT/TOPIC")
+        elif parse_url(self.then).options.get("start") == "latest":
+            raise ConfigError(
+                f"{label(self, 'then')}, expected a start other than 'latest', which loses events of the time that the "
+                "history takes; give until_time, start=earliest or a group"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
     """The stream that a job trains on."""
 
@@ -106,13 +135,7 @@ class KafkaConfig:
     """Messages fetched together at most; None = 64 for example_batch, else 1024."""
     kafka_config: str | None = None
     """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
-    then: str | None = None
-    """Stream to read after the end of data, which is then the history: log://PATH/TOPIC or kafka://HOST:PORT/TOPIC."""
-    then_record: RecordName = "auto"
-    """Message in that stream; auto = record, or example after files of columns."""
-    until_time: int | None = None
-    """Unix seconds of event time between history and then: history gives the rows before, the stream those from it on.
-    None = all rows of both."""
+    following: FollowingConfig = subsection(FollowingConfig)
     avro_schema: str | None = None
     """File (.avsc) with the schema of Avro messages, for --record avro; with a registry: the schema to read them as."""
     schema_registry: str | None = None
@@ -128,20 +151,6 @@ class KafkaConfig:
             parse_start(self.kafka_start)
         except ConfigError as error:
             raise ConfigError(f"kafka_{error}") from None
-        check_text(self, "then")
-        check_choice(self, "then_record", get_args(RecordName))
-        check_whole(self, "until_time", at_least=1, at_most=(1 << 32) - 1)
-        if self.then is None:
-            for name, default in (("until_time", None), ("then_record", "auto")):
-                if getattr(self, name) != default:
-                    raise ConfigError(f"{label(self, name)} and then is None, expected a stream; give --then")
-        elif not is_stream_url(self.then):
-            raise ConfigError(f"{label(self, 'then')}, expected log://PATH/TOPIC or kafka://HOST:PORT/TOPIC")
-        elif parse_url(self.then).options.get("start") == "latest":
-            raise ConfigError(
-                f"{label(self, 'then')}, expected a start other than 'latest', which loses events of the time that the "
-                "history takes; give until_time, start=earliest or a group"
-            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +222,7 @@ class DataConfig:
         self._check_then()
 
     def _check_then(self) -> None:
-        then = self.kafka.then
+        then = self.kafka.following.then
         if then is None:
             return
         if self.data is None or self.data == "-":

@@ -84,7 +84,7 @@ class ControllerServer:
         self._run = run
         self._pause_control = pause_control
         self._watch = workers or self._only_worker
-        self._forget_rows = forget
+        self._forget_rows = forget or _refuse_forget
         self._host = host
         self._port = port
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="controller")
@@ -168,8 +168,6 @@ class ControllerServer:
         )
 
     def _forget(self, request: messages.ForgetRequest, context: Any) -> messages.ForgetResponse:
-        if self._forget_rows is None:
-            return context.abort(grpc.StatusCode.UNIMPLEMENTED, "this training has no model_dir and cannot forget ids")
         try:
             receipt = self._forget_rows(
                 list(request.values),
@@ -188,6 +186,10 @@ class ControllerServer:
 
     def _only_worker(self) -> tuple[WorkerStatus, ...]:
         return (WorkerStatus(index=0, step=self._run.step, state="held" if self._run.is_paused else "training"),)
+
+
+def _refuse_forget(values: Sequence[str], **options: Any) -> Receipt:
+    raise ConfigError("this training has no folder for receipts, expected a model_dir; give RunConfig(model_dir=...)")
 
 
 def _handler(verb: str, answer: Callable[[Any, Any], Any]) -> Any:
