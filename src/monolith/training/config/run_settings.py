@@ -63,6 +63,7 @@ class RunSettings(TypedDict, total=False):
     sparse_clip_norm: float | None
     sparse_norm_warmup_steps: int | None
     dense_weight_decay: float
+    dense_reduce_mean: bool
     dense_optimizer: DenseOptimizerName
     dense_learning_rate: float
     dense_optimizer_options: Mapping[str, Any]
