@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.early_stopping import EarlyStoppingHook
+from monolith.training.hooks.experiment import ExperimentHook
 from monolith.training.hooks.expiry import ExpiryHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
@@ -55,6 +56,7 @@ __all__ = [
     "StoreHealthHook",
     "TideStopHook",
     # measuring and showing
+    "ExperimentHook",
     "MemoryProfileHook",
     "ProfilerHook",
     "ProgressHook",
