@@ -89,6 +89,12 @@ class RunSettings(TypedDict, total=False):
     early_stopping_patience: int
     early_stopping_min_delta: float
     keep_best_checkpoint: bool
+    logger: Literal["mlflow", "wandb"] | None
+    logger_project: str
+    logger_run: str | None
+    logger_address: str | None
+    logger_steps: int
+    logger_offline: bool
     seed: int
     deterministic: bool
     accelerator: Accelerator
