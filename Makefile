@@ -166,7 +166,7 @@ bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 	scripts/install_system_packages.sh bench
 	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
 
-demo: setup ## Set up, then train a model on generated clicks, serve it, and show live events move its scores
+demo: setup ## Set up, then run the whole real-time loop for a minute: visitors, log, joiner, trainer, servers, dashboard
 	$(BIN)/monolith demo --folder build/demo
 
 proto: $(VENV)/.requirements ## Rebuild src/monolith/_proto from proto/

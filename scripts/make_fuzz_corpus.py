@@ -29,6 +29,7 @@ from monolith.data.records.messages import (
 )
 from monolith.data.records.quantized import encode_quantized
 from monolith.embedding.entry import Entry, SliceState
+from monolith.serving import messages as serving
 
 CORPUS = Path(__file__).parent.parent / "cpp" / "fuzz" / "corpus"
 NAMES = ("a", "b", "slot_3", "fc_slot_9", "d", "q", "i", "t")
@@ -396,6 +397,23 @@ def event_logs() -> list[bytes]:
     return made
 
 
+def predict_messages() -> list[bytes]:
+    """Return PredictRequests: records of several names, a version, a label, an output filter, plain content."""
+    found = []
+    for version, label, name, records in ((None, "", "examples", [b"a", b""]), (7, "", "example_batch", [b"abc"])):
+        request = serving.PredictRequest(output_filter=["score"])
+        request.model_spec.name, request.model_spec.version_label = "m", label
+        request.model_spec.signature_name = "serving_default"
+        if version is not None:
+            request.model_spec.version.value = version
+        tensor = request.inputs[name]
+        tensor.dtype = 7
+        tensor.tensor_shape.dim.add(size=len(records))
+        tensor.string_val.extend(records)
+        found.append(request.SerializeToString())
+    return found
+
+
 def write(target: str, inputs: Iterable[bytes]) -> None:
     """Replace the seeds of a target."""
     folder = CORPUS / target
@@ -445,6 +463,24 @@ def main() -> None:
             b'{"inputs": {"example_batch": [{"b64": "AAEC"}, {"b64":"AwQ="}]}}',
             b'{"instances":[{"user":7,"x":{"b64":"////"}}],"signature_name":"b64"}',
             b'{"a": {"b64": "A\\u0041AA"}, "b64": {"b64" : "AA==" }}',
+        ],
+    )
+    write(
+        "predict_json",
+        [
+            b'{"inputs": {"example_batch": [{"b64": "AAEC"}, {"b64":"AwQ="}]}}',
+            b'{"instances":[{"examples":{"b64":"////"}},{"examples":[{"b64":""}]}],"signature_name":"s"}',
+            b'{"inputs":{"b64":"AA=="}}',
+            b"/v1/models/m/versions/12:predict",
+        ],
+    )
+    write("predict_message", predict_messages())
+    write(
+        "http1",
+        [
+            b"\xffPOST /v1/models/m:predict?a=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue",
+            b"\x00GET / HTTP/1.0\r\nConnection: keep-alive, x\r\nContent-Encoding: gzip",
+            b"\x024;a=b\r\nWiki\r\n5\r\npedia\r\n0\r\n\r\n",
         ],
     )
     write("quantized", [bytes([n]) + encode_quantized([0.5 * k for k in range(n)]) for n in (1, 4, 5, 16)])

@@ -151,15 +151,23 @@ class Generator(_Process):
 
 
 class Ours(_Process):
-    """``monolith serve`` with its defaults, but for a quicker eye for versions where one is to be swapped."""
+    """``monolith serve`` on its native request path; a quicker poll for versions where one is to be swapped."""
 
     name = "monolith"
 
-    def __init__(self, folder: Path, requests: Mapping[str, Path], threads: int, poll_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        requests: Mapping[str, Path],
+        threads: int,
+        poll_s: float = 1.0,
+        native: str = "on",
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         command = ["-c", "from monolith.cli.main import main; main()", "--log-level", "warning", "serve", str(folder)]
         command += ["--name", MODEL, "--port", "0", "--rest-port", "0", "--json", "--version-poll-s", str(poll_s)]
-        command += ["--model-threads", str(threads)]
-        super().__init__(command, {}, stdout=subprocess.PIPE, text=True)
+        command += ["--model-threads", str(threads), "--native", native]
+        super().__init__(command, environment or {}, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:

@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
@@ -35,9 +36,9 @@ from monolith.rpc.status import code_of, text_of
 from monolith.serving.base_path_report import describe_base_path
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
-from monolith.serving.model_config import ModelConfig, found_versions
+from monolith.serving.model_config import ModelConfig, found_versions, pull_versions
 
-__all__ = ["HostedModels"]
+__all__ = ["HostedModels", "Route", "Routes"]
 
 logger = logging.getLogger(__name__)
 
@@ -77,10 +78,16 @@ class _Model:
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class Route:
+    """Served versions of one model."""
+
     versions: Mapping[int, HostedVersion]
     newest: HostedVersion | None
     labels: Mapping[str, int]
+
+
+Routes: TypeAlias = Mapping[str, Route]
+"""Served versions by model name. Replaced as a whole, never changed."""
 
 
 class HostedModels:
@@ -96,6 +103,7 @@ class HostedModels:
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.
         retry_interval_s: Pause before a retry.
+        on_routes: Called with the routing table whenever it is replaced.
     """
 
     def __init__(
@@ -108,6 +116,7 @@ class HostedModels:
         load_threads: int = 2,
         load_retries: int = 5,
         retry_interval_s: float = 60.0,
+        on_routes: Callable[[Routes], None] | None = None,
     ) -> None:
         self._loader = loader
         self._warm_up = warm_up
@@ -119,8 +128,9 @@ class HostedModels:
         self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_lower_priority)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
-        self._routes: Mapping[str, _Route] = {}
+        self._routes: Mapping[str, Route] = {}
         self._is_closed = False
+        self._on_routes = on_routes
 
     # --- requests ---
 
@@ -199,6 +209,8 @@ class HostedModels:
         """Scan the folders, and start loads and unloads."""
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
+        for config in configs.values():
+            pull_versions(config)
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
         unserved: list[ModelConfig] = []
         with self._changed:
@@ -413,7 +425,7 @@ class HostedModels:
             if model.is_removed and not (model.loading or model.serving or model.leaving):
                 del self._models[name]
         self._routes = {
-            name: _Route(
+            name: Route(
                 dict(model.serving),
                 model.serving[max(model.serving)] if model.serving else None,
                 dict(model.config.labels),
@@ -421,6 +433,8 @@ class HostedModels:
             for name, model in self._models.items()
             if not model.is_removed
         }
+        if self._on_routes is not None:
+            self._on_routes(self._routes)
         self._changed.notify_all()
 
     def _settle(self, model: _Model) -> None:
@@ -464,7 +478,7 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
-def _choose(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
+def _choose(route: Route | None, name: str, version: int | None, label: str) -> HostedVersion:
     if route is None:
         raise ModelNotFound(f"model is {name!r}, expected a configured model")
     if label:

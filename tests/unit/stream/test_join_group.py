@@ -285,6 +285,43 @@ def test_a_key_with_many_actions_costs_only_its_bounds(root: Path) -> None:
     assert labels(root) == [(1, [1.0]), (5, [0.0]), (6, [0.0])]
 
 
+class BrokenCore:
+    """A core that raises for one item: always in a batch, and as often as asked alone."""
+
+    def __init__(self, core: Any, item: int, failures: int) -> None:
+        self._core, self._item, self._failures = core, item, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def join(self, batch: Any, first: int = 0) -> int:
+        values = [bytes(value) for value in batch.values[first:]]
+        if any(MESSAGES.Example.FromString(value).line_id.item_id == self._item for value in values):
+            raise RuntimeError("slot is out of range")
+        return self._core.join(batch, first)
+
+    def add(self, event: Any, ingest_ms: int) -> None:
+        if event.item == self._item and self._failures:
+            self._failures -= 1
+            raise RuntimeError("slot is out of range")
+        self._core.add(event, ingest_ms)
+
+
+@pytest.mark.parametrize(("failures", "dead"), [(1, 0), (1000, 1)])
+def test_an_event_that_makes_the_core_raise_twice_is_a_dead_letter(root: Path, failures: int, dead: int) -> None:
+    write(root, impressions(5))
+    group = make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS)
+    group._core = BrokenCore(group._core, 3, failures)
+    run_to_end(group)
+    assert dict(group.status.dead_letters) == ({"core_error": 1} if dead else {})
+    assert labels(root) == [(number, [0.0]) for number in range(5) if not dead or number != 3]
+    letters = read_topic(root, "examples.dead")
+    assert [key for key, _ in letters] == [
+        b'{"reason":"core_error","topic":"events","partition":0,"offset":3}' for _ in range(dead)
+    ]
+    assert [value for _, value in letters] == [impressions(5)[3]] * dead
+
+
 def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:
     write(root, impressions(20))
     failures = [errno.ENOSPC, errno.ENOSPC, errno.EDQUOT]
