@@ -845,6 +845,42 @@ def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str,
     Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
     """
 
+class ParsedText:
+    """Columns of a block of text."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def problem(self) -> tuple[int, int, str, bytes, str] | None:
+        """The first error: row, byte of the block, column, value, reason."""
+
+    def column(self, place: int) -> tuple[str, int, Any, Any, Any, Any, Any]:
+        """
+        Return the type, the number of values, and the buffers: values, text offsets, validity, list offsets, validity of lists.
+        """
+
+def parse_csv(block: Buffer, delimiter: str, width: int, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return columns of the rows of a block; a field is (name, type, is a list, place in the row).
+    """
+
+def infer_csv(block: Buffer, delimiter: str, width: int) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """Return the types of the fields of a row, and the first error."""
+
+def cut_csv(block: Buffer, delimiter: str) -> int:
+    """Return the end of the last whole row of a block; 0 without one."""
+
+def parse_json_lines(block: Buffer, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return members of the objects of a block; a field is (name, type, is a list, 0).
+    """
+
+def infer_json_lines(block: Buffer) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """
+    Return name, type and whether it is a list of each member, and the first error.
+    """
+
 class StepPlan:
     """The ids of one batch, numbered per table. Immutable."""
 
@@ -932,6 +968,12 @@ class PsShard:
 
     def restore_client_marks(self, marks: bytes) -> None: ...
 
+    def put_job_record(self, key: int, client: int, revision: int, value: bytes) -> None: ...
+
+    def job_records(self) -> list[tuple[int, int, int, bytes]]: ...
+
+    def replace_job_records(self, records: Sequence[tuple[int, int, int, bytes]]) -> None: ...
+
 class PsListener:
     def __init__(self, shard: PsShard, *, unix_path: str = '', host: str = '', port: int = 0, token: bytes, max_frame_bytes: int = 268435456, max_connections: int = 1024, max_inflight_bytes: int = 1073741824) -> None: ...
 
@@ -989,7 +1031,7 @@ class PsFanOut:
 
     def pull(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], rows: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None], *, half: bool = False, timeout_ms: int) -> None: ...
 
-    def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int) -> None: ...
+    def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int, job_record: tuple[int, int, bytes] | None = None) -> None: ...
 
 class EventLogSegment:
     """The result of scanning one segment."""

@@ -272,6 +272,10 @@ class Assembler::Pass {
         }
         return out;
       case Arm::kBytes:
+        if (std::string_view only; only_text(cell, only)) [[likely]] {
+          *out++ = text_id(feature, only, row);
+          return out;
+        }
         for_each_block(cell.bytes(), cell.field, [&](Bytes text) {
           *out++ = text_id(feature, {reinterpret_cast<const char*>(text.data()), text.size()}, row);
         });
@@ -580,6 +584,10 @@ class Assembler::Pass {
       Value* out = values.data() + row * width;
       if (cell.arm == Arm::kFloat && cell.size == width * sizeof(float) && std::is_same_v<Value, float>) [[likely]] {
         std::memcpy(out, cell.data, cell.size);
+        return;
+      }
+      if (cell.arm == Arm::kDouble && cell.size == sizeof(double) && width == 1 && std::is_same_v<Value, float>) {
+        *out = static_cast<Value>(load<double>(cell.data));
         return;
       }
       std::size_t count = 0;
