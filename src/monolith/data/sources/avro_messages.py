@@ -147,7 +147,7 @@ def _arrow_type(schema: Any) -> Any:
         if len(set(kinds)) > 1 and all(kind in numbers for kind in kinds):
             return arrow.float64()
         return kinds[0] if len(set(kinds)) == 1 else arrow.struct([])
-    name = schema.get("type") if isinstance(schema, dict) else schema
+    name: Any = schema.get("type") if isinstance(schema, dict) else schema
     if isinstance(name, dict | list):
         return _arrow_type(name)
     if name == "array":
