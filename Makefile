@@ -46,16 +46,14 @@ system-packages:
 	@scripts/install_system_packages.sh
 
 $(VENV)/.requirements: requirements.lock | system-packages
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	touch $@
+	@$(PYTHON) scripts/set_up.py packages $(VENV) requirements.lock
+	@touch $@
 
 # A fixed build folder and no build isolation: ninja recompiles only what changed.
 $(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
 	@scripts/fetch_dashboard_assets.sh
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps \
-		-Cbuild-dir=$(BUILD) --editable .
-	touch $@
+	@$(PYTHON) scripts/set_up.py native $(VENV) $(BUILD)
+	@touch $@
 
 .PHONY: lock stub dashboard-assets
 dashboard-assets: ## Fetch the chart library of the dashboard from npm into the package

@@ -107,7 +107,8 @@ def test_the_demonstration_learns_shows_one_table_and_ends_with_ctrl_c(folder: P
 def test_ctrl_c_during_the_start_leaves_no_process_and_no_file(folder: Path) -> None:
     with started("--headless", "--folder", folder) as process:
         assert process.stderr is not None
-        assert "waiting for" in process.stderr.readline()
+        line = process.stderr.readline()
+        assert "waiting for" in line, line
         running = children(process)
         interrupt(process)
     assert running

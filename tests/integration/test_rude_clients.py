@@ -32,9 +32,9 @@ SOON_S = 60.0
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit needs Linux")
 
 WORDS = [
-    b"",  # says nothing
+    b"",  # sends nothing
     b"GET / HTTP/1.1\r\nHost: x\r\n",  # stalls inside a head
-    b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n" * 200,  # pipelines and never reads
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 20,  # pipelines and never reads
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00" * 50,  # HTTP/2 without a request
     bytes(range(256)) * 16,  # nonsense
 ]

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 import types
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
+from scripts_of_repository import load_script
+
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def load_script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 site_links = load_script("site_links")

@@ -35,7 +35,9 @@ TEST(ScoreRequestTest, JsonWithRecordsIsReadInEveryForm) {
     EXPECT_EQ(request->is_by_row, form.is_by_row);
     ASSERT_EQ(request->records->size(), form.records);
     EXPECT_EQ(text_of(*request, 0), "a");
-    if (form.records == 2) EXPECT_EQ(text_of(*request, 1), "bc");
+    if (form.records == 2) {
+      EXPECT_EQ(text_of(*request, 1), "bc");
+    }
   }
 }
 

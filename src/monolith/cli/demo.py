@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
 import sys
 import threading
@@ -122,10 +123,15 @@ def _show(result: DemoResult, as_json: bool) -> None:
         ("mean seconds per stage", stages),
         ("requests", f"{result.requests_per_s:,.1f}/s, p99 {1000 * result.request_p99_s:.1f} ms"),
         ("failed requests", f"{result.failures:,}"),
-        ("start, first live chart", _pair(result.start_s, result.first_chart_s)),
+        ("from the start to the first request", f"{result.start_s:.1f} s"),
+        ("from the start to the first live chart", _or_none(result.first_chart_s)),
     ):
         table.add_row(name, value)
     Console().print(table)
+
+
+def _or_none(seconds: float) -> str:
+    return "no dashboard" if math.isnan(seconds) else f"{seconds:.1f} s"
 
 
 def _pair(first_s: float, second_s: float) -> str:

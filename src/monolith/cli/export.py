@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -97,15 +99,49 @@ def export(
         with_torch_program=torch_program,
         tolerance=tolerance,
     )
-    estimator, checkpoint = _open(source, task, task_options, name)
-    if format_name == "onnx":
-        program_file = Path(out)
-        _show_program(program_file, _write_onnx(estimator, checkpoint, program_file, options, overwrite), as_json)
-        return
-    path = estimator.export(
-        out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
-    )
+    with ExitStack() as ahead:
+        if format_name == "monolith" and not (dense_only or share_tables):
+            ahead.enter_context(_write_ahead(source, out, options))
+        estimator, checkpoint = _open(source, task, task_options, name)
+        if format_name == "onnx":
+            program_file = Path(out)
+            described = _write_onnx(estimator, checkpoint, program_file, options, overwrite)
+            _show_program(program_file, described, as_json)
+            return
+        path = estimator.export(
+            out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
+        )
     _show(path, as_json)
+
+
+@contextmanager
+def _write_ahead(source: str, out: str, options: ExportOptions) -> Iterator[None]:
+    """Write the shards of a large checkpoint before torch is imported: the sum of both would need more memory."""
+    from monolith.artifacts.checkpoint_folder import CheckpointFolder
+    from monolith.artifacts.checkpoint_manifest import MANIFEST
+    from monolith.artifacts.remote_folder import fetch_bundle, local_path, open_folder
+    from monolith.core.errors import MonolithError
+    from monolith.export.shard_writer import write_ahead
+
+    place, target = open_folder(source), local_path(out)
+    tables = None
+    with suppress(MonolithError):  # the export itself reports a damaged checkpoint
+        if (place / MANIFEST).is_file():
+            fetch_bundle(place)
+            tables = place / "tables"
+        elif not (place / "restore_ckpt").exists():
+            root = place if place.name == "checkpoints" else place / "checkpoints"
+            newest = CheckpointFolder(root).newest()
+            tables = None if newest is None else newest.path / "tables"
+    if tables is None or not tables.is_dir():
+        yield
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    shards = options.shards if options.layout == "distributed" else 1
+    with write_ahead(
+        tables, target, shards, skip_zero_rows=options.skip_zero_rows, full_precision=options.full_precision
+    ):
+        yield
 
 
 def _open(given: str, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:

@@ -12,8 +12,7 @@ import math
 import secrets
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,7 +36,8 @@ STAGES = ("ingest", "join", "train", "publish", "apply")
 """Stages from an event to the server that answers with it."""
 
 _WINDOW_S = 10.0  # of the live AUC
-_FIRST_CHART_POLL_S = 0.25
+_POLL_S = 0.25
+_LINE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +113,6 @@ class Demo:
         self._progress = progress
         self._clock = clock or SystemClock()
         self._first_chart_s = math.nan
-        self._stop = threading.Event()
 
     @contextmanager
     def run(self, on_dashboard: Callable[[str], None] = lambda url: None) -> Iterator[DemoResult]:
@@ -132,11 +131,11 @@ class Demo:
             try:
                 if self._options.with_dashboard:
                     loop.start_dashboard({"visitors": f"127.0.0.1:{page.port}"})
+                    self._progress(f"dashboard on {loop.dashboard_url}")
                 with loop, Visitors(loop, self._options.visitors, self._clock) as visitors:
                     start_s = self._clock.monotonic_s() - begin_s
                     self._progress(f"the loop runs after {start_s:.1f} s; visitors arrive")
-                    result = self._watch(loop, visitors, registry, begin_s, on_dashboard)
-                    yield DemoResult(start_s=start_s, first_chart_s=self._first_chart_s, **result)
+                    yield self._watch(loop, visitors, registry, begin_s, on_dashboard)
             finally:
                 loop.close()
 
@@ -176,61 +175,63 @@ class Demo:
 
     def _watch(
         self, loop: Loop, visitors: Visitors, registry: Registry, begin_s: float, on_dashboard: Callable[[str], None]
-    ) -> dict[str, object]:
+    ) -> DemoResult:
+        """Watch the run to its end, and measure its second half."""
         seconds = self._options.seconds
-        first_s, first_wall_s = self._clock.monotonic_s(), self._clock.now_s()
-        before: dict[str, Page] = {}
-        measured_from_s, events_before, pages_before = first_s, 0, 0
-        last_line_s = first_s
+        first_s = last_line_s = self._clock.monotonic_s()
+        half: _Moment | None = None
         while (now_s := self._clock.monotonic_s()) - first_s < seconds:
             loop.check()
             self._export(registry, visitors)
             if math.isnan(self._first_chart_s) and self._has_chart(loop):
                 self._first_chart_s = now_s - begin_s
-                self._progress(
-                    f"dashboard on {loop.dashboard_url} (first live chart after {self._first_chart_s:.1f} s)"
-                )
+                self._progress(f"first live chart after {self._first_chart_s:.1f} s on {loop.dashboard_url}")
                 on_dashboard(loop.dashboard_url)
-            if not before and now_s - first_s >= seconds / 2:
-                before = _read_pages(loop)
-                measured_from_s, events_before, pages_before = now_s, visitors.events, visitors.measures.pages
-            if now_s - last_line_s >= 5.0:
+            if half is None and now_s - first_s >= seconds / 2:
+                half = self._take_moment(loop, visitors)
+            if now_s - last_line_s >= _LINE_EVERY_S:
                 last_line_s = now_s
                 self._progress(self._line(now_s - first_s, visitors))
-            self._clock.sleep_s(_FIRST_CHART_POLL_S)
-        span_s = self._clock.monotonic_s() - measured_from_s
-        after = _read_pages(loop)
-        since_s = first_wall_s + seconds / 2
-        quality = visitors.measures.quality(since_s)
-        requests_s = visitors.measures.request_seconds(since_s)
-        fresh = _between(before, after, "live", "monolith_event_to_servable_seconds")
+            self._clock.sleep_s(_POLL_S)
+        end = self._take_moment(loop, visitors)
+        return self._measure(half or end, end, visitors, begin_s, first_s)
+
+    def _take_moment(self, loop: Loop, visitors: Visitors) -> _Moment:
+        pages = {name: page for name in loop.targets if (page := loop.page(name)) is not None}
+        return _Moment(self._clock.monotonic_s(), self._clock.now_s(), visitors.events, visitors.measures.pages, pages)
+
+    def _measure(self, half: _Moment, end: _Moment, visitors: Visitors, begin_s: float, first_s: float) -> DemoResult:
+        quality = visitors.measures.quality(half.wall_s)
+        requests_s = visitors.measures.request_seconds(half.wall_s)
+        fresh = _between(half, end, "live", names.EVENT_TO_SERVABLE_SECONDS.name)
         stages = {
             stage: _between(
-                before, after, "live" if stage == "apply" else "trainer", names.EVENT_STAGE_SECONDS.name, stage=stage
+                half, end, "live" if stage == "apply" else "trainer", names.EVENT_STAGE_SECONDS.name, stage=stage
             ).mean
             for stage in STAGES
         }
-        return {
-            "seconds": self._clock.monotonic_s() - first_s,
-            "events": visitors.events,
-            "events_per_s": (visitors.events - events_before) / span_s,
-            "examples": int(_page(after, "joiner").total("monolith_join_rows_total")),
-            "ids": int(
-                sum(_page(after, name).total("monolith_table_rows") for name in after if name.startswith("ps-"))
-            ),
-            "live_auc": quality.live_auc,
-            "batch_auc": quality.batch_auc,
-            "best_auc": quality.best_auc,
-            "calibration": quality.calibration,
-            "live_top": quality.live_top,
-            "batch_top": quality.batch_top,
-            "event_to_servable_p50_s": fresh.quantile(0.5),
-            "event_to_servable_p99_s": fresh.quantile(0.99),
-            "stages_s": stages,
-            "requests_per_s": (visitors.measures.pages - pages_before) / span_s,
-            "request_p99_s": float(np.quantile(requests_s, 0.99)) if len(requests_s) else math.nan,
-            "failures": visitors.failures,
-        }
+        span_s = max(end.monotonic_s - half.monotonic_s, 1e-9)
+        return DemoResult(
+            seconds=end.monotonic_s - first_s,
+            events=end.events,
+            events_per_s=(end.events - half.events) / span_s,
+            examples=int(end.page("joiner").total(names.JOIN_ROWS_TOTAL.name)),
+            ids=int(sum(end.page(name).total(names.TABLE_ROWS.name) for name in end.pages if name.startswith("ps-"))),
+            live_auc=quality.live_auc,
+            batch_auc=quality.batch_auc,
+            best_auc=quality.best_auc,
+            calibration=quality.calibration,
+            live_top=quality.live_top,
+            batch_top=quality.batch_top,
+            event_to_servable_p50_s=fresh.quantile(0.5),
+            event_to_servable_p99_s=fresh.quantile(0.99),
+            stages_s=stages,
+            requests_per_s=(end.requests - half.requests) / span_s,
+            request_p99_s=float(np.quantile(requests_s, 0.99)) if len(requests_s) else math.nan,
+            failures=visitors.failures,
+            start_s=first_s - begin_s,
+            first_chart_s=self._first_chart_s,
+        )
 
     def _line(self, elapsed_s: float, visitors: Visitors) -> str:
         quality = visitors.measures.quality(self._clock.now_s() - _WINDOW_S)
@@ -261,14 +262,20 @@ class Demo:
         return any("auc" in point["values"] for point in state["points"])
 
 
-def _read_pages(loop: Loop) -> dict[str, Page]:
-    return {name: page for name in loop.targets if (page := loop.page(name)) is not None}
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Counts and metrics pages at one moment of a run."""
+
+    monotonic_s: float
+    wall_s: float
+    events: int
+    requests: int
+    pages: Mapping[str, Page]
+
+    def page(self, process: str) -> Page:
+        return self.pages.get(process, Page())
 
 
-def _page(pages: dict[str, Page], name: str) -> Page:
-    return pages.get(name, Page())
-
-
-def _between(before: dict[str, Page], after: dict[str, Page], process: str, name: str, **labels: str) -> Buckets:
-    """Return the observations of a histogram between two reads."""
-    return _page(after, process).buckets(name, **labels).since(_page(before, process).buckets(name, **labels))
+def _between(before: _Moment, after: _Moment, process: str, name: str, **labels: str) -> Buckets:
+    """Return the observations of a histogram between two moments."""
+    return after.page(process).buckets(name, **labels).since(before.page(process).buckets(name, **labels))

@@ -1,6 +1,6 @@
-"""``Measures``: scores and clicks of the shown pages, and the quality of both servers over a span of time.
+"""``PageMeasures``: scores and clicks of the shown pages, and the quality of both servers over a span of time.
 
-``Shown`` holds one page. A page counts once its clicks have happened. Threads may share a ``Measures``.
+``Shown`` holds one page. A page counts once its clicks have happened. Threads may share a ``PageMeasures``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from monolith.core.errors import ConfigError
 from monolith.demo.world.clicks import auc
 
-__all__ = ["Measures", "Quality", "Shown"]
+__all__ = ["PageMeasures", "Quality", "Shown"]
 
 Floats = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class Quality:
     """The same share, as the true chances would rank the page."""
 
 
-class Measures:
+class PageMeasures:
     """Collects pages and keeps those of the last ``keep_s`` seconds."""
 
     def __init__(self, keep_s: float = 120.0) -> None:

@@ -25,7 +25,7 @@ class Ranker(DeepFM):
         learning_rate: Learning rate of the rows.
     """
 
-    def __init__(self, *, dim: int = 8, learning_rate: float = 0.3) -> None:
+    def __init__(self, *, dim: int = 8, learning_rate: float = 0.1) -> None:
         super().__init__(
             sparse=[each for each in Clicks.schema().sparse_features if each.name != "history"],
             dense=["price"],

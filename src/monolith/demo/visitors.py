@@ -25,7 +25,7 @@ from monolith.core.errors import ConfigError, MonolithError
 from monolith.data.sources.base import Sink
 from monolith.data.sources.urls import open_sink
 from monolith.demo.loop import ACTIONS, MODEL, Loop
-from monolith.demo.measures import Measures, Shown
+from monolith.demo.measures import PageMeasures, Shown
 from monolith.demo.world.clicks import Clicks
 from monolith.demo.world.drifting import Drift, DriftingWorld
 from monolith.demo.world.events import CLICK, EventDelays, encode_action, encode_impressions
@@ -48,7 +48,7 @@ class VisitorSettings:
     """Impressions and actions per second."""
     width: int = 20
     """Items of a page."""
-    speed: float = 30.0
+    speed: float = 60.0
     """Seconds of the world in one second."""
     users: int = 400
     items: int = 120
@@ -78,7 +78,7 @@ class Visitors:
 
     def __init__(self, loop: Loop, settings: VisitorSettings | None = None, clock: Clock | None = None) -> None:
         self.settings = settings or VisitorSettings()
-        self.measures = Measures()
+        self.measures = PageMeasures()
         """Scores and clicks so far."""
         self.actions = 0
         """Number of clicks written so far."""

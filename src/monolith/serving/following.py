@@ -220,7 +220,8 @@ class Following:
         with self._lock:
             wait_s = max(0.0, now_s - cut.published_at_s)
             self._waits[model].add(wait_s)
-            self._apply.add(wait_s)
+            if model in self._counted:  # the first cut of a server waited for the start of the server
+                self._apply.add(wait_s)
             counted = self._counted.get(model, cut.number - 1)
             self._counted[model] = cut.number
             if cut.ages:

@@ -17,6 +17,7 @@ Thread safe: one condition guards all state, and requests read an immutable rout
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -43,6 +44,8 @@ logger = logging.getLogger(__name__)
 
 _REMEMBERED_ENDS = 16
 _OTHERS_INTERVAL_S = 1.0
+_SHORTAGE_S = 5.0
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN)
 _LOAD_NICENESS = 10
 _EMPTY_WARNING_S = 60.0
 """Pause between warnings about a model whose folder has no version."""
@@ -69,6 +72,8 @@ class _Model:
     failures: dict[int, _Failure] = field(default_factory=dict)
     ended: OrderedDict[int, None] = field(default_factory=OrderedDict)
     damaged: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    unverified: dict[int, float] = field(default_factory=dict)
+    """Served version to the time of its next verification, after one that lacked descriptors or memory."""
     next_warning_s: float = -math.inf
 
 
@@ -92,7 +97,8 @@ class HostedModels:
         loader: Loads the version in a folder.
         warm_up: Called with each loaded version before it is served; an exception fails the load.
         verify: Called in the background with each version after it is served, and a function that returns whether the
-            version is still wanted. An exception unloads the version, and the previous one returns.
+            version is still wanted. An exception unloads the version, and the previous one returns. A lack of file
+            descriptors or memory does not prove damage. The version stays, and is verified again later.
         clock: Clock of the retries.
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.
@@ -347,7 +353,12 @@ class HostedModels:
 
     def _check_changed_files(self, model: _Model) -> None:
         """Verify served versions again whose files were written to."""
+        now_s = self._clock.monotonic_s()
         for hosted in model.serving.values() if self._verify is not None else ():
+            if model.unverified.get(hosted.version, math.inf) <= now_s:
+                del model.unverified[hosted.version]
+                self._verifier.submit(self._check_served, model, hosted, _stamp(hosted.path))
+                continue
             notice = getattr(hosted.model, "notice_file_changes", None)  # models without files have none
             if notice is not None and notice():
                 logger.warning("files of a served version changed model=%s version=%d", hosted.name, hosted.version)
@@ -367,6 +378,16 @@ class HostedModels:
                 self._verify(hosted, is_wanted)
         except Exception as error:
             text = text_of(error)
+            if _is_shortage(error):
+                logger.warning(
+                    "served version not verified, retrying model=%s version=%d error=%s",
+                    hosted.name,
+                    hosted.version,
+                    text,
+                )
+                with self._changed:
+                    model.unverified[hosted.version] = self._clock.monotonic_s() + _SHORTAGE_S
+                return
             logger.error(
                 "served version damaged, unloading model=%s version=%d error=%s", hosted.name, hosted.version, text
             )
@@ -392,7 +413,7 @@ class HostedModels:
         before = model.failures.get(version)
         attempts = 1 if before is None or before.path != path else before.attempts + 1
         pause_s = self._retry_interval_s
-        if isinstance(error, ClusterError):
+        if isinstance(error, ClusterError) or _is_shortage(error):
             attempts, pause_s = 0, min(pause_s, _OTHERS_INTERVAL_S)
         status = VersionStatus(version, State.END, code_of(error), text_of(error))
         model.failures[version] = _Failure(path, stamp, status, attempts, self._clock.monotonic_s() + pause_s)
@@ -479,6 +500,15 @@ def _statuses(model: _Model) -> dict[int, VersionStatus]:
     found.update({version: VersionStatus(version, state) for version, (_, state) in model.loading.items()})
     found.update({version: VersionStatus(version, State.AVAILABLE) for version in model.serving})
     return found
+
+
+def _is_shortage(error: BaseException | None) -> bool:
+    """Return True if the process lacked descriptors or memory, which tells nothing about the files."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _stamp(path: Path) -> int:

@@ -29,6 +29,7 @@ class ServingMetrics:
             names.SERVING_DEGRADED_TOTAL,
             names.SERVING_REMOTE_CALLS_TOTAL,
             names.SERVING_LOGGED_REQUESTS_TOTAL,
+            names.SERVING_NATIVE_REQUESTS_TOTAL,
         )
 
     def request(self, model: str, api: str, code: Code, seconds: float) -> None:

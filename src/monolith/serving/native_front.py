@@ -183,6 +183,7 @@ class NativeFront:
                 for labels, (count, sum_us, buckets) in found["durations"].items()
             ],
         )
+        yield names.SERVING_NATIVE_REQUESTS_TOTAL, [((), sum(found["answers"].values()))]
         yield names.SERVING_BATCHES_TOTAL, [((), found["batches"])]
         yield names.SERVING_ROWS_TOTAL, [((), found["rows"])]
         yield names.SERVING_BATCH_WAIT_SECONDS_TOTAL, [((), found["wait_us"] / 1e6)]

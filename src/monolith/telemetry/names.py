@@ -89,6 +89,7 @@ __all__ = [
     "SERVING_QUEUED_ROWS",
     "SERVING_REMOTE_CALLS_TOTAL",
     "SERVING_REQUESTS_TOTAL",
+    "SERVING_NATIVE_REQUESTS_TOTAL",
     "SERVING_REQUEST_SECONDS",
     "SERVING_ROWS_TOTAL",
     "SERVING_UP",
@@ -537,6 +538,11 @@ SERVING_REMOTE_CALLS_TOTAL = MetricSpec(
     kind="counter",
     help="Calls to servers of sub-models; dropped: another replica was faster, or the deadline passed.",
     labels=("part", "outcome"),
+)
+SERVING_NATIVE_REQUESTS_TOTAL = MetricSpec(
+    name="monolith_serving_native_requests_total",
+    kind="counter",
+    help="Requests that the native path answered without Python; also in the counts of all requests.",
 )
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",

@@ -10,6 +10,7 @@ from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
     EarlyStoppingHook,
+    ExperimentHook,
     ExpiryHook,
     ExportHook,
     ForgetHook,
@@ -58,6 +59,8 @@ def default_hooks(
         )
     if config.metrics.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics.metrics_port, host=config.metrics.metrics_host))
+    if config.metrics.experiment.logger is not None:
+        hooks.append(ExperimentHook(metrics, config.metrics.experiment))
     hooks += _prediction_dump_hooks(config)
     if (stopping := config.metrics.early_stopping).early_stopping_metric is not None:
         hooks.append(

@@ -134,6 +134,7 @@ class Estimator:
             ),
             group=self._group,
             weight_decay=gradients.dense_weight_decay,
+            reduce_mean=gradients.dense_reduce_mean,
             device=self.config.runtime.accelerator,
         )
         self._timers = SaveTimer.from_config(self.config.checkpoint), SaveTimer.dense_only(self.config.checkpoint)

@@ -206,7 +206,7 @@ def test_silent_and_slow_clients_are_disconnected() -> None:
             assert {kind for kind, *_ in silent.frames()} <= {SETTINGS}  # returns only because the server closes
         with Raw(server) as slow:
             slow.send(frame(HEADERS, END_HEADERS, 1, headers()), frame(DATA, 0, 1, b"\0"))
-            kind, _, stream, payload = slow.first(RST_STREAM)
+            _, _, stream, payload = slow.first(RST_STREAM)
             assert (stream, struct.unpack(">I", payload)[0]) == (1, CANCEL)
         front = server._native
         assert front is not None

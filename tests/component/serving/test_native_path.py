@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import base64
+import ctypes
 import http.client
 import json
+import socket
+import struct
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,13 +17,23 @@ import grpc
 import numpy as np
 import pytest
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, MonolithError
 from monolith.data.records import messages as records
-from monolith.serving import BatchSettings, ModelConfig, ModelServer, ServingConfig, messages, servable_loader
+from monolith.rpc.security import Security
+from monolith.serving import (
+    BatchSettings,
+    Client,
+    ModelConfig,
+    ModelServer,
+    ServingConfig,
+    messages,
+    servable_loader,
+)
 from monolith.serving.native_front import NativeFront
 from monolith.serving.native_model import NotNative, find_onnx_library
 from monolith.serving.servable import Servable
 from monolith.serving.tensors import make_tensor, read_tensor
+from monolith.testing.processes.certificates import Authority
 from small_export import declared, example, make_export
 
 PREDICT = "/tensorflow.serving.PredictionService/Predict"
@@ -267,6 +280,41 @@ def test_a_compressed_call_is_answered(servers: dict[str, ModelServer]) -> None:
         assert answer[0]["score"] == pytest.approx(SCORES)
 
 
+def test_both_interfaces_are_native_over_tls_and_want_a_client_certificate(folder: Path, authority: Authority) -> None:
+    named = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
+    ours = Security(cert_file=named.cert_file, key_file=named.key_file, ca_file=authority.ca_file, token="secret")
+    server = start(folder, "on", security=ours)
+    try:
+        for address in (server.address, f"https://{server.rest_address}"):
+            before = native_answers(server)
+            with Client(address, model="prices", security=ours, timeout_s=60) as client:
+                assert client.score(RECORDS, "examples")["score"] == pytest.approx(SCORES)
+            assert native_answers(server) == before + 1
+        stranger = Security(ca_file=authority.ca_file, token="secret")
+        for address in (server.address, f"https://{server.rest_address}"):
+            with (
+                Client(address, model="prices", security=stranger, timeout_s=5) as client,
+                pytest.raises(MonolithError),
+            ):
+                client.score(RECORDS, "examples")
+        assert call_silent(server)
+    finally:
+        server.stop(0.0)
+
+
+def call_silent(server: ModelServer) -> bool:
+    """Send plain text to a port with TLS; return whether the server closes the connection."""
+    host, _, port = server.rest_address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            while connection.recv(1000):
+                pass
+        except ConnectionResetError:  # the server has closed with bytes unread
+            pass
+    return True
+
+
 # --- state ---
 
 
@@ -344,6 +392,21 @@ def test_native_batches_see_one_cut_while_rows_and_weights_change(folder: Path) 
         hosted.leave()
     finally:
         server.stop(0.0)
+
+
+def test_a_score_is_answered_while_another_thread_holds_the_interpreter(servers: dict[str, ModelServer]) -> None:
+    holding = ctypes.PyDLL(None)  # its functions run with the interpreter lock
+    host, _, port = servers["on"].rest_address.rpartition(":")
+    path, content = NATIVE[0]
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    with socket.create_connection((host, int(port)), timeout=None) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 20, 0))
+        buffer = ctypes.create_string_buffer(65536)
+        for _ in range(20):
+            connection.sendall(head + content)
+            size = holding.recv(connection.fileno(), buffer, len(buffer), 0)
+            assert size > 0, "the request waited for the interpreter"
+            assert buffer.raw[:size].startswith(b"HTTP/1.1 200 OK")
 
 
 def test_metrics_count_native_requests(servers: dict[str, ModelServer]) -> None:

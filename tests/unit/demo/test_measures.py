@@ -9,7 +9,7 @@ import pytest
 from monolith.core.errors import ConfigError
 from monolith.demo.demo import DemoOptions
 from monolith.demo.loop import LoopSettings
-from monolith.demo.measures import Measures, Shown
+from monolith.demo.measures import PageMeasures, Shown
 from monolith.demo.pages import Buckets, read_page
 from monolith.demo.visitors import VisitorSettings
 from monolith.telemetry.names import EVENT_STAGE_SECONDS, TRAIN_STEPS_TOTAL
@@ -23,7 +23,7 @@ def page(time_s: float, live: list[float], click: list[int]) -> Shown:
 
 
 def test_quality_compares_both_servers_with_the_truth_on_the_same_rows() -> None:
-    measures = Measures()
+    measures = PageMeasures()
     measures.add(page(1.0, [0.9, 0.1, 0.2, 0.1], [1, 0, 0, 0]))
     measures.add(page(2.0, [0.1, 0.8, 0.2, 0.1], [0, 1, 0, 0]))
     quality = measures.quality(0.0)
@@ -36,7 +36,7 @@ def test_quality_compares_both_servers_with_the_truth_on_the_same_rows() -> None
 
 
 def test_quality_without_pages_or_clicks_is_undefined() -> None:
-    measures = Measures()
+    measures = PageMeasures()
     assert math.isnan(measures.quality(0.0).live_auc)
     measures.add(page(1.0, [0.5, 0.4], [0, 0]))
     quality = measures.quality(0.0)
@@ -45,7 +45,7 @@ def test_quality_without_pages_or_clicks_is_undefined() -> None:
 
 
 def test_pages_older_than_the_span_are_dropped() -> None:
-    measures = Measures(keep_s=10)
+    measures = PageMeasures(keep_s=10)
     for time_s in (1.0, 5.0, 14.0):
         measures.add(page(time_s, [0.5], [1]))
     assert measures.quality(0.0).rows == 2

@@ -138,9 +138,13 @@ def test_a_stopped_process_that_wakes_up_without_rows_removes_no_state(root: Pat
         old.step(0.0)
     new = make_group(root, take_over=True, options=OPTIONS, settings=settings)
     new.start()
-    with pytest.raises(ClusterError, match=r"has owner 2, and this process is owner 1; another process has taken over"):
+
+    def run_old() -> None:
         while old.step(0.0):
             pass
+
+    with pytest.raises(ClusterError, match=r"has owner 2, and this process is owner 1; another process has taken over"):
+        run_old()
     old.abandon()
     new.abandon()
     run_to_end(make_group(root, settings=settings))

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "varints.h"
 #include "wire.h"
 
 namespace engine::data {
@@ -459,7 +460,13 @@ void write_plain(wire::Writer& out, const Plan& plan, Values values, std::uint64
         out.fixed(as_varint(value));
         break;
       default:
-        if constexpr (std::is_integral_v<T>) out.varint(as_varint(value));
+        if constexpr (std::is_integral_v<T>) {
+          if (payload <= 8) [[likely]] {
+            out.put_word(varints::spread(as_varint(value), payload), payload);
+          } else {
+            out.varint(as_varint(value));
+          }
+        }
     }
   }
 }
@@ -769,7 +776,7 @@ Records encode_columns(std::span<const Column* const> columns, std::uint64_t beg
   if (!lines.empty()) total += block_bytes(1, line_ids);
   if (total >= kMostBytes) refuse_size(place, rows);
 
-  auto buffer = Buffer::take(total);
+  auto buffer = Buffer::take(total + wire::Writer::kSlack);
   wire::Writer out(buffer->data());
   for (const Plan& plan : features) write_feature_column(out, plan, begin, rows);
   if (!lines.empty()) write_line_ids(out, lines, begin, rows, line_ids);

@@ -20,7 +20,7 @@ namespace {
 
 using text::Decimal;
 
-constexpr std::size_t kChunkRows = 256;
+constexpr std::size_t kChunkRows = 128;
 constexpr char kQuote = '"';
 
 // Words for a missing value, outside of quotes; a test holds them against the reader's list.

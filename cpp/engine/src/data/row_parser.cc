@@ -219,13 +219,10 @@ class RowParser::RecordReader {
     std::uint64_t count = 0;
     Reader reader(list);
     while (!reader.done()) {
-      if (count < rows) {
-        const Bytes left{reader.at(), list.data() + list.size()};
-        if (const std::size_t size = read_short_feature(left, cells[count])) {
-          ++count;
-          reader = Reader(left.subspan(size));
-          continue;
-        }
+      const Bytes left{reader.at(), list.data() + list.size()};
+      if (const std::size_t size = read_short_features(left, cells, rows, count)) {
+        reader = Reader(left.subspan(size));
+        continue;
       }
       const Tag tag = reader.tag();
       if (tag.field == 2 && tag.wire == kBlock) {

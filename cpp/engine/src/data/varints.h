@@ -28,6 +28,14 @@ inline std::uint64_t load(const std::byte* at, std::size_t size) noexcept {
          get(std::uint8_t{}, size - 1) << (8 * (size - 1));
 }
 
+// The number below 2^56 as a varint of `size` bytes; bytes above them are zero. The reverse of `for_each`.
+inline std::uint64_t spread(std::uint64_t value, std::size_t size) noexcept {
+  value = (value & 0x000000000fffffff) | (value & 0x00fffffff0000000) << 4;
+  value = (value & 0x00003fff00003fff) | (value & 0x0fffc0000fffc000) << 2;
+  value = (value & 0x007f007f007f007f) | (value & 0x3f803f803f803f80) << 1;
+  return value | (kMore & ((std::uint64_t{1} << (8 * (size - 1))) - 1));
+}
+
 inline std::size_t count(Bytes bytes) noexcept {
   std::size_t numbers = 0;
   for (std::size_t at = 0; at < bytes.size(); at += 8) {

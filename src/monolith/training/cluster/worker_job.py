@@ -142,7 +142,7 @@ def _own_config(config: ClusterJobConfig) -> RunConfig:
     """Return the settings of this process: only the chief writes to the model folder and opens ports."""
     own = replace_settings(config.run, publish_dir=None, publish_port=None, sync_targets=())
     if not config.is_chief:
-        own = replace_settings(own, model_dir="", metrics_port=None)
+        own = replace_settings(own, model_dir="", metrics_port=None, logger=None, logger_offline=False)
     if config.run.runtime.num_workers > 1:
         own = replace_settings(own, controller_port=None)  # the controller of the chief acts for all workers
     return own

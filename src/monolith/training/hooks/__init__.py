@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.early_stopping import EarlyStoppingHook
+from monolith.training.hooks.experiment import ExperimentHook
 from monolith.training.hooks.expiry import ExpiryHook
 from monolith.training.hooks.export import ExportHook
 from monolith.training.hooks.forget import ForgetHook
@@ -57,6 +58,7 @@ __all__ = [
     "StoreHealthHook",
     "TideStopHook",
     # measuring and showing
+    "ExperimentHook",
     "MemoryProfileHook",
     "ProfilerHook",
     "ProgressHook",

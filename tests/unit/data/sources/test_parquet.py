@@ -166,6 +166,17 @@ def test_readers_share_files_or_row_groups(tmp_path: Path, files: int, readers: 
         assert drain(again) == parts[index][1:]
 
 
+def test_readers_share_the_rows_of_one_row_group(tmp_path: Path) -> None:
+    path = tmp_path / "pandas.parquet"
+    pq.write_table(table(12, 0), path)
+    parts = [drain(opened([path], shard=(index, 3))) for index in range(3)]
+    assert [[lot[0] for lot in part] for part in parts] == [
+        frame_records(table(12), [0, 4]),
+        frame_records(table(12), [4, 8]),
+        frame_records(table(12), [8, 12]),
+    ]
+
+
 def test_files_may_be_opened_by_the_caller() -> None:
     stored = io.BytesIO()
     pq.write_table(table(3), stored)

@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Creates the environment of the repository and shows its progress: set_up.py packages|native.
+
+- ``packages VENV LOCK``: creates the environment and installs the locked packages. uv installs them in parallel; pip
+  does where uv cannot be had. uv gets the indexes and certificates of pip's configuration.
+- ``native VENV BUILD``: compiles the extension into BUILD and installs the package in editable form. Counts compiled
+  files on the screen. The whole output is in BUILD.log; a failure prints its end.
+
+Runs on the interpreter of the machine, so it imports the standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+_OLDEST = (3, 11)
+_LINES_OF_A_FAILURE = 60
+_SETTINGS = {  # pip's setting: uv's variable
+    "index-url": "UV_DEFAULT_INDEX",
+    "extra-index-url": "UV_INDEX",
+    "find-links": "UV_FIND_LINKS",
+    "cert": "SSL_CERT_FILE",
+}
+
+
+def show(text: str) -> None:
+    """Print a line of progress."""
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def translate_settings(lines: Sequence[str]) -> dict[str, str]:
+    """Return uv's variables for the lines of ``pip config list``. A later line wins, as the environment does in pip."""
+    variables = {}
+    for line in sorted(lines, key=lambda line: line.startswith(":env:")):
+        match = re.fullmatch(r"(?:\w+|:env:)\.([\w-]+)='(.*)'", line.strip())
+        if match and (variable := _SETTINGS.get(match[1])):
+            variables[variable] = " ".join(match[2].replace("\\n", " ").split())
+    if "UV_FIND_LINKS" in variables:  # uv separates folders by commas
+        variables["UV_FIND_LINKS"] = variables["UV_FIND_LINKS"].replace(" ", ",")
+    return variables
+
+
+def find_uv(python: Path, lock: Path) -> str | None:
+    """Return the path of uv, installed into the environment if need be; None where it cannot be had."""
+    if uv := shutil.which("uv"):
+        return uv
+    pin = re.search(r"^uv==\S+$", lock.read_text(), re.MULTILINE)
+    command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", pin[0] if pin else "uv"]
+    if subprocess.run(command, stderr=subprocess.DEVNULL).returncode == 0:
+        return str(python.parent / "uv")
+    return None
+
+
+def install_packages(venv: Path, lock: Path) -> int:
+    """Create the environment and install the locked packages; return the exit status."""
+    if sys.version_info < _OLDEST:
+        version = ".".join(map(str, sys.version_info[:3]))
+        show(f"Python is {version}, expected 3.11 or newer; name another one: make PYTHON=python3.12")
+        return 1
+    python = venv / "bin" / "python"
+    if not python.exists():
+        show(f"[1/3] creating {venv} with Python {sys.version.split()[0]}")
+        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+    count = len(re.findall(r"^[\w.-]+==", lock.read_text(), re.MULTILINE))
+    started = time.monotonic()
+    uv = find_uv(python, lock)
+    show(f"[2/3] installing {count} packages with {'uv' if uv else 'pip; uv is not available'}")
+    status = 1
+    if uv:
+        pip = [python, "-m", "pip", "config", "list"]
+        settings = subprocess.run(pip, capture_output=True, text=True, check=False).stdout.splitlines()
+        variables = {"UV_INDEX_STRATEGY": "unsafe-best-match", **translate_settings(settings), **os.environ}
+        command = [uv, "pip", "install", "--no-deps", "--python", python, "--requirement", lock]
+        # The list of 120 installed versions hides the line that counts them.
+        quiet = [] if sys.stderr.isatty() else ["--quiet"]
+        status = subprocess.run([*command, *quiet], env=variables).returncode
+        if status:
+            show("uv failed; trying pip")
+    if status:
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement", lock]
+        status = subprocess.run(pip).returncode
+    if status == 0:
+        show(f"      installed {count} packages in {time.monotonic() - started:.0f} s")
+    return status
+
+
+class Counter:
+    """Shows how many files are compiled: in place on a terminal, else at each quarter."""
+
+    def __init__(self) -> None:
+        self._started = time.monotonic()
+        self._quarter = 0
+
+    def show(self, done: int, total: int) -> None:
+        """Show a count."""
+        text = f"      compiled {done} of {total} files, {time.monotonic() - self._started:.0f} s"
+        if sys.stderr.isatty():
+            print(f"\rsetup: {text}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        elif 4 * done // total > self._quarter:
+            self._quarter = 4 * done // total
+            show(text)
+
+
+def build_native(venv: Path, build: Path) -> int:
+    """Compile the extension and install the package in editable form; return the exit status."""
+    log = build.with_suffix(".log")
+    log.parent.mkdir(parents=True, exist_ok=True)
+    show(f"[3/3] compiling the C++ engine on {os.cpu_count()} cores; output in {log}")
+    command = [
+        venv / "bin" / "python", "-m", "pip", "install", "--verbose", "--disable-pip-version-check",
+        "--no-build-isolation", "--no-deps", f"-Cbuild-dir={build}", "--editable", ".",
+    ]  # fmt: skip
+    counter, lines = Counter(), []
+    with (
+        log.open("w", buffering=1) as file,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},  # else pip shows the count after the build
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            file.write(line)
+            lines = [*lines[1 - _LINES_OF_A_FAILURE :], line]
+            if step := re.match(r"\s*\[(\d+)/(\d+)\] ", line):
+                counter.show(int(step[1]), int(step[2]))
+    if process.returncode:
+        print("".join(lines), file=sys.stderr)
+        show(f"compilation failed; the whole output is in {log}")
+    return process.returncode
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run a subcommand."""
+    commands = {"packages": install_packages, "native": build_native}
+    if len(arguments) != 3 or arguments[0] not in commands:
+        print(__doc__, file=sys.stderr)
+        return 2
+    return commands[arguments[0]](Path(arguments[1]), Path(arguments[2]))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
