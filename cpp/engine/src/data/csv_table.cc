@@ -425,6 +425,11 @@ std::optional<TextProblem> for_each_chunk(std::string_view block, const CsvShape
   return std::nullopt;
 }
 
+// True for one to 18 digits.
+bool is_short_integer(std::string_view field) noexcept {
+  return !field.empty() && field.size() <= 18 && std::all_of(field.begin(), field.end(), text::is_digit);
+}
+
 // Types that hold every value of a column so far.
 struct Candidates {
   bool has_value = false;
@@ -437,6 +442,10 @@ struct Candidates {
     has_value = true;
     if (!is_int && !is_uint && !is_bool && !is_double) return;  // text
     std::uint64_t word = 0;
+    if (is_int && is_short_integer(field)) {
+      is_bool = is_bool && (field == "0" || field == "1");
+      return;
+    }
     if (is_int && parse_int64(field, word)) {
       const bool is_marked = is_hex(trim(field));
       is_uint = is_uint && (is_marked || trim(field).front() != '-');
@@ -498,10 +507,12 @@ InferredText infer_csv(std::string_view block, const CsvShape& shape) {
   inferred.problem = for_each_chunk(
       block, shape,
       [&](const Span* spans, const std::uint32_t*, std::size_t rows, std::uint64_t) -> std::optional<TextProblem> {
-        for (std::size_t at = 0; at < rows * shape.width; ++at) {
-          const Span& span = spans[at];
-          if (span.quoting == kPlain && is_null(reader.raw(span))) continue;
-          columns[at % shape.width].see(reader.text_of(span));
+        for (std::size_t row = 0; row < rows; ++row) {
+          for (std::size_t column = 0; column < shape.width; ++column) {
+            const Span& span = spans[row * shape.width + column];
+            if (span.quoting == kPlain && is_null(reader.raw(span))) continue;
+            columns[column].see(reader.text_of(span));
+          }
         }
         return std::nullopt;
       });

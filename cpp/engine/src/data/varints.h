@@ -61,6 +61,20 @@ inline bool are_plain(Bytes bytes) noexcept {
   return run == 0;
 }
 
+// The only number of at most eight bytes; false for several numbers, none, or a longer one.
+inline bool single(Bytes bytes, std::int64_t& number) noexcept {
+  if (bytes.empty() || bytes.size() > 8) return false;
+  const std::uint64_t word = load(bytes.data(), bytes.size());
+  const std::uint64_t ends = ~word & kMore;
+  if (static_cast<std::size_t>(std::countr_zero(ends)) + 1 != bytes.size() * 8) return false;
+  std::uint64_t value = word & ~kMore;
+  value = (value & 0x007f007f007f007f) | (value & 0x7f007f007f007f00) >> 1;
+  value = (value & 0x00003fff00003fff) | (value & 0x3fff00003fff0000) >> 2;
+  value = (value & 0x000000000fffffff) | (value & 0x0fffffff00000000) >> 4;
+  number = static_cast<std::int64_t>(value);
+  return true;
+}
+
 // Calls `use` with each number; the bytes were checked.
 template <typename Use>
 void for_each(Bytes bytes, Use&& use) {
