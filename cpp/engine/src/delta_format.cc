@@ -12,7 +12,7 @@ namespace {
 
 using Refuse = std::function<void(std::size_t, const std::string&)>;
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kDeltaVersion = 1;
 constexpr std::uint32_t kIsComplete = 1;
 // Values and optimizer state of a row: no optimizer keeps more than 15 words per column. Times the rows of a block,
 // this stays far below 2^64.
@@ -165,7 +165,7 @@ StoredRow stored_row(const DeltaTable& table) {
 std::vector<std::byte> encode_delta_header(DeltaHeader& header) {
   header.tables_hash = hash_of_tables(header.tables);
   std::vector<std::byte> body;
-  put(body, kVersion);
+  put(body, kDeltaVersion);
   put(body, static_cast<std::uint32_t>(header.flavour));
   put(body, header.shard_index);
   put(body, header.shard_count);
@@ -202,8 +202,8 @@ std::vector<std::byte> encode_delta_header(DeltaHeader& header) {
 DeltaHeader decode_delta_header(std::span<const std::byte> body, const Refuse& refuse) {
   Fields fields(body, refuse);
   const auto version = fields.next<std::uint32_t>();
-  if (version != kVersion) {
-    fields.refuse("the format version is " + std::to_string(version) + ", expected " + std::to_string(kVersion) +
+  if (version != kDeltaVersion) {
+    fields.refuse("the format version is " + std::to_string(version) + ", expected " + std::to_string(kDeltaVersion) +
                   "; use the release that wrote it");
   }
   DeltaHeader header;

@@ -9,7 +9,7 @@ namespace engine {
 
 namespace {
 
-constexpr std::size_t kMostHeaderBytes = std::size_t{64} << 20;
+constexpr std::size_t kMostDeltaHeaderBytes = std::size_t{64} << 20;
 constexpr std::size_t kCrcBytes = sizeof(std::uint32_t);
 
 }  // namespace
@@ -55,7 +55,7 @@ std::uint64_t DeltaReader::read_header() {
   if (!file_.read_at(0, opening.data(), kOpening)) fail(0, "the file is cut off in its first bytes");
   if (std::memcmp(opening.data(), kDeltaMagic, sizeof kDeltaMagic) != 0) fail(0, "the file is not a delta segment");
   const auto bytes = get<std::uint32_t>(opening.data() + sizeof kDeltaMagic);
-  if (bytes > kMostHeaderBytes || kOpening + bytes + kCrcBytes > size_) {
+  if (bytes > kMostDeltaHeaderBytes || kOpening + bytes + kCrcBytes > size_) {
     fail(sizeof kDeltaMagic, "the header is cut off, or its length was altered");
   }
   std::vector<std::byte> body(bytes + kCrcBytes);

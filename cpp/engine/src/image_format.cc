@@ -12,14 +12,14 @@ namespace engine {
 
 namespace {
 
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kImageVersion = 1;
 constexpr std::uint64_t kMostRows = 0xFFFFFFFEU;
 constexpr std::size_t kPartBytes = 2 * sizeof(std::uint64_t) + 2 * sizeof(std::uint32_t);
 
 // Takes numbers off the front.
-class Reader {
+class FooterReader {
  public:
-  explicit Reader(std::span<const std::byte> bytes) : left_(bytes) {}
+  explicit FooterReader(std::span<const std::byte> bytes) : left_(bytes) {}
 
   template <class T>
   T number() {
@@ -51,7 +51,7 @@ std::uint64_t ImageFooter::rows() const noexcept {
 
 std::vector<std::byte> encode_footer(const ImageFooter& footer) {
   std::vector<std::byte> out;
-  put(out, kVersion);
+  put(out, kImageVersion);
   put(out, footer.row_bytes);
   put(out, footer.max_time_s);
   put(out, static_cast<std::uint32_t>(footer.layout.size()));
@@ -68,10 +68,10 @@ std::vector<std::byte> encode_footer(const ImageFooter& footer) {
 
 ImageFooter decode_footer(std::span<const std::byte> bytes, std::uint32_t row_bytes,
                           std::span<const std::byte> layout) {
-  Reader reader(bytes);
-  if (const auto version = reader.number<std::uint32_t>(); version != kVersion) {
+  FooterReader reader(bytes);
+  if (const auto version = reader.number<std::uint32_t>(); version != kImageVersion) {
     throw SnapshotCorrupt("the format version is " + std::to_string(version) + ", expected " +
-                          std::to_string(kVersion) + "; use the release that wrote it");
+                          std::to_string(kImageVersion) + "; use the release that wrote it");
   }
   ImageFooter footer;
   footer.row_bytes = reader.number<std::uint32_t>();

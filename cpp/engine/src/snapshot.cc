@@ -16,12 +16,12 @@ namespace engine {
 namespace {
 
 constexpr char kMagic[8] = {'M', 'N', 'L', 'T', 'R', 'O', 'W', 'S'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kSnapshotVersion = 1;
 constexpr std::uint32_t kBlockMark = 0x4B434C42;  // "BLCK"
 constexpr std::uint32_t kTailMark = 0x4C494154;   // "TAIL"
 constexpr std::size_t kTailBytes = 24;
 constexpr std::size_t kBlockRows = 16384;
-constexpr std::size_t kMostHeaderBytes = 1 << 20;
+constexpr std::size_t kMostSnapshotHeaderBytes = 1 << 20;
 // Files written at the same time: while one waits for the disk, another is packed.
 constexpr std::size_t kMostWriters = 4;
 
@@ -29,7 +29,7 @@ constexpr std::size_t kMostWriters = 4;
 std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
                                    std::uint32_t parts) {
   std::vector<std::byte> body;
-  put(body, kVersion);
+  put(body, kSnapshotVersion);
   put(body, generation);
   put(body, part);
   put(body, parts);
@@ -193,7 +193,7 @@ class PartReader {
     if (!file_.read_at(0, opening.data(), opening.size())) fail(0, "the file is cut off in its first bytes");
     if (std::memcmp(opening.data(), kMagic, sizeof kMagic) != 0) fail(0, "the file is not a part of a table snapshot");
     const auto bytes = get<std::uint32_t>(opening.data() + sizeof kMagic);
-    if (bytes > kMostHeaderBytes) fail(sizeof kMagic, "the header claims " + std::to_string(bytes) + " bytes");
+    if (bytes > kMostSnapshotHeaderBytes) fail(sizeof kMagic, "the header claims " + std::to_string(bytes) + " bytes");
     std::vector<std::byte> body(bytes + sizeof(std::uint32_t));
     const std::uint64_t offset = opening.size();
     if (!file_.read_at(offset, body.data(), body.size())) fail(offset, "the header is cut off");
@@ -202,8 +202,8 @@ class PartReader {
     }
     body.resize(bytes);
     if (body.size() < sizeof(std::uint32_t)) fail(offset, "the header has no format version");
-    if (const auto version = get<std::uint32_t>(body.data()); version != kVersion) {
-      fail(offset, "the format version is " + std::to_string(version) + ", expected " + std::to_string(kVersion) +
+    if (const auto version = get<std::uint32_t>(body.data()); version != kSnapshotVersion) {
+      fail(offset, "the format version is " + std::to_string(version) + ", expected " + std::to_string(kSnapshotVersion) +
                        "; use the release that wrote it");
     }
     if (body != wanted) fail(offset, "the header belongs to another snapshot, part or table layout");

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "clock.h"
 #include "engine/error.h"
 #include "eventlog/error.h"
 #include "files.h"
@@ -33,11 +34,6 @@ std::size_t read_at(const Descriptor& file, std::byte* data, std::size_t bytes, 
     got += static_cast<std::size_t>(some);
   }
   return got;
-}
-
-std::int64_t steady_ms() {
-  using namespace std::chrono;
-  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

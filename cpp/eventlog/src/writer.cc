@@ -5,20 +5,12 @@
 #include <chrono>
 #include <utility>
 
+#include "clock.h"
 #include "engine/error.h"
 #include "eventlog/error.h"
 #include "eventlog/hash.h"
 
 namespace eventlog {
-
-namespace {
-
-std::int64_t steady_ms() {
-  using namespace std::chrono;
-  return duration_cast<milliseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
-}  // namespace
 
 TopicWriter::TopicWriter(std::vector<std::shared_ptr<Partition>> partitions, const std::string& wake_path,
                          WriterOptions options)
