@@ -1,6 +1,6 @@
 """Cases of the native request path: both interfaces, the processor time of a request, the interpreter, many cores.
 
-The server runs in another process. The kernel counts its processor time, so other load of the machine changes it little.
+The server runs in another process. The kernel counts its processor time, so other load changes it little.
 """
 
 from __future__ import annotations
