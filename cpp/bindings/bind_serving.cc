@@ -296,6 +296,7 @@ void bind_serving(nb::module_& m) {
           "next_call",
           [](serving::Service& service, double timeout_s) { return service.next_call(seconds(timeout_s)); },
           "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(), "Return the next request for Python, or None.")
+      .def("take_errors", &serving::Service::take_errors, "Return unexpected errors since the last call, for the log.")
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"), "Return all counts so far.")
       .def(
           "queued",

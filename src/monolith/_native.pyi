@@ -1393,6 +1393,9 @@ class ScoreService:
     def next_call(self, timeout_s: float) -> PythonCall | None:
         """Return the next request for Python, or None."""
 
+    def take_errors(self) -> list[str]:
+        """Return unexpected errors since the last call, for the log."""
+
     def stats(self) -> dict[str, Any]:
         """Return all counts so far."""
 

@@ -211,7 +211,14 @@ void IoThread::take_posts() {
 void IoThread::accept_from(Listening& listening) {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     const int socket = accept4(listening.socket, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    if (socket < 0) return;  // none waits, or no descriptors are left: epoll reports the socket again
+    if (socket < 0) {
+      if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        // No descriptors or memory are left. Connections need time to close; the next sweep resumes.
+        epoll_ctl(epoll_, EPOLL_CTL_DEL, listening.socket, nullptr);
+        listening.is_paused = true;
+      }
+      return;
+    }
     if (tls_ != nullptr && stats_->connections.load() >= config_->max_connections) {
       ::close(socket);  // an answer would need a handshake
       continue;
@@ -256,6 +263,9 @@ void IoThread::open(int socket, Api api) {
 }
 
 void IoThread::sweep(Clock::time_point now) {
+  for (Listening& each : listening_) {
+    if (std::exchange(each.is_paused, false)) watch(each.socket, EPOLLIN, true);
+  }
   std::vector<std::shared_ptr<Connection>> all;
   all.reserve(connections_.size());
   for (const auto& [socket, connection] : connections_) all.push_back(connection);

@@ -61,6 +61,7 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
     Api api;
     std::vector<std::weak_ptr<IoThread>> threads;
     std::size_t next = 0;
+    bool is_paused = false;  // no descriptors were left
   };
   struct PostedAnswer {
     std::weak_ptr<Connection> connection;

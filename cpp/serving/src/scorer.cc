@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "engine/error.h"
 #include "serving/score_answer.h"
@@ -204,7 +205,7 @@ void Scorer::compute_one(ScoreJob& job) {
   } catch (const std::bad_alloc&) {
     fail(job, Code::kResourceExhausted, "the request needs more memory than there is; send fewer rows");
   } catch (const std::exception& error) {
-    fail(job, Code::kInternal, error.what());
+    fail_unexpectedly(job, error.what());
   }
 }
 
@@ -214,6 +215,23 @@ void Scorer::finish(const ScoreJob& job, const Scores& scores, std::size_t begin
   answer.body = job.api == Api::kRest ? write_json(slice, job.is_by_row) : write_message(slice, job.signature);
   stats_.count_answer(job.model->config().name, job.api, Code::kOk, Clock::now() - job.begun);
   job.caller->answer(std::move(answer));
+}
+
+void Scorer::fail_unexpectedly(const ScoreJob& job, const std::string& text) {
+  constexpr std::size_t kMostErrors = 16;  // between two calls of take_errors
+  {
+    const std::lock_guard lock(mutex_);
+    const ModelConfig& config = job.model->config();
+    if (errors_.size() < kMostErrors) {
+      errors_.push_back("model=" + config.name + " version=" + std::to_string(config.version) + " error=" + text);
+    }
+  }
+  fail(job, Code::kInternal, "internal error; see the log of the server");
+}
+
+std::vector<std::string> Scorer::take_errors() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(errors_, {});
 }
 
 void Scorer::fail(const ScoreJob& job, Code code, const std::string& text) {

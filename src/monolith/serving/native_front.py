@@ -193,6 +193,8 @@ class NativeFront:
     def _dispatch(self) -> None:
         while not self._ending.is_set():
             call = self._service.next_call(_POLL_S)
+            for text in self._service.take_errors():
+                logger.error("native score failed %s", text)
             if call is None:
                 continue
             try:

@@ -63,6 +63,8 @@ class Scorer {
     std::size_t rows = 0;
   };
   [[nodiscard]] Load queued() const;
+  // Texts of unexpected errors since the last call, for the log; clients do not see them.
+  [[nodiscard]] std::vector<std::string> take_errors();
 
  private:
   void serve();
@@ -72,6 +74,7 @@ class Scorer {
   void compute_one(ScoreJob& job);
   void finish(const ScoreJob& job, const Scores& scores, std::size_t begin, std::size_t rows);
   void fail(const ScoreJob& job, Code code, const std::string& text);
+  void fail_unexpectedly(const ScoreJob& job, const std::string& text);
 
   QueueConfig config_;
   RequestStats& stats_;
@@ -83,6 +86,7 @@ class Scorer {
   std::size_t bytes_ = 0;
   std::size_t under_way_ = 0;
   bool is_closed_ = false;
+  std::vector<std::string> errors_;
   std::vector<std::thread> threads_;
 };
 

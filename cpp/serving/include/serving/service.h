@@ -55,6 +55,7 @@ class Service {
   void close(Clock::duration drain);
   [[nodiscard]] RequestStats::Snapshot stats() const { return stats_.snapshot(); }
   [[nodiscard]] Scorer::Load queued() const { return scorer_.queued(); }
+  [[nodiscard]] std::vector<std::string> take_errors() { return scorer_.take_errors(); }
 
  private:
   // Queues a plain score; false leaves the request as it was.
