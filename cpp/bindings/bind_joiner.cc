@@ -141,12 +141,11 @@ nb::list take_rows(Joiner& self) {
     for (std::size_t task = 0; task < tasks; ++task) {
       labels.append(static_cast<double>(rows.labels[index * tasks + task]));
     }
-    list.append(nb::make_tuple(row.time, bytes_of(rows.key(row)), row.item, bytes_of(payload), row.event_id,
-                               row.ingest_time, nb::tuple(labels), codes_of(rows.codes, row.codes_begin, row.actions),
-                               codes_of(rows.codes, row.codes_begin + row.actions, row.pre_actions), row.emission,
-                               row.weight,
-                               self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate,
-                               row.cause_time));
+    list.append(nb::make_tuple(
+        row.time, bytes_of(rows.key(row)), row.item, bytes_of(payload), row.event_id, row.ingest_time,
+        nb::tuple(labels), codes_of(rows.codes, row.codes_begin, row.actions),
+        codes_of(rows.codes, row.codes_begin + row.actions, row.pre_actions), row.emission, row.weight,
+        self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate, row.cause_time));
   }
   rows.clear();
   return list;

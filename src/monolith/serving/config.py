@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from monolith.core.config_sections import fill_sections, section
+from monolith.core.config_sections import fill_sections, section, subsection
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
@@ -23,7 +23,7 @@ __all__ = [
     "LoadingConfig",
     "ModelSourceConfig",
     "MonitoringConfig",
-    "NativeConfig",
+    "RequestPathConfig",
     "RestConfig",
     "ServingConfig",
     "TimeoutConfig",
@@ -157,13 +157,14 @@ class MonitoringConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NativeConfig:
-    """The native request path, which answers plain scores without Python."""
+class RequestPathConfig:
+    """The way of a request: native or Python, and its timeouts."""
 
     native: Literal["auto", "on", "off"] = "off"
     """``on`` requires the native path; ``auto`` uses it where the machine and the settings allow it."""
     native_io_threads: int = 0
     """Threads that read and write connections; 0 = one per four cores."""
+    timeouts: TimeoutConfig = subsection(TimeoutConfig)
 
     def __post_init__(self) -> None:
         if self.native not in ("auto", "on", "off"):
@@ -180,7 +181,7 @@ class NativeConfig:
 class ServingConfig:
     """Settings of one model server. The constructor takes sections, single fields of them, or both.
 
-    >>> ServingConfig(port=0, drain_s=1.0).timeouts.drain_s
+    >>> ServingConfig(port=0, drain_s=1.0).request_path.timeouts.drain_s
     1.0
     """
 
@@ -198,10 +199,9 @@ class ServingConfig:
     access: AccessConfig = section(AccessConfig)
     grpc: GrpcConfig = section(GrpcConfig)
     rest: RestConfig = section(RestConfig)
-    timeouts: TimeoutConfig = section(TimeoutConfig)
     loading: LoadingConfig = section(LoadingConfig)
     monitoring: MonitoringConfig = section(MonitoringConfig)
-    request_path: NativeConfig = section(NativeConfig)
+    request_path: RequestPathConfig = section(RequestPathConfig)
 
     def __init__(self, **settings: Unpack[ServingSettings]) -> None:
         fill_sections(self, settings, {})

@@ -155,7 +155,7 @@ class ModelServer:
         if self._ending.is_set():
             return
         self._ending.set()
-        drain_s = self.config.timeouts.drain_s if drain_s is None else drain_s
+        drain_s = self.config.request_path.timeouts.drain_s if drain_s is None else drain_s
         stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
         if self._http is not None:
             self._http.close(drain_s)
@@ -215,7 +215,7 @@ class ModelServer:
             self.configure,
             self._log,
             lambda: self.is_ready,
-            self.config.timeouts.request_timeout_s,
+            self.config.request_path.timeouts.request_timeout_s,
             access,
         )
 
@@ -244,7 +244,7 @@ class ModelServer:
             config.monitoring.metrics_path,
             lambda: self.is_ready,
             access,
-            config.timeouts.request_timeout_s,
+            config.request_path.timeouts.request_timeout_s,
             config.rest.rest_max_values,
         )
 
@@ -261,9 +261,9 @@ class ModelServer:
             max_body=config.grpc.max_message_bytes,
             max_pending=config.rest.rest_max_pending_bytes,
             max_connections=config.grpc.max_calls,
-            idle_s=config.timeouts.idle_timeout_s,
-            read_s=config.timeouts.read_timeout_s,
-            answer_s=config.timeouts.request_timeout_s,
+            idle_s=config.request_path.timeouts.idle_timeout_s,
+            read_s=config.request_path.timeouts.read_timeout_s,
+            answer_s=config.request_path.timeouts.request_timeout_s,
         )
         self._rest = rest
         self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)

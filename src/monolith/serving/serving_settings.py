@@ -33,10 +33,9 @@ class ServingSettings(TypedDict, total=False):
     access: AccessConfig
     grpc: GrpcConfig
     rest: RestConfig
-    timeouts: TimeoutConfig
     loading: LoadingConfig
     monitoring: MonitoringConfig
-    request_path: NativeConfig
+    request_path: RequestPathConfig
     host: str
     port: int | None
     rest_port: int | None
@@ -55,10 +54,6 @@ class ServingSettings(TypedDict, total=False):
     grpc_options: Sequence[tuple[str, str | int]]
     rest_max_pending_bytes: int
     rest_max_values: int
-    request_timeout_s: float
-    idle_timeout_s: float
-    read_timeout_s: float
-    drain_s: float
     load_threads: int
     load_retries: int
     load_retry_interval_s: float
@@ -71,3 +66,7 @@ class ServingSettings(TypedDict, total=False):
     log_requests_rate: float
     native: Literal["auto", "on", "off"]
     native_io_threads: int
+    request_timeout_s: float
+    idle_timeout_s: float
+    read_timeout_s: float
+    drain_s: float
