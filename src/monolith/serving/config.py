@@ -23,7 +23,6 @@ __all__ = [
     "LoadingConfig",
     "ModelSourceConfig",
     "MonitoringConfig",
-    "NativeConfig",
     "RestConfig",
     "ServingConfig",
     "TimeoutConfig",
@@ -66,7 +65,7 @@ class AccessConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GrpcConfig:
-    """Bounds of gRPC; ``max_message_bytes`` and ``max_calls`` also bound REST."""
+    """Bounds of gRPC; ``max_message_bytes`` and ``max_calls`` also bound REST, and ``native`` holds for both."""
 
     max_message_bytes: int = 64 << 20
     """Largest gRPC message, and largest REST body."""
@@ -76,11 +75,24 @@ class GrpcConfig:
     """Threads that read and answer gRPC calls; further calls wait, up to ``max_calls``."""
     grpc_options: Sequence[tuple[str, str | int]] = ()
     """Further gRPC channel arguments."""
+    native: Literal["auto", "on", "off"] = "off"
+    """The native request path, which answers plain scores without Python: ``on`` requires it, ``auto`` uses it where
+    the machine and the settings allow it."""
+    native_io_threads: int = 0
+    """Threads of the native path that read and write connections; 0 = one per four cores."""
 
     def __post_init__(self) -> None:
         _check_positive(self, "max_message_bytes", "max_calls", "grpc_threads")
+        _check_not_negative(self, "native_io_threads")
+        if self.native not in ("auto", "on", "off"):
+            raise ConfigError(f"native is {self.native!r}, expected 'auto', 'on' or 'off'")
         if self.max_message_bytes >= 1 << 31:
             raise ConfigError(f"max_message_bytes is {self.max_message_bytes!r}, expected less than 2 GiB")
+
+    @property
+    def io_threads(self) -> int:
+        """Threads of connections on this machine."""
+        return self.native_io_threads or max(1, len(os.sched_getaffinity(0)) // 4)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,26 +168,6 @@ class MonitoringConfig:
             raise ConfigError(f"metrics_path is {self.metrics_path!r}, expected a path that begins with /")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NativeConfig:
-    """The native request path, which answers plain scores without Python."""
-
-    native: Literal["auto", "on", "off"] = "off"
-    """``on`` requires the native path; ``auto`` uses it where the machine and the settings allow it."""
-    native_io_threads: int = 0
-    """Threads that read and write connections; 0 = one per four cores."""
-
-    def __post_init__(self) -> None:
-        if self.native not in ("auto", "on", "off"):
-            raise ConfigError(f"native is {self.native!r}, expected 'auto', 'on' or 'off'")
-        _check_not_negative(self, "native_io_threads")
-
-    @property
-    def io_threads(self) -> int:
-        """Threads of connections on this machine."""
-        return self.native_io_threads or max(1, len(os.sched_getaffinity(0)) // 4)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class ServingConfig:
     """Settings of one model server. The constructor takes sections, single fields of them, or both.
@@ -201,7 +193,6 @@ class ServingConfig:
     timeouts: TimeoutConfig = section(TimeoutConfig)
     loading: LoadingConfig = section(LoadingConfig)
     monitoring: MonitoringConfig = section(MonitoringConfig)
-    request_path: NativeConfig = section(NativeConfig)
 
     def __init__(self, **settings: Unpack[ServingSettings]) -> None:
         fill_sections(self, settings, {})

@@ -98,7 +98,7 @@ class HostedModels:
         warm_up: Called with each loaded version before it is served; an exception fails the load.
         verify: Called in the background with each version after it is served, and a function that returns whether the
             version is still wanted. An exception unloads the version, and the previous one returns. A lack of file
-            descriptors or memory is no proof of damage: the version stays, and is verified again later.
+            descriptors or memory proves no damage: the version stays, and is verified again later.
         clock: Clock of the retries.
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.

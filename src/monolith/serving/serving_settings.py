@@ -17,7 +17,6 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
-    NativeConfig,
     RestConfig,
     TimeoutConfig,
 )
@@ -36,7 +35,6 @@ class ServingSettings(TypedDict, total=False):
     timeouts: TimeoutConfig
     loading: LoadingConfig
     monitoring: MonitoringConfig
-    request_path: NativeConfig
     host: str
     port: int | None
     rest_port: int | None
@@ -53,6 +51,8 @@ class ServingSettings(TypedDict, total=False):
     max_calls: int
     grpc_threads: int
     grpc_options: Sequence[tuple[str, str | int]]
+    native: Literal["auto", "on", "off"]
+    native_io_threads: int
     rest_max_pending_bytes: int
     rest_max_values: int
     request_timeout_s: float
@@ -69,5 +69,3 @@ class ServingSettings(TypedDict, total=False):
     request_log_prefix: str
     log_requests: str
     log_requests_rate: float
-    native: Literal["auto", "on", "off"]
-    native_io_threads: int
