@@ -88,7 +88,6 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
-    NativeConfig,
     RestConfig,
     TimeoutConfig,
 )
