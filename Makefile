@@ -112,8 +112,8 @@ chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)
 
-torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60
-	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES)
+torture: setup ## Kill, break and fuzz in rotation; appends a line to docs/reference/torture.md: make torture MINUTES=60 SEED=1
+	$(BIN)/python tests/chaos/torture.py --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 mutants: setup ## Apply mistakes one at a time and count those that tests notice: make mutants MUTANTS="--only ps/"
 	$(BIN)/python scripts/mutants.py $(MUTANTS)
@@ -164,7 +164,7 @@ bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=
 	scripts/install_system_packages.sh bench
 	$(BIN)/monolith bench $(BENCH) $(BENCH_ARGS)
 
-demo: setup ## Set up, then train a model on generated clicks, serve it, and show live events move its scores
+demo: setup ## Set up, then run the whole real-time loop for a minute: visitors, log, joiner, trainer, servers, dashboard
 	$(BIN)/monolith demo --folder build/demo
 
 proto: $(VENV)/.requirements ## Rebuild src/monolith/_proto from proto/

@@ -53,7 +53,9 @@ trap 'rm -rf "$results"' EXIT
 # Long inputs find little that short ones do not, and cost executions; the footer of an image alone has 1.6 kB.
 most_bytes() {
   case $1 in
-    table_image | framing | framing_probe) echo 4096 ;;
+    table_image | framing) echo 4096 ;;
+    framing_probe) echo 2048 ;;
+    instance | tf_example | example | example_batch | example_batch_row_major) echo 512 ;;
     *) echo 1024 ;;
   esac
 }

@@ -42,8 +42,11 @@ command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 found_header=$(ls /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h 2>/dev/null)
 [[ -n $found_header ]] || missing+=(libgtest-dev)
+# Headers of the native request path of the model server; their libraries are opened at run time.
+[[ -e /usr/include/nghttp2/nghttp2.h ]] || missing+=(libnghttp2-dev)
+[[ -e /usr/include/openssl/ssl.h ]] || missing+=(libssl-dev)
 # The server and its Java; not zookeeperd, which would start one for the whole machine.
 [[ -e /usr/share/java/zookeeper.jar ]] || missing+=(zookeeper)
 [[ ${#missing[@]} -gt 0 ]] || exit 0
-install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped, without zookeeper those of its discovery" >&2
+install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped, without zookeeper those of its discovery; without libnghttp2-dev and libssl-dev requests pass through Python" >&2
 exit 0

@@ -29,6 +29,7 @@ from monolith.data.records.messages import (
 )
 from monolith.data.records.quantized import encode_quantized
 from monolith.embedding.entry import Entry, SliceState
+from monolith.serving import messages as serving
 
 CORPUS = Path(__file__).parent.parent / "cpp" / "fuzz" / "corpus"
 NAMES = ("a", "b", "slot_3", "fc_slot_9", "d", "q", "i", "t")
@@ -396,6 +397,47 @@ def event_logs() -> list[bytes]:
     return made
 
 
+def predict_messages() -> list[bytes]:
+    """Return PredictRequests: records of several names, a version, a label, an output filter, plain content."""
+    found = []
+    for version, label, name, records in ((None, "", "examples", [b"a", b""]), (7, "", "example_batch", [b"abc"])):
+        request = serving.PredictRequest(output_filter=["score"])
+        request.model_spec.name, request.model_spec.version_label = "m", label
+        request.model_spec.signature_name = "serving_default"
+        if version is not None:
+            request.model_spec.version.value = version
+        tensor = request.inputs[name]
+        tensor.dtype = 7
+        tensor.tensor_shape.dim.add(size=len(records))
+        tensor.string_val.extend(records)
+        found.append(request.SerializeToString())
+    return found
+
+
+def csv_blocks() -> list[bytes]:
+    """Return blocks of CSV, each behind the number of its fields less one and its delimiter."""
+    blocks = [
+        b'1,a,1.5\n-2,"b,c",2e3\n,NA,nan\n',
+        b'18446744073709551615,"say ""hi""",true\r\n0x1F,"line\nend",false\r\n',
+        b"1,2,3\r4,5,6\r\r\n7,8,9",
+        b'5" pipe,"a"b,"x" \n"open,1,2\n',
+        b"123456789,1234567890123456,0.30000000000000004\n\n9223372036854775808,1e400,-.5\n",
+    ]
+    return [b"\x02\x00" + block for block in blocks] + [b"\x00\x01x\n\n y \n", b"\x01\x02a\tb\n"]
+
+
+def json_blocks() -> list[bytes]:
+    """Return blocks of JSON lines, each behind an option of the declared types."""
+    blocks = [
+        b'{"a":1,"b":"x","c":[1,2]}\n{"b":"\\u00e9\\ud83d\\ude00\\n","a":-9223372036854775808}\r\n\n{}\n',
+        b'{"a":1.5e-3,"d":{"e":[{},[null]]},"f":true}\n{"a":NaN,"f":null}',
+        b'{"a":18446744073709551615}\n{"a":"1"}\n',
+        b'null\n{"a":1}{"a":2}\n{"a":1,"a":2}\n{"a":"\\ud800"}\n{"a":[1,}\n',
+        b'{"g":["a",null,"b"],"k":[]}\n{"g":null}\n',
+    ]
+    return [bytes([option]) + block for block in blocks for option in (2, 0x85)]
+
+
 def write(target: str, inputs: Iterable[bytes]) -> None:
     """Replace the seeds of a target."""
     folder = CORPUS / target
@@ -447,6 +489,26 @@ def main() -> None:
             b'{"a": {"b64": "A\\u0041AA"}, "b64": {"b64" : "AA==" }}',
         ],
     )
+    write(
+        "predict_json",
+        [
+            b'{"inputs": {"example_batch": [{"b64": "AAEC"}, {"b64":"AwQ="}]}}',
+            b'{"instances":[{"examples":{"b64":"////"}},{"examples":[{"b64":""}]}],"signature_name":"s"}',
+            b'{"inputs":{"b64":"AA=="}}',
+            b"/v1/models/m/versions/12:predict",
+        ],
+    )
+    write("predict_message", predict_messages())
+    write(
+        "http1",
+        [
+            b"\xffPOST /v1/models/m:predict?a=1 HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\nExpect: 100-continue",
+            b"\x00GET / HTTP/1.0\r\nConnection: keep-alive, x\r\nContent-Encoding: gzip",
+            b"\x024;a=b\r\nWiki\r\n5\r\npedia\r\n0\r\n\r\n",
+        ],
+    )
+    write("csv", csv_blocks())
+    write("json_lines", json_blocks())
     write("quantized", [bytes([n]) + encode_quantized([0.5 * k for k in range(n)]) for n in (1, 4, 5, 16)])
 
 

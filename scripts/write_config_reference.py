@@ -78,7 +78,7 @@ from monolith.rpc.security import Security"""
 _SERVING_IMPORTS = """\
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
@@ -88,6 +88,7 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
+    NativeConfig,
     RestConfig,
     TimeoutConfig,
 )

@@ -151,14 +151,30 @@ class Generator(_Process):
 
 
 class Ours(_Process):
-    """``monolith serve`` with its defaults, but for a quicker eye for versions where one is to be swapped."""
+    """``monolith serve`` on its native request path; a quicker poll for versions where one is to be swapped."""
 
     name = "monolith"
 
-    def __init__(self, folder: Path, requests: Mapping[str, Path], threads: int, poll_s: float = 1.0) -> None:
-        command = ["-c", "from monolith.cli.main import main; main()", "--log-level", "warning", "serve", str(folder)]
+    def __init__(
+        self,
+        folder: Path,
+        requests: Mapping[str, Path],
+        threads: int,
+        poll_s: float = 1.0,
+        busy_threads: int = 0,
+    ) -> None:
+        busy = "import threading\ndef spin():\n while True: pass\n" if busy_threads else ""
+        start = "threading.Thread(target=spin, daemon=True).start()\n" * busy_threads
+        command = [
+            "-c",
+            f"{busy}{start}from monolith.cli.main import main; main()",
+            "--log-level",
+            "warning",
+            "serve",
+            str(folder),
+        ]
         command += ["--name", MODEL, "--port", "0", "--rest-port", "0", "--json", "--version-poll-s", str(poll_s)]
-        command += ["--model-threads", str(threads)]
+        command += ["--model-threads", str(threads), "--native", "on"]
         super().__init__(command, {}, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
@@ -181,6 +197,11 @@ class Ours(_Process):
             if time.monotonic() > deadline_s:
                 raise RuntimeError(f"version {version} is not served alone after {START_S} s: {states}")
             time.sleep(0.1)  # each look takes some of the server's time
+
+    def metrics(self) -> list[str]:
+        """Return the lines of the metrics page."""
+        with urllib.request.urlopen(f"http://{self.rest_address}/metrics", timeout=END_S) as answer:
+            return str(answer.read().decode()).splitlines()
 
     def _states(self) -> dict[int, str]:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from serving.workload import MODEL, Sizes, Workload
 
 __all__ = ["traffic_cases"]
 
+_OWN_PARSER = "_own_parser"
 TOLERANCE = 1e-3
 """Between scores: our export holds vectors in half precision."""
 
@@ -36,7 +38,7 @@ def traffic_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     """Export once, and measure beside one peer after the other."""
     peers = []
     for name in SETTINGS:
-        wanted = [case for case in cases if case.endswith(f"_{name}")]
+        wanted = [case for case in cases if case.removesuffix(_OWN_PARSER).endswith(f"_{name}")]
         try:
             check_installed(name)
             peers += [(name, wanted)] if wanted else []
@@ -56,11 +58,11 @@ def traffic_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 def _beside(
     name: str, cases: Sequence[str], sizes: Sizes, exported: Exported, generator: Generator
 ) -> Iterator[Result]:
-    """Yield the lines beside a peer; what it does with our parser is told in them too."""
+    """Yield the lines beside a peer, first as users have it, then with our parser inside."""
     lines: dict[str, Result] = {}
     with Ours(exported.versions, exported.requests, sizes.threads) as ours:
         ours.await_version(1)
-        for settings in (SETTINGS[name], WITH_OUR_PARSER[name]):
+        for settings, suffix in ((SETTINGS[name], ""), (WITH_OUR_PARSER[name], _OWN_PARSER)):
             ours.pause()
             setting = _best_setting(name, settings, sizes, exported, generator)
             ours.go_on()
@@ -69,15 +71,11 @@ def _beside(
                 match = Match(ours, peer, sizes, generator)
                 progress(f"rps_{name}, {setting}")
                 found = [(full := match.full_load()).result(f"rps_{name}")]
-                if f"p99_{name}" in cases:
+                if f"p99_{name}" in cases or f"p99_{name}{suffix}" in cases:
                     progress(f"p99_{name}, {setting}")
                     found.append(match.half_load(full.peer_per_s / 2))
             for result in found:
-                if result.case in lines:
-                    lines[result.case].extra["ratio_with_our_parser"] = result.ratio
-                    lines[result.case].extra["peer_with_our_parser"] = result.peer
-                else:
-                    lines[result.case] = result
+                lines[result.case + suffix] = dataclasses.replace(result, case=result.case + suffix)
     yield from (result for case, result in lines.items() if case in cases)
 
 

@@ -3,12 +3,14 @@
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "arrays.h"
@@ -195,6 +197,9 @@ nb::typed<nb::dict, nb::str, nb::any> stats(dataplane::Shard& shard) {
   return nb::borrow<nb::typed<nb::dict, nb::str, nb::any>>(all);
 }
 
+// Key, client, revision and value of a job record.
+using RecordTuple = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, nb::bytes>;
+
 // Holds pushes back while a `with` block runs.
 class Pause {
  public:
@@ -275,7 +280,40 @@ void bind_shard(nb::module_& m) {
             nb::gil_scoped_release unlocked;
             shard.marks().load(std::as_bytes(std::span(copy)));
           },
-          "marks"_a);
+          "marks"_a)
+      .def(
+          "put_job_record",
+          [](Shard& shard, std::uint64_t key, std::uint64_t client, std::uint64_t revision, const nb::bytes& value) {
+            dataplane::JobRecord record{.key = key, .client = client, .revision = revision, .value = as_text(value)};
+            nb::gil_scoped_release unlocked;
+            shard.put_record(std::move(record));
+          },
+          "key"_a, "client"_a, "revision"_a, "value"_a)
+      .def("job_records",
+           [](Shard& shard) {
+             std::vector<dataplane::JobRecord> records;
+             {
+               nb::gil_scoped_release unlocked;
+               records = shard.records().all();
+             }
+             std::vector<RecordTuple> tuples;
+             for (const auto& record : records) {
+               tuples.emplace_back(record.key, record.client, record.revision,
+                                   nb::bytes(record.value.data(), record.value.size()));
+             }
+             return tuples;
+           })
+      .def(
+          "replace_job_records",
+          [](Shard& shard, const std::vector<RecordTuple>& tuples) {
+            std::vector<dataplane::JobRecord> records;
+            for (const auto& [key, client, revision, value] : tuples) {
+              records.push_back({.key = key, .client = client, .revision = revision, .value = as_text(value)});
+            }
+            nb::gil_scoped_release unlocked;
+            shard.records().replace(std::move(records));
+          },
+          "records"_a);
 }
 
 void bind_listener(nb::module_& m) {
@@ -358,7 +396,8 @@ void fan_pull(dataplane::FanOut& fan_out, const PerTable<Ids>& ids, const PerTab
 void fan_push(dataplane::FanOut& fan_out, const PerTable<Ids>& ids, const PerTable<Matrix<const float>>& grads,
               const PerTable<Vector<const std::uint32_t>>& counts, const PerTable<Vector<const float>>& learning_rates,
               std::uint64_t client, std::uint64_t sequence, std::int64_t time_s, std::int64_t step, bool half,
-              std::int64_t timeout_ms) {
+              std::int64_t timeout_ms,
+              const std::optional<std::tuple<std::uint64_t, std::uint64_t, nb::bytes>>& job_record) {
   const auto dims = fan_out.dims();
   check_count("ids", ids.size(), dims.size());
   check_count("grads", grads.size(), dims.size());
@@ -376,6 +415,11 @@ void fan_push(dataplane::FanOut& fan_out, const PerTable<Ids>& ids, const PerTab
     }
     call.parts.push_back({static_cast<std::uint32_t>(i), as_span(*ids[i]), as_span(seen),
                           as_span(entry(learning_rates, "learning_rates", i)), gradients.data()});
+  }
+  if (job_record) {
+    const auto& [key, revision, value] = *job_record;
+    dataplane::JobRecords::check(key, value.size());
+    call.record = {.key = key, .client = client, .revision = revision, .value = as_text(value)};
   }
   const Millis timeout = as_timeout(timeout_ms);
   nb::gil_scoped_release unlocked;
@@ -428,7 +472,7 @@ void bind_clients(nb::module_& m) {
            "timeout_ms"_a)
       .def("push", &fan_push, "ids"_a.noconvert(), "grads"_a.noconvert(), "counts"_a.noconvert(),
            "learning_rates"_a.noconvert(), nb::kw_only(), "client"_a, "sequence"_a, "time_s"_a, "step"_a,
-           "half"_a = false, "timeout_ms"_a);
+           "half"_a = false, "timeout_ms"_a, "job_record"_a.none() = nb::none());
 }
 
 }  // namespace

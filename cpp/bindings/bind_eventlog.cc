@@ -45,6 +45,8 @@ void translate(const std::exception_ptr& pointer, void*) {
   };
   try {
     std::rethrow_exception(pointer);
+  } catch (const eventlog::VersionConflict& error) {
+    raise("VersionConflict", error.what());
   } catch (const eventlog::Fenced& error) {
     raise("ClusterError", error.what());
   } catch (const eventlog::AppendRefused& error) {

@@ -127,7 +127,7 @@ void make_joiner(Joiner* self, std::vector<std::vector<std::int32_t>> tasks, std
 }
 
 // Rows as tuples (time, key, item, payload, event id, ingest time, labels, actions, pre_actions, emission, weight,
-// sample rate).
+// sample rate, cause time).
 nb::list take_rows(Joiner& self) {
   joiner::Rows& rows = self.core.rows();
   const std::size_t tasks = self.core.settings().tasks.size();
@@ -145,7 +145,8 @@ nb::list take_rows(Joiner& self) {
                                row.ingest_time, nb::tuple(labels), codes_of(rows.codes, row.codes_begin, row.actions),
                                codes_of(rows.codes, row.codes_begin + row.actions, row.pre_actions), row.emission,
                                row.weight,
-                               self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate));
+                               self.core.settings().samples_by_weight ? 1.0 : self.core.settings().sample_rate,
+                               row.cause_time));
   }
   rows.clear();
   return list;

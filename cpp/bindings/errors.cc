@@ -1,6 +1,8 @@
 // errors.cc: engine exceptions -> the classes of monolith.core.errors.
 #include <nanobind/stl/string.h>
 
+#include <new>
+
 #include "module.h"
 
 #include "engine/error.h"
@@ -28,6 +30,10 @@ void bind_errors(nb::module_&) {
     constexpr const char* kErrors = "monolith.core.errors";
     try {
       std::rethrow_exception(pointer);
+    } catch (const std::bad_alloc&) {
+      PyErr_SetString(PyExc_MemoryError,
+                      "out of memory: the system refused an allocation of the native engine; the call was not "
+                      "completed, free memory or lower the memory limits and call again");
     } catch (const engine::ConfigError& error) {
       raise_as(kErrors, "ConfigError", error.what());
     } catch (const engine::DimensionMismatch& error) {

@@ -18,8 +18,10 @@ NB_MODULE(_native, m) {
   bindings::bind_transforms(m);
   bindings::bind_framing(m);
   bindings::bind_columns(m);
+  bindings::bind_text(m);
   bindings::bind_layouts(m);
   bindings::bind_dataplane(m);
   bindings::bind_eventlog(m);
   bindings::bind_joiner(m);
+  bindings::bind_serving(m);
 }

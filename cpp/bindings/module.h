@@ -26,9 +26,11 @@ void bind_rows(nb::module_& m);
 void bind_transforms(nb::module_& m);
 void bind_framing(nb::module_& m);
 void bind_columns(nb::module_& m);
+void bind_text(nb::module_& m);
 void bind_layouts(nb::module_& m);
 void bind_dataplane(nb::module_& m);
 void bind_eventlog(nb::module_& m);
 void bind_joiner(nb::module_& m);
+void bind_serving(nb::module_& m);
 
 }  // namespace bindings

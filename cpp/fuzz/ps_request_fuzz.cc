@@ -42,6 +42,7 @@ void read_push(Bytes payload, bool half) {
       }
       fuzz::expect(table.counts.size() == table.ids.size(), "there is another number of counts");
     }
+    if (request.record) bytes += dataplane::encode_job_record(*request.record).size();
     fuzz::expect(bytes == payload.size(), "a push of another length was taken");
   });
 }

@@ -6,6 +6,9 @@
 //   FAULT_LAYER_ROOT    folder to watch, without symbolic links
 //   FAULT_LAYER_RECORD  file that the records are appended to; none without it
 //   FAULT_LAYER_RULES   rules, see set_rules
+//   FAULT_LAYER_CLOCK   file of 8 bytes: seconds that the wall clock is ahead, negative for behind; may change any time
+//
+// Allocations of the module _native can fail too: `new` and anonymous mappings, as if memory were exhausted.
 //
 // A process can also call fault_layer_begin, fault_layer_rules, fault_layer_pause, fault_layer_note and
 // fault_layer_count itself.
@@ -19,6 +22,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <link.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -26,8 +30,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/sendfile.h>
 #include <sys/stat.h>
+#include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -49,7 +55,8 @@ static void* find_real(void** place, const char* name) {
 
 static void *real_open, *real_openat, *real_write, *real_pwrite, *real_writev, *real_pwritev, *real_fsync,
     *real_fdatasync, *real_ftruncate, *real_renameat, *real_renameat2, *real_unlinkat, *real_mkdirat, *real_linkat,
-    *real_sendfile, *real_copy_file_range;
+    *real_sendfile, *real_copy_file_range, *real_mmap, *real_clock_gettime, *real__Znwm, *real__Znam,
+    *real__ZnwmSt11align_val_t, *real__ZnamSt11align_val_t;
 
 // --- rules ----------------------------------------------------------------------------------------------------------
 
@@ -71,6 +78,8 @@ static int rule_count;
 static uint64_t random_state = 1;
 static long fault_count, operation_count;
 static int is_paused;
+static volatile int has_alloc_rule;
+static size_t least_bytes;  // smaller allocations never fail
 
 static unsigned draw(unsigned bound) {
   random_state ^= random_state << 13;
@@ -91,11 +100,13 @@ static int parse_rule(char* text, struct rule* rule) {
     else if (!strcmp(field, "skip")) rule->skip = atol(value);
     else if (!strcmp(field, "times")) rule->times = atol(value);
     else if (!strcmp(field, "chance")) rule->chance = (unsigned)atol(value);
+    else if (!strcmp(field, "least")) least_bytes = strtoull(value, NULL, 10);
     else if (!strcmp(field, "seed")) random_state = strtoull(value, NULL, 10) * 2654435761u + 1;
     else if (strcmp(field, "do")) return -1;
     else if (!strcmp(value, "EIO")) rule->error = EIO;
     else if (!strcmp(value, "ENOSPC")) rule->error = ENOSPC;
     else if (!strcmp(value, "EMFILE")) rule->error = EMFILE;
+    else if (!strcmp(value, "ENOMEM")) rule->error = ENOMEM;
     else if (!strcmp(value, "short")) rule->action = kShort;
     else if (!strcmp(value, "kill")) rule->action = kKill;
     else if (!strncmp(value, "delay:", 6)) rule->action = kDelay, rule->delay_ms = atol(value + 6);
@@ -105,8 +116,8 @@ static int parse_rule(char* text, struct rule* rule) {
 }
 
 // Rules are separated by semicolons, their fields by commas:
-//   on=create|write|truncate|fsync|fsync_folder|rename|link|unlink|mkdir|any
-//   do=EIO|ENOSPC|EMFILE|short|delay:<ms>|kill   match=<part of the path>
+//   on=create|write|truncate|fsync|fsync_folder|rename|link|unlink|mkdir|any, or alloc
+//   do=EIO|ENOSPC|EMFILE|ENOMEM|short|delay:<ms>|kill   match=<part of the path>   least=<bytes of an allocation>
 //   skip=<operations that pass first>   times=<faults, -1 for all>   chance=<of 1000>   seed=<number>
 // Returns 0, or -1 for invalid rules.
 static int set_rules(const char* text) {
@@ -119,6 +130,8 @@ static int set_rules(const char* text) {
     ++count;
   }
   rule_count = count;
+  has_alloc_rule = 0;
+  for (int i = 0; i < count; ++i) has_alloc_rule |= !strcmp(rules[i].operation, "alloc");
   return 0;
 }
 
@@ -130,7 +143,8 @@ static int decide(const char* operation, const char* path) {
   ++operation_count;
   for (int i = 0; i < rule_count && !is_paused; ++i) {
     struct rule* rule = &rules[i];
-    if (strcmp(rule->operation, operation) && strcmp(rule->operation, "any")) continue;
+    const int is_any = !strcmp(rule->operation, "any") && strcmp(operation, "alloc");
+    if (strcmp(rule->operation, operation) && !is_any) continue;
     if (rule->match[0] && !strstr(path, rule->match)) continue;
     if (rule->skip > 0) {
       --rule->skip;
@@ -309,6 +323,105 @@ __attribute__((constructor)) static void begin_from_environment(void) {
     fprintf(stderr, "fault layer: invalid record file or rules\n");
     _exit(99);
   }
+}
+
+// --- memory ---------------------------------------------------------------------------------------------------------
+
+static uintptr_t native_begin, native_end;
+
+static int find_native(struct dl_phdr_info* info, size_t size, void* unused) {
+  (void)size, (void)unused;
+  const char* name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
+  if (!name || strncmp(name, "/_native", 8) || !strstr(info->dlpi_name, "monolith")) return 0;
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    if (info->dlpi_phdr[i].p_type != PT_LOAD || !(info->dlpi_phdr[i].p_flags & PF_X)) continue;
+    native_begin = info->dlpi_addr + info->dlpi_phdr[i].p_vaddr;
+    native_end = native_begin + info->dlpi_phdr[i].p_memsz;
+  }
+  return 1;
+}
+
+// Whether an allocation of the module _native must fail.
+static int fails_allocation(size_t size, const void* caller) {
+  if (!has_alloc_rule || size < least_bytes) return 0;
+  pthread_mutex_lock(&turn);
+  if (native_begin == 0) dl_iterate_phdr(find_native, NULL);
+  const int is_native = (uintptr_t)caller >= native_begin && (uintptr_t)caller < native_end;
+  const int result = is_native && decide("alloc", "") < 0;
+  pthread_mutex_unlock(&turn);
+  return result;
+}
+
+// The names of C++: operator new, new[], and both with an alignment. The real ones throw for a size that no machine has.
+EXPORT void* _Znwm(size_t size);
+EXPORT void* _Znam(size_t size);
+EXPORT void* _ZnwmSt11align_val_t(size_t size, size_t alignment);
+EXPORT void* _ZnamSt11align_val_t(size_t size, size_t alignment);
+
+void* _Znwm(size_t size) {
+  return REAL(_Znwm)(fails_allocation(size, __builtin_return_address(0)) ? PTRDIFF_MAX : size);
+}
+void* _Znam(size_t size) {
+  return REAL(_Znam)(fails_allocation(size, __builtin_return_address(0)) ? PTRDIFF_MAX : size);
+}
+void* _ZnwmSt11align_val_t(size_t size, size_t alignment) {
+  const size_t wanted = fails_allocation(size, __builtin_return_address(0)) ? PTRDIFF_MAX - alignment : size;
+  return REAL(_ZnwmSt11align_val_t)(wanted, alignment);
+}
+void* _ZnamSt11align_val_t(size_t size, size_t alignment) {
+  const size_t wanted = fails_allocation(size, __builtin_return_address(0)) ? PTRDIFF_MAX - alignment : size;
+  return REAL(_ZnamSt11align_val_t)(wanted, alignment);
+}
+
+static void* map_watched(void* address, size_t size, int access, int flags, int fd, off_t offset, const void* caller) {
+  if ((flags & MAP_ANONYMOUS) && !(flags & MAP_FIXED) && fails_allocation(size, caller)) {
+    errno = ENOMEM;
+    return MAP_FAILED;
+  }
+  return REAL(mmap)(address, size, access, flags, fd, offset);
+}
+EXPORT void* mmap(void* address, size_t size, int access, int flags, int fd, off_t offset) {
+  return map_watched(address, size, access, flags, fd, offset, __builtin_return_address(0));
+}
+EXPORT void* mmap64(void* address, size_t size, int access, int flags, int fd, off64_t offset) {
+  return map_watched(address, size, access, flags, fd, offset, __builtin_return_address(0));
+}
+
+// --- wall clock -----------------------------------------------------------------------------------------------------
+
+static const volatile int64_t* clock_offset_s;
+
+__attribute__((constructor)) static void open_clock(void) {
+  const char* path = getenv("FAULT_LAYER_CLOCK");
+  if (!path) return;
+  const int fd = REAL(open)(path, O_RDONLY | O_CLOEXEC);
+  void* page = fd < 0 ? MAP_FAILED : REAL(mmap)(NULL, sizeof(int64_t), PROT_READ, MAP_SHARED, fd, 0);
+  if (page == MAP_FAILED) {
+    fprintf(stderr, "fault layer: cannot map the clock file\n");
+    _exit(99);
+  }
+  clock_offset_s = page;
+}
+
+EXPORT int clock_gettime(clockid_t id, struct timespec* time) {
+  const int result = REAL(clock_gettime)(id, time);
+  if (result == 0 && clock_offset_s && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
+    time->tv_sec += *clock_offset_s;
+  }
+  return result;
+}
+EXPORT int gettimeofday(struct timeval* restrict time, void* restrict zone) {
+  (void)zone;
+  struct timespec now;
+  const int result = clock_gettime(CLOCK_REALTIME, &now);
+  *time = (struct timeval){now.tv_sec, now.tv_nsec / 1000};
+  return result;
+}
+EXPORT time_t time(time_t* out) {
+  struct timespec now;
+  clock_gettime(CLOCK_REALTIME, &now);
+  if (out) *out = now.tv_sec;
+  return now.tv_sec;
 }
 
 // --- files ----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith import data, embedding, export, features, layers, models, ps, serving, sync, testing, training
+    from monolith import data, embedding, export, features, layers, models, nn, ps, serving, sync, testing, training
     from monolith.core import errors, fid
     from monolith.data import Batch
     from monolith.embedding import (
@@ -75,6 +75,7 @@ __all__ = [
     "init",
     "layers",
     "models",
+    "nn",
     "optim",
     "ps",
     "serving",
@@ -141,6 +142,7 @@ _MODULES = {
     "init": "monolith.embedding.initializers",
     "layers": "monolith.layers",
     "models": "monolith.models",
+    "nn": "monolith.nn",
     "optim": "monolith.embedding.optimizers",
     "ps": "monolith.ps",
     "serving": "monolith.serving",

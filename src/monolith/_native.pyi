@@ -845,6 +845,42 @@ def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str,
     Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
     """
 
+class ParsedText:
+    """Columns of a block of text."""
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def problem(self) -> tuple[int, int, str, bytes, str] | None:
+        """The first error: row, byte of the block, column, value, reason."""
+
+    def column(self, place: int) -> tuple[str, int, Any, Any, Any, Any, Any]:
+        """
+        Return the type, the number of values, and the buffers: values, text offsets, validity, list offsets, validity of lists.
+        """
+
+def parse_csv(block: Buffer, delimiter: str, width: int, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return columns of the rows of a block; a field is (name, type, is a list, place in the row).
+    """
+
+def infer_csv(block: Buffer, delimiter: str, width: int) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """Return the types of the fields of a row, and the first error."""
+
+def cut_csv(block: Buffer, delimiter: str) -> int:
+    """Return the end of the last whole row of a block; 0 without one."""
+
+def parse_json_lines(block: Buffer, fields: Sequence[tuple[str, str, bool, int]]) -> ParsedText:
+    """
+    Return members of the objects of a block; a field is (name, type, is a list, 0).
+    """
+
+def infer_json_lines(block: Buffer) -> tuple[list[tuple[str, str, bool]], tuple[int, int, str, bytes, str] | None]:
+    """
+    Return name, type and whether it is a list of each member, and the first error.
+    """
+
 class StepPlan:
     """The ids of one batch, numbered per table. Immutable."""
 
@@ -932,6 +968,12 @@ class PsShard:
 
     def restore_client_marks(self, marks: bytes) -> None: ...
 
+    def put_job_record(self, key: int, client: int, revision: int, value: bytes) -> None: ...
+
+    def job_records(self) -> list[tuple[int, int, int, bytes]]: ...
+
+    def replace_job_records(self, records: Sequence[tuple[int, int, int, bytes]]) -> None: ...
+
 class PsListener:
     def __init__(self, shard: PsShard, *, unix_path: str = '', host: str = '', port: int = 0, token: bytes, max_frame_bytes: int = 268435456, max_connections: int = 1024, max_inflight_bytes: int = 1073741824) -> None: ...
 
@@ -989,7 +1031,7 @@ class PsFanOut:
 
     def pull(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], rows: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')] | None], *, half: bool = False, timeout_ms: int) -> None: ...
 
-    def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int) -> None: ...
+    def push(self, ids: Sequence[Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], grads: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None], counts: Sequence[Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], learning_rates: Sequence[Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None], *, client: int, sequence: int, time_s: int, step: int, half: bool = False, timeout_ms: int, job_record: tuple[int, int, bytes] | None = None) -> None: ...
 
 class EventLogSegment:
     """The result of scanning one segment."""
@@ -1277,3 +1319,111 @@ class Joiner:
 
     @property
     def spilled_bytes(self) -> int: ...
+
+class OnnxSession:
+    """A dense program with one set of weights, run without Python."""
+
+    def __init__(self, library: str, path: str, weights: Sequence[tuple[str, int, Sequence[int], bytes]]) -> None: ...
+
+def onnx_version(library: str) -> str:
+    """
+    Open ONNX Runtime, check it with a tiny program, and return its version.
+    """
+
+class ServedModel:
+    """One version, as the native request path scores it."""
+
+    def __init__(self, name: str, version: int, layouts: Layouts, parsers: Sequence[tuple[RowParser, Assembler]], id_places: Sequence[int], layout_widths: Sequence[int], inputs: Sequence[tuple[str, str, int, Sequence[int]]], outputs: Sequence[tuple[str, Sequence[int]]], signatures: Mapping[str, tuple[Sequence[int], str]]) -> None: ...
+
+    def lock(self) -> None:
+        """Wait for current batches; keep others out."""
+
+    def unlock(self) -> None:
+        """Let batches in again."""
+
+    def show(self, tables: Sequence[Table], dense: OnnxSession | None, is_whole: bool) -> None:
+        """Replace rows and weights; the caller holds the lock."""
+
+    def score(self, records: Records, input: str, outputs: Sequence[int]) -> tuple[int, list[numpy.typing.NDArray[numpy.float32]]]:
+        """Return the rows and the flat values of each output."""
+
+class PythonCall:
+    """A request that the native path leaves to Python."""
+
+    @property
+    def api(self) -> str: ...
+
+    @property
+    def method(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
+
+    @property
+    def headers(self) -> dict[str, str]: ...
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def is_compressed(self) -> bool: ...
+
+    @property
+    def is_sampled(self) -> bool: ...
+
+    @property
+    def is_wanted(self) -> bool: ...
+
+    @property
+    def time_left_s(self) -> float: ...
+
+    def answer(self, status: int, body: bytes, content_type: str = 'application/json', headers: Sequence[tuple[str, str]] = [], code: int = 0, message: str = '') -> None:
+        """Answer the client; only the first answer counts."""
+
+class ScoreService:
+    """Queue, model threads and routes of the native request path."""
+
+    def __init__(self, threads: int, max_rows: int, wait_s: float, max_queued_rows: int, max_queued_bytes: int, bounds_us: Sequence[int], max_values: int) -> None: ...
+
+    def set_routes(self, routes: Mapping[str, tuple[Sequence[tuple[int, ServedModel | None, float]], Mapping[str, int]]]) -> None:
+        """
+        Replace the versions by model name: (version, model or None for Python, share that Python samples).
+        """
+
+    def next_call(self, timeout_s: float) -> PythonCall | None:
+        """Return the next request for Python, or None."""
+
+    def take_errors(self) -> list[str]:
+        """Return unexpected errors since the last call, for the log."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return all counts so far."""
+
+    def queued(self) -> tuple[int, int]:
+        """Return the queued requests and rows."""
+
+    def close(self, drain_s: float) -> None:
+        """Answer the queue for a while, fail the rest, stop the threads."""
+
+class ScoreServer:
+    """Listens for REST and gRPC, without Python on the way of a score."""
+
+    def __init__(self, service: ScoreService, host: str, rest_port: int | None, grpc_port: int | None, io_threads: int, max_body: int, max_pending: int, max_connections: int, idle_s: float, read_s: float, answer_s: float, token: str, admin_token: str, cert_file: str, key_file: str, ca_file: str) -> None: ...
+
+    @property
+    def rest_port(self) -> int: ...
+
+    @property
+    def grpc_port(self) -> int: ...
+
+    @property
+    def connections(self) -> int: ...
+
+    @property
+    def pending_bytes(self) -> int: ...
+
+    @property
+    def resets(self) -> int: ...
+
+    def close(self, drain_s: float) -> None:
+        """Stop listening, drain, close all connections."""

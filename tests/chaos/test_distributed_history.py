@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import random
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from monolith.core.clock import Deadline, SystemClock
-from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
 from monolith.ps.store import TransportName
 from monolith.testing.processes.faulty_servers import FaultyServers, tcp_addresses
@@ -22,7 +20,7 @@ from torture_counts import add_counts
 SECONDS = float(os.environ.get("CHAOS_SECONDS", "60"))
 KEYS = list(range(1, 201))
 SOON_S = 180.0
-LOGS = [None] + ([0.5] if "delta_log" in {field.name for field in fields(ServerConfig)} else [])
+LOGS = [None, 0.5]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")
 

@@ -1,16 +1,19 @@
 """Torture in rotation, with counts: ``make torture MINUTES=60``.
 
 Drills take turns until the time is over: crash-recovery cycles, file faults and power losses, histories of numbered
-pushes, streams of numbered cuts, fuzzers, and a soak of a job. The run prints one line per drill, and appends one line
-to docs/reference/torture.md. It exits with 1 after a violation, and prints the command that repeats the drill.
+pushes, loops of numbered events, streams of numbered cuts, fuzzers, and a soak of a job. The run prints one line per
+drill, and appends one line to docs/reference/torture.md. It exits with 1 after a violation, and prints the command that
+repeats the drill.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -69,13 +72,28 @@ def run_tests(arguments: Sequence[str], seconds: float, seed: int, **variables: 
 
 def _run(command: Sequence[str], environment: dict[str, str], timeout_s: float) -> str | None:
     """Run a command; return the end of its output if it fails."""
-    try:
-        done = subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False
+    status, output = _run_group(command, environment, timeout_s)
+    if status is None:
+        return f"no end after {timeout_s:.0f} s\n{output[-4000:]}"
+    return None if status == 0 else output[-4000:]
+
+
+def _run_group(command: Sequence[str], environment: dict[str, str], timeout_s: float) -> tuple[int | None, str]:
+    """Run a command; return its status, None after the timeout, and its output. No process of its group survives."""
+    with tempfile.TemporaryFile() as file:
+        process = subprocess.Popen(
+            command, env=environment, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=file, stderr=file, process_group=0
         )
-    except subprocess.TimeoutExpired:
-        return f"no end after {timeout_s:.0f} s"
-    return None if done.returncode == 0 else (done.stdout + done.stderr)[-4000:]
+        status = None
+        try:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                status = process.wait(timeout_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        file.seek(0)
+        return status, file.read().decode(errors="replace")
 
 
 # --- drills ---
@@ -133,6 +151,11 @@ def stream_cuts(seconds: float, seed: int) -> Counts:
     return run_tests(["tests/chaos/test_cut_stream.py"], seconds, seed, CHAOS_SECONDS=str(int(seconds)))
 
 
+def loop_events(seconds: float, seed: int) -> Counts:
+    """Kill and replace the producer, joiner and consumer of numbered events, and check their rows."""
+    return run_tests(["tests/chaos/test_event_loop.py"], seconds, seed, CHAOS_SECONDS=str(int(seconds)))
+
+
 def soak_job(seconds: float, seed: int) -> Counts:
     """Pause and kill the processes of a job, and measure their growth."""
     duration = str(int(max(seconds, 60)))
@@ -146,14 +169,9 @@ def fuzz(seconds: float, seed: int) -> Counts:
     targets = sorted(path.name.removesuffix("_fuzz.cc") for path in (ROOT / "cpp" / "fuzz").glob("*_fuzz.cc"))
     target = targets[seed % len(targets)]
     command = ["scripts/fuzz.sh", str(max(1, int(seconds))), target]
-    try:
-        done = subprocess.run(
-            command, cwd=ROOT, capture_output=True, text=True, timeout=seconds + _GRACE_S, check=False
-        )
-    except subprocess.TimeoutExpired:
-        return Counts(violations=[f"{' '.join(command)}: no end"])
-    executions = sum(int(number) for number in re.findall(r"(\d+) executions", done.stdout))
-    problems = [] if done.returncode == 0 else [f"{' '.join(command)}\n{(done.stdout + done.stderr)[-4000:]}"]
+    status, output = _run_group(command, dict(os.environ), seconds + _GRACE_S)
+    executions = sum(int(number) for number in re.findall(r"(\d+) executions", output))
+    problems = [] if status == 0 else [f"{' '.join(command)}: status {status}\n{output[-4000:]}"]
     return Counts(executions=executions, violations=problems)
 
 
@@ -162,6 +180,7 @@ DRILLS: dict[str, Callable[[float, int], Counts]] = {
     "tables": crash_tables,
     "pushes": push_numbers,
     "fuzz": fuzz,
+    "events": loop_events,
     "trainers": crash_trainers,
     "cuts": stream_cuts,
     "soak": soak_job,

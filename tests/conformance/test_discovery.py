@@ -193,6 +193,22 @@ def test_old_jobs_are_removed_and_a_job_starts_with_nothing(zookeeper: ZooKeeper
         assert watcher.session.children(root) == []
 
 
+def test_the_command_that_prepares_a_job_refuses_a_running_one_unless_forced(zookeeper: ZooKeeperServer) -> None:
+    from typer.testing import CliRunner
+
+    from monolith.cli.main import app
+
+    job = uuid.uuid4().hex
+    command = ["launch", "prepare", "--zk-server", zookeeper.address, "--uuid", job]
+    assert CliRunner().invoke(app, command).exit_code == 0
+    peer = zookeeper_peer(zookeeper, job)
+    with DiscoveryGuard(peer):
+        peer.register(service(0))
+        refused = CliRunner().invoke(app, command)
+        assert f"job {job!r} exists" in str(refused.exception)
+        assert CliRunner().invoke(app, [*command, "--force"]).exit_code == 0
+
+
 def expire(server: ZooKeeperServer, discovery: ZooKeeperDiscovery) -> None:
     """End a session on the server: a second client takes it over and closes it."""
     from kazoo.client import KazooClient

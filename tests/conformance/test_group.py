@@ -14,9 +14,10 @@ import torch
 import monolith as mt
 from monolith.core.clock import SystemClock
 from monolith.core.errors import TrainingDiverged
-from monolith.embedding import Adagrad, MultiTable
+from monolith.embedding import Adagrad
 from monolith.layers import Dense
-from monolith.training.cluster.job_state import JobState, job_state_specs
+from monolith.testing.fakes.local_job_store import LocalJobStore
+from monolith.training.cluster.job_state import JobState
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import ControlFlags, DueSave
 from monolith.training.groups.ranks import RankConnection, RankInfo, Ranks
@@ -54,7 +55,7 @@ def batches(count: int) -> list[mt.Batch]:
 
 def make_workers(stack: ExitStack) -> Workers:
     rendezvous = ChiefRendezvous(GroupAddress(index=0, size=1, timeout_s=60, rendezvous_timeout_s=60), SystemClock())
-    rendezvous.begin(JobState(MultiTable(job_state_specs()), 0, 1, 0), lambda: 7)
+    rendezvous.begin(JobState(LocalJobStore(), 0, 1, 0), lambda: 7)
     sync = SyncGroup(rendezvous)
     stack.callback(sync.close)
     return Workers(sync, rank=0, size=1, is_current=lambda: True)

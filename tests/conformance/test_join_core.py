@@ -192,6 +192,20 @@ def test_the_earliest_time_of_a_code_counts_for_an_earlier_copy(
     assert [show(row) for row in core.on_watermark(END_OF_TIME)] == ["k/7 y=1 a=1 p=- e=0"]
 
 
+@pytest.mark.parametrize(
+    ("options", "causes"),
+    [({"mode": "fast"}, [0, 3]), ({}, [10]), ({"late": "reemit"}, [10, 12])],
+    ids=["fast", "standard", "late"],
+)
+def test_a_row_names_the_time_of_the_event_that_makes_it_possible(
+    make_core: Callable[[JoinSettings], JoinCore], options: dict[str, str], causes: list[int]
+) -> None:
+    core = make_core(make_settings(**options))
+    action_s = 12 if options.get("late") else 3
+    events: list[Event] = [Impression(0, b"k", 7), Action(action_s * SECOND, b"k", 7, 1), Watermark(10 * SECOND)]
+    assert [row.cause_time_ms for row in join(core, events)] == [cause * SECOND for cause in causes]
+
+
 def test_an_undo_row_has_the_weight_of_the_row_it_undoes(make_core: Callable[[JoinSettings], JoinCore]) -> None:
     core = make_core(make_settings(late="correct", tasks=2, r=0.5))
     rows = core.apply([parse_event(each) for each in ("I 0 k 3", "W 10", "A 12 k 3 1", "A 13 k 3 2")])

@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import sys
 import threading
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
-from monolith.ps import ServerConfig
 from monolith.ps import store as store_module
 from monolith.ps.store import TransportName
 from monolith.testing.processes.faulty_servers import FAULTS, Fault, FaultyServers, tcp_addresses
@@ -19,8 +17,8 @@ from monolith.testing.suites.history_clients import HistoryClients, read_numbers
 
 KEYS = list(range(1, 41))
 SOON_S = 120.0
-# Servers that keep a log lose no more than its interval; others, what came after the last snapshot.
-LOG_INTERVAL_S = 0.2 if "delta_log" in {field.name for field in fields(ServerConfig)} else None
+LOG_INTERVAL_S = 0.2
+"""Servers with a delta log lose no more than its interval."""
 TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs a second address of the loopback: 127.0.0.2")

@@ -168,6 +168,10 @@ def test_rows_are_at_the_rank_of_their_shard_and_equal_gradients_of_all_ranks(tm
     assert part.rows_of(saved) == part.rows_of(expected)
 
 
+def test_ranks_connect_again_at_the_same_address_although_rank_0_closes_late() -> None:
+    assert ranks(3, part.connect_twice) == [[6, 6]] * 3
+
+
 def test_a_training_goes_on_exactly_and_moves_to_servers_to_other_ranks_and_to_one_process(
     tmp_path: Path, pattern: str
 ) -> None:

@@ -43,5 +43,10 @@ def test_a_value_of_code_that_equals_the_default_beats_a_flag_too() -> None:
     assert load(_Parent, code={"value": 0}, command_line={"value": "3"}).config.value == 0
 
 
+def test_an_empty_environment_variable_sets_nothing() -> None:
+    assert load(_Parent, environment={"MONOLITH_VALUE": ""}).config.value == 0
+    assert load(_Parent, environment={"MONOLITH_VALUE": "3"}).config.value == 3
+
+
 def test_flags_are_inherited() -> None:
     assert load(_Child, command_line={"value": "3", "other": "4"}).config == _Child(value=3, other=4)

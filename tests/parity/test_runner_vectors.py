@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.training.cluster import DistributedConfig
+from monolith.training.cluster.job_config import ClusterJobConfig
 
 P = "distributed config "
 BLANKS = {
@@ -25,8 +27,6 @@ def names(role: str, field: str, when: str = "", **more: Any) -> list[tuple[str,
     ]
 
 
-SYNC: dict[str, Any] = {"parameter_sync_targets": ("serving:8500",)}
-WHEN = " when parameter_sync_targets are configured"
 RULES: list[tuple[str, dict[str, Any], str]] = [
     *[(role, {"num_ps": 0}, f"{P}requires num_ps > 0") for role in ("ps", "worker")],
     *[(role, {"num_workers": 0}, f"{P}requires num_workers > 0") for role in ("ps", "worker")],
@@ -49,22 +49,33 @@ RULES: list[tuple[str, dict[str, Any], str]] = [
      f"{P}requires distinct discovery_service_type_ps and discovery_service_type_worker"),
     *names("ps", "table_name"),
     *names("worker", "table_name"),
-    ("ps", {**SYNC, "parameter_sync_interval_ms": 0}, f"{P}requires parameter_sync_interval > 0{WHEN}"),
-    ("ps", {"parameter_sync_targets": ("",)}, f"{P}requires non-empty parameter_sync_targets entries"),
-    ("ps", {"parameter_sync_targets": (" a:1",)},
-     f"{P}requires parameter_sync_targets entries without leading/trailing whitespace"),
-    *[("ps", {"parameter_sync_targets": (target,)}, f"{P}has invalid parameter_sync_targets entry `{target}`: {why}")
-      for target, why in [
-          ("ftp://a:1", "endpoint scheme must be http or https"),
-          ("http://a:1/v1", "endpoint must not include a URL path or query"),
-          ("a:1?x=1", "endpoint must not include a URL path or query"),
-          ("http://", "endpoint is missing host:port authority"),
-          ("http://me:secret@a:1", "endpoint must not include userinfo"),
-      ]],
-    ("ps", {"parameter_sync_targets": ("a:1", "HTTP://A:1/")}, f"{P}requires unique parameter_sync_targets entries"),
-    *names("ps", "parameter_sync_model_name", WHEN, **SYNC),
-    *names("ps", "parameter_sync_signature_name", WHEN, **SYNC),
 ]  # fmt: skip
+
+
+TARGETS: list[tuple[dict[str, Any], str]] = [
+    ({"publish_interval_s": 0}, "publish_interval_s is 0"),
+    ({"sync_targets": ("",)}, "sync_targets is"),
+    ({"sync_targets": (" a:1",)}, "sync_targets has the entry ' a:1'"),
+    ({"sync_targets": ("a:1 ",)}, "sync_targets has the entry 'a:1 '"),
+    ({"sync_targets": ("ftp://a:1",)}, "entry 'ftp://a:1': endpoint scheme must be http or https"),
+    ({"sync_targets": ("http://a:1/v1",)}, "endpoint must not include a URL path or query"),
+    ({"sync_targets": ("a:1?x",)}, "endpoint must not include a URL path or query"),
+    ({"sync_targets": ("http://",)}, "endpoint is missing host:port authority"),
+    ({"sync_targets": ("http://me:secret@a:1",)}, "endpoint must not include userinfo"),
+    ({"sync_targets": ("a:1", "HTTP://A:1/")}, "sync_targets has 'HTTP://A:1/' twice"),
+    ({"sync_model_name": ""}, "sync_model_name is ''"),
+    ({"sync_model_name": " x"}, "sync_model_name is ' x'"),
+    ({"sync_model_name": "a b"}, "sync_model_name is 'a b'"),
+    ({"sync_signature_name": ""}, "sync_signature_name is ''"),
+    ({"sync_signature_name": " x"}, "sync_signature_name is ' x'"),
+    ({"sync_signature_name": "a b"}, "sync_signature_name is 'a b'"),
+]
+
+
+@pytest.mark.parametrize(("values", "message"), TARGETS, ids=lambda value: str(value)[:60])
+def test_a_job_refuses_the_targets_that_the_original_refuses(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        ClusterJobConfig(num_ps=1, model_dir="run", **{"sync_targets": ("serving:8500",), **values})
 
 
 @pytest.mark.parametrize(("role", "values", "message"), RULES, ids=lambda value: str(value)[:60])

@@ -49,7 +49,9 @@ def build_fault_layer() -> Path:
         _BUILD.mkdir(parents=True, exist_ok=True)
         temporary = library.with_suffix(f".{os.getpid()}")
         flags = ["-x", "c", "-std=c17", "-O1", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
-        subprocess.run([_compiler(), *flags, str(_SOURCE), "-o", str(temporary), "-ldl"], check=True, timeout=60)
+        # The functions that the layer wraps must come after it on the search path, also those of C++.
+        libraries = ["-fexceptions", "-Wl,--no-as-needed", "-lstdc++", "-ldl"]
+        subprocess.run([_compiler(), *flags, str(_SOURCE), "-o", str(temporary), *libraries], check=True, timeout=60)
         temporary.replace(library)
     return library
 

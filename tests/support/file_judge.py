@@ -31,6 +31,7 @@ FAULTS = {
     "mkdir ENOSPC": "on=mkdir,do=ENOSPC",
     "unlink EIO": "on=unlink,do=EIO",
     "truncate EIO": "on=truncate,do=EIO",
+    "alloc ENOMEM": "on=alloc,do=ENOMEM,least=4096",
 }
 """Name of a fault to its rule; ``skip`` and ``times`` are added."""
 
@@ -163,7 +164,7 @@ def _judge_outcome(run: FaultRun) -> list[str]:
     problems = list(run.problems)
     if run.status != 0:
         problems.append(f"the process ended with status {run.status}")
-    expected = ("OSError", "SnapshotCorrupt", "ArtifactError", "DeltaLogBroken", "ManifestInvalid")
+    expected = ("OSError", "SnapshotCorrupt", "ArtifactError", "DeltaLogBroken", "ManifestInvalid", "MemoryError")
     problems += [f"unexpected error: {text}" for text in run.failures if not text.split(": ")[1].endswith(expected)]
     return problems
 

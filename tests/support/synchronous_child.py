@@ -157,6 +157,19 @@ def push_and_pull(ranks: RankConnection, seed: int, folder: Path) -> Any:
     return {name: rows.tolist() for name, rows in pulled.items()}, dict(manifest.rows), own
 
 
+def connect_twice(place: RankInfo) -> list[int]:
+    """Connect, and connect again at the same address. Rank 0 closes its first connection late."""
+    sums = []
+    for _ in range(2):
+        with RankConnection(place, timeout_s=20.0, rendezvous_timeout_s=20.0) as ranks:
+            value = torch.tensor([ranks.rank + 1])
+            torch.distributed.all_reduce(value)
+            sums.append(int(value))
+            if ranks.is_chief:
+                time.sleep(0.7)
+    return sums
+
+
 def restore_and_save(ranks: RankConnection, specs: Sequence[TableSpec], source: Path, target: Path) -> list[int]:
     """Move a snapshot to this number of ranks and save it from there."""
     store = RankStore(ranks, specs)

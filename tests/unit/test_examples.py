@@ -21,6 +21,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 PAGES = [
     "README.md",
     "docs/guide/tables.md",
+    "docs/guide/torch_modules.md",
     "docs/guide/data.md",
     "docs/guide/event_log.md",
     "docs/guide/training.md",
@@ -126,6 +127,23 @@ def test_mmoe_learns_both_labels() -> None:
     reached, best = numbers_after("(?:click|like)  ? ?AUC", out), numbers_after("of at most", out)
     assert len(reached) == 4
     assert all(0.6 < auc < most for auc, most in zip(reached[-2:], best, strict=True))
+
+
+def test_stream_training_continues_after_history_and_restart() -> None:
+    out = run("11_stream_training.py")
+    assert "then 2,000 live events: step 40" in out
+    assert "none twice: step 60" in out
+
+
+def test_the_local_predictor_shows_a_published_cut() -> None:
+    assert "these are the same as the scores of the trainer" in run("12_local_predictor.py")
+
+
+def test_the_client_gets_equal_scores_and_a_clear_error() -> None:
+    out = run("13_grpc_client.py")
+    assert "features and records give the same scores for 2 rows" in out
+    assert "refused: " in out
+    assert "prize" in out
 
 
 def test_stock_prediction_finds_much_of_what_there_is_to_find() -> None:

@@ -43,10 +43,6 @@ UNREAD = {
     "num_redundant_ps",
     # Rules of the original for a process; a job has no such settings.
     "barrier_timeout_ms",
-    "parameter_sync_interval_ms",
-    "parameter_sync_model_name",
-    "parameter_sync_signature_name",
-    "parameter_sync_targets",
     "table_name",
     # An agent accepts the files of the original, also with settings for which it has no use.
     "preload_jemalloc",

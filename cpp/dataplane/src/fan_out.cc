@@ -226,6 +226,10 @@ void FanOut::push(const PushCall& call, bool half, std::chrono::milliseconds tim
     const auto list = scratch.keep(encode_push_list(head));
     request.payload.add(list.data(), list.size());
     request.payload.append(std::move(arrays));
+    if (server == 0 && call.record) {
+      const auto record = scratch.keep(encode_job_record(*call.record));
+      request.payload.add(record.data(), record.size());
+    }
     exchanges.emplace_back(server, *connections_[server], std::move(request));
   }
   run(exchanges, timeout);

@@ -185,6 +185,10 @@ void Shard::push(Bytes payload, bool half, Deadline deadline) {
     throw engine::ConfigError("step is " + std::to_string(request.step) + "; give a step number of at least 0");
   }
   for (const PushTable& table : request.tables) check_ids(table.number, table.ids);
+  if (request.record && index_ != 0) {
+    throw engine::ConfigError("a push to shard " + std::to_string(index_) +
+                              " has a job record, expected none; send it to shard 0");
+  }
   apply(request, half, deadline);
   timer.succeed();
 }
@@ -225,6 +229,7 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
   }
   try {
     engine::Table::apply_all(jobs, jobs.front().table->pool());
+    if (request.record) records_.put(*request.record);
   } catch (const engine::Error&) {  // thrown before any change
     marks_.finish(request.client, request.sequence, false);
     throw;
@@ -237,6 +242,11 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
   for (const PushTable& table : request.tables) {
     members_[table.number]->ids_pushed.fetch_add(table.ids.size(), std::memory_order_relaxed);
   }
+}
+
+void Shard::put_record(JobRecord record) {
+  const std::shared_lock no_cut(push_lock_);
+  records_.put(std::move(record));
 }
 
 void Shard::hold_pushes(std::uint64_t hold, Clock::duration lease) {

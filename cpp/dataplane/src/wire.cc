@@ -56,9 +56,10 @@ class Reader {
     return data;
   }
   void pad() { take(padded(at_) - at_); }
+  [[nodiscard]] bool is_at_end() const noexcept { return at_ == payload_.size(); }
 
   void finish() const {
-    if (at_ != payload_.size()) {
+    if (!is_at_end()) {
       throw engine::ConfigError(std::string(what_) + " has " + std::to_string(payload_.size() - at_) +
                                 " bytes more than its list of tables counts; both sides must run the same release");
     }
@@ -117,6 +118,20 @@ std::vector<Entry> read_list(Reader& reader, std::span<const TableShape> tables,
   }
   reader.pad();
   return entries;
+}
+
+JobRecord read_job_record(Reader& reader, std::uint64_t client) {
+  if (reader.number<std::uint64_t>() != kJobRecord) {
+    throw engine::ConfigError(
+        "the push has other bytes behind its tables, expected a job record; both sides must run "
+        "the same release");
+  }
+  JobRecord record{.key = reader.number<std::uint64_t>(), .client = client, .revision = 0, .value = {}};
+  record.revision = reader.number<std::uint64_t>();
+  const auto bytes = reader.number<std::uint64_t>();
+  JobRecords::check(record.key, bytes);
+  record.value.assign(reinterpret_cast<const char*>(reader.block(bytes)), bytes);
+  return record;
 }
 
 }  // namespace
@@ -210,6 +225,7 @@ PushRequest parse_push(Bytes payload, std::span<const TableShape> tables, bool h
     table.rates = reader.array<float>(entry.rates);
     table.gradients = reader.block(std::size_t{entry.ids} * tables[entry.number].dim * float_bytes(half));
   }
+  if (!reader.is_at_end()) request.record = read_job_record(reader, request.client);
   reader.finish();
   return request;
 }
@@ -232,6 +248,13 @@ std::vector<std::byte> encode_push_list(const PushRequest& request) {
         .put(static_cast<std::uint32_t>(table.ids.size()))
         .put(static_cast<std::uint32_t>(table.rates.size()));
   }
+  return writer.take_padded();
+}
+
+std::vector<std::byte> encode_job_record(const JobRecord& record) {
+  Writer writer;
+  writer.put(kJobRecord);
+  writer.put(record.key).put(record.revision).put(std::uint64_t{record.value.size()}).put_text(record.value);
   return writer.take_padded();
 }
 

@@ -32,6 +32,61 @@ TEST(Shard, APullReturnsTheRowsOfAllTablesInOrder) {
   EXPECT_TRUE(pull_rows(*shard, pull_of({{0, {}}})).empty());
 }
 
+Payload push_with_record(std::uint64_t sequence, std::uint64_t revision, const std::string& value,
+                         std::int64_t id = 5) {
+  Payload payload = push_of(1, sequence, {{0, {id}}}, -1.0F);
+  const auto tail = encode_job_record({.key = 2, .client = 1, .revision = revision, .value = value});
+  payload.put(tail.data(), tail.size());
+  return payload;
+}
+
+TEST(Shard, APushReplacesItsJobRecordWithItsRowsAndOnce) {
+  const auto shard = small_shard();
+  shard->push(push_with_record(1, 1, "first").bytes(), false, kNever);
+  shard->push(push_with_record(2, 2, "second").bytes(), false, kNever);
+  shard->push(push_with_record(1, 1, "first").bytes(), false, kNever);
+  ASSERT_EQ(shard->records().all().size(), 1U);
+  EXPECT_EQ(shard->records().all()[0].value, "second");
+  EXPECT_EQ(pull_rows(*shard, pull_of({{0, {5}}})), (std::vector<float>{2, 2}));
+}
+
+TEST(Shard, ARefusedPushLeavesTheJobRecord) {
+  const auto shard = small_shard(0, 2);
+  shard->push(push_with_record(1, 1, "first", 4).bytes(), false, kNever);
+  EXPECT_THROW(shard->push(push_with_record(2, 2, "second", 5).bytes(), false, kNever), engine::ConfigError);
+  EXPECT_THROW(shard->push(push_with_record(3, 3, "third", 4).bytes(), false, Clock::now()), Late);
+  EXPECT_EQ(shard->records().all()[0].value, "first");
+  EXPECT_THROW(small_shard(1, 2)->push(push_with_record(1, 1, "first").bytes(), false, kNever), engine::ConfigError);
+}
+
+TEST(Shard, ALateUpdateOfTheSameClientIsIgnored) {
+  const auto shard = small_shard();
+  shard->put_record({.key = 2, .client = 1, .revision = 2, .value = "newer"});
+  shard->put_record({.key = 2, .client = 1, .revision = 1, .value = "older"});
+  EXPECT_EQ(shard->records().all()[0].value, "newer");
+  shard->put_record({.key = 2, .client = 9, .revision = 1, .value = "of another client"});
+  shard->put_record({.key = 1, .client = 1, .revision = 1, .value = "of another key"});
+  ASSERT_EQ(shard->records().all().size(), 2U);
+  EXPECT_EQ(shard->records().all()[1].value, "of another client");
+  EXPECT_THROW(shard->put_record({.key = 65536, .client = 1, .revision = 3, .value = ""}), engine::ConfigError);
+  shard->records().replace({{.key = 7, .client = 1, .revision = 3, .value = "restored"}});
+  ASSERT_EQ(shard->records().all().size(), 1U);
+  EXPECT_EQ(shard->records().all()[0].key, 7U);
+}
+
+TEST(Shard, AJobRecordDoesNotChangeWhilePushesArePaused) {
+  const auto shard = small_shard();
+  std::thread writer;
+  {
+    const std::lock_guard no_push(shard->push_lock());
+    writer = std::thread([&] { shard->put_record({.key = 2, .client = 1, .revision = 1, .value = "value"}); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_TRUE(shard->records().all().empty());
+  }
+  writer.join();
+  EXPECT_EQ(shard->records().all().size(), 1U);
+}
+
 TEST(Shard, APullOfManyPiecesIsOneReply) {
   const auto shard = small_shard();
   const auto ids = range(200'000);

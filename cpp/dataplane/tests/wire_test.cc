@@ -52,6 +52,45 @@ TEST(Wire, APushComesBackAsItWasSent) {
   EXPECT_TRUE(std::all_of(gradients, gradients + 6, [](float value) { return value == 0.5F; }));
 }
 
+// A push and a job record behind it.
+Payload push_with_record(const JobRecord& record) {
+  Payload payload = push_of(7, 8, {{0, {5}}}, 0.5F);
+  const auto tail = encode_job_record(record);
+  payload.put(tail.data(), tail.size());
+  return payload;
+}
+
+TEST(Wire, AJobRecordComesBackAsItWasSent) {
+  EXPECT_FALSE(parse_push(push_of(7, 8, {{0, {5}}}, 0.5F).bytes(), kSmallShapes, false).record);
+  for (const std::string& value : {std::string(), std::string("seven b"), std::string(4096, 'x')}) {
+    const Payload payload = push_with_record({.key = 3, .client = 7, .revision = 9, .value = value});
+    const auto record = parse_push(payload.bytes(), kSmallShapes, false).record;
+    ASSERT_TRUE(record);
+    EXPECT_EQ(record->key, 3U);
+    EXPECT_EQ(record->client, 7U);
+    EXPECT_EQ(record->revision, 9U);
+    EXPECT_EQ(record->value, value);
+  }
+}
+
+TEST(Wire, AJobRecordOfAnotherLengthOrPastALimitIsRefused) {
+  const Payload whole = push_with_record({.key = 3, .client = 7, .revision = 9, .value = "value"});
+  const std::size_t begin = push_of(7, 8, {{0, {5}}}, 0.5F).bytes().size();
+  for (std::size_t bytes = begin + 1; bytes < whole.bytes().size(); ++bytes) {
+    EXPECT_THROW((void)parse_push(whole.bytes().first(bytes), kSmallShapes, false), engine::ConfigError) << bytes;
+  }
+  Payload longer = whole;
+  longer.put_array(std::vector<std::int64_t>{4});
+  EXPECT_THROW((void)parse_push(longer.bytes(), kSmallShapes, false), engine::ConfigError);
+  Payload other = push_of(7, 8, {{0, {5}}}, 0.5F);
+  other.put_array(std::vector<std::int64_t>{0, 0, 0, 0});
+  EXPECT_THROW((void)parse_push(other.bytes(), kSmallShapes, false), engine::ConfigError);
+  for (const JobRecord& record : {JobRecord{.key = 65536, .client = 0, .revision = 1, .value = ""},
+                                  JobRecord{.key = 0, .client = 0, .revision = 1, .value = std::string(4097, 'x')}}) {
+    EXPECT_THROW((void)parse_push(push_with_record(record).bytes(), kSmallShapes, false), engine::ConfigError);
+  }
+}
+
 TEST(Wire, ARequestOfAnyOtherLengthIsRefused) {
   const Payload pull = pull_of({{0, {1, 2}}, {1, {3}}});
   const Payload push = push_of(1, 1, {{0, {1}}, {1, {3}}}, 0.5F);

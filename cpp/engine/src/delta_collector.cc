@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <iterator>
 #include <optional>
+#include <utility>
 
 #include "delta_format.h"
 #include "engine/crc32c.h"
@@ -137,13 +138,15 @@ bool DeltaCollector::collect() {
 
 void DeltaCollector::collect_table(Tracked& tracked) {
   Table& table = *tracked.table;
+  // Until the drained notes are merged: a failed allocation would lose them, and only a complete segment has all rows.
+  const bool was_complete = std::exchange(tracked.is_complete, true);
   const std::vector<std::int64_t> touched = table.drain_touched();
   const std::uint64_t dropped = table.stats().touched_dropped;
   // After notes overflowed, or the event clock went back, which only clear() does, the segment must be complete.
   tracked.extras = extras_of(table);
-  if (dropped != tracked.dropped || tracked.extras.max_time_s < tracked.written.max_time_s) tracked.is_complete = true;
+  const bool has_gaps = dropped != tracked.dropped || tracked.extras.max_time_s < tracked.written.max_time_s;
   tracked.dropped = dropped;
-  if (tracked.is_complete) {
+  if (was_complete || has_gaps) {
     tracked.ids.clear();
     tracked.cut = table.begin_cut(CutUse::kDelta);
     tracked.cut->keeps_expired = true;
@@ -154,6 +157,7 @@ void DeltaCollector::collect_table(Tracked& tracked) {
     std::set_union(tracked.ids.begin(), tracked.ids.end(), touched.begin(), touched.end(), std::back_inserter(merged));
     tracked.ids = std::move(merged);
   }
+  tracked.is_complete = false;
   const std::span<const std::int64_t> ids = tracked.ids;
   tracked.blocks.assign((ids.size() + kDeltaBlockRows - 1) / kDeltaBlockRows, {});
   table.pool().run(tracked.blocks.size(), [&](std::size_t i) {

@@ -203,7 +203,8 @@ DeltaHeader decode_delta_header(std::span<const std::byte> body, const Refuse& r
   Fields fields(body, refuse);
   const auto version = fields.next<std::uint32_t>();
   if (version != kDeltaVersion) {
-    fields.refuse("version " + std::to_string(version) + " is not known to this release");
+    fields.refuse("the format version is " + std::to_string(version) + ", expected " + std::to_string(kDeltaVersion) +
+                  "; use the release that wrote it");
   }
   DeltaHeader header;
   const auto flavour = fields.next<std::uint32_t>();

@@ -70,8 +70,8 @@ ImageFooter decode_footer(std::span<const std::byte> bytes, std::uint32_t row_by
                           std::span<const std::byte> layout) {
   FooterReader reader(bytes);
   if (const auto version = reader.number<std::uint32_t>(); version != kImageVersion) {
-    throw SnapshotCorrupt("the format version is " + std::to_string(version) + ", not " +
-                          std::to_string(kImageVersion));
+    throw SnapshotCorrupt("the format version is " + std::to_string(version) + ", expected " +
+                          std::to_string(kImageVersion) + "; use the release that wrote it");
   }
   ImageFooter footer;
   footer.row_bytes = reader.number<std::uint32_t>();

@@ -201,8 +201,10 @@ class PartReader {
       fail(offset, "checksum of the header does not match");
     }
     body.resize(bytes);
-    if (body.size() < sizeof(std::uint32_t) || get<std::uint32_t>(body.data()) != kSnapshotVersion) {
-      fail(offset, "the format version is not " + std::to_string(kSnapshotVersion));
+    if (body.size() < sizeof(std::uint32_t)) fail(offset, "the header has no format version");
+    if (const auto version = get<std::uint32_t>(body.data()); version != kSnapshotVersion) {
+      fail(offset, "the format version is " + std::to_string(version) + ", expected " + std::to_string(kSnapshotVersion) +
+                       "; use the release that wrote it");
     }
     if (body != wanted) fail(offset, "the header belongs to another snapshot, part or table layout");
     return offset + bytes + sizeof(std::uint32_t);

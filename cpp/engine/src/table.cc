@@ -76,6 +76,18 @@ void Table::unlock_all() noexcept {
   for (const auto& part : parts_) part->mutex.unlock();
 }
 
+// Holds all parts for writing, and releases them after an exception too.
+class Table::AllPartsLock {
+ public:
+  explicit AllPartsLock(Table& table) noexcept : table_(table) { table_.lock_all(); }
+  ~AllPartsLock() { table_.unlock_all(); }
+  AllPartsLock(const AllPartsLock&) = delete;
+  AllPartsLock& operator=(const AllPartsLock&) = delete;
+
+ private:
+  Table& table_;
+};
+
 void Table::check_expiry(std::int64_t now_s) {
   const std::int64_t accepted_s = accepted_clock_s_.load(std::memory_order_relaxed);
   if (!forces_expiry_.load(std::memory_order_relaxed)) {
@@ -144,11 +156,20 @@ std::size_t Table::evict(std::int64_t now_s, bool force) {
 
 void Table::clear() {
   forbid_cuts();  // a running snapshot or segment still needs the rows
-  lock_all();
+  struct AllowCuts {
+    Table& table;
+    ~AllowCuts() {
+      for (auto& no_cut : table.no_cut_) no_cut.release();
+    }
+  } const allow_cuts{*this};
+  const AllPartsLock lock(*this);
+  // Notes first: a failed allocation leaves the rows, and notes too many do no harm.
   for (const auto& part : parts_) {
     part->index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) {
       if (is_tracking_.load(std::memory_order_relaxed)) touch(*part, id, row);
     });
+  }
+  for (const auto& part : parts_) {
     part->index.clear();
     part->rows.clear();
     part->touched.rows.clear();
@@ -162,8 +183,6 @@ void Table::clear() {
   accepted_clock_s_ = 0;
   turn_ = 0;
   for (std::size_t k = 0; k < config_.slices.size(); ++k) scales_[k] = schema_.slices()[k].compressor->initial_scale();
-  unlock_all();
-  for (auto& no_cut : no_cut_) no_cut.release();
 }
 
 bool Table::is_expired(std::int64_t id, std::uint32_t time_s, std::int64_t now_s) const noexcept {
@@ -229,20 +248,23 @@ void Table::remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t n
 
 std::vector<std::int64_t> Table::drain_touched() {
   std::vector<std::int64_t> ids;
-  lock_all();
-  const bool was_tracking = is_tracking_.exchange(true);
-  const std::uint64_t generation = touched_generation_.load();
-  for (const auto& part : parts_) {
-    TouchedIds& touched = part->touched;
-    if (!was_tracking) {
-      part->index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t) { ids.push_back(id); });
-    } else if (touched.generation == generation) {
-      ids.insert(ids.end(), touched.ids.begin(), touched.ids.end());
+  {
+    const AllPartsLock lock(*this);
+    const bool was_tracking = is_tracking_.load();
+    const std::uint64_t generation = touched_generation_.load();
+    for (const auto& part : parts_) {
+      const TouchedIds& touched = part->touched;
+      if (!was_tracking) {
+        part->index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t) { ids.push_back(id); });
+      } else if (touched.generation == generation) {
+        ids.insert(ids.end(), touched.ids.begin(), touched.ids.end());
+      }
     }
-    touched = TouchedIds{.ids = {}, .rows = {}, .generation = generation};
+    // Only now: a failed allocation above leaves all notes in their place.
+    for (const auto& part : parts_) part->touched = TouchedIds{.ids = {}, .rows = {}, .generation = generation};
+    is_tracking_ = true;
+    touched_count_ = 0;
   }
-  touched_count_ = 0;
-  unlock_all();
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
   return ids;

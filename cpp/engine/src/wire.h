@@ -169,6 +169,13 @@ class Writer {
     }
   }
 
+  // Writes the first `size` bytes of a word; up to kSlack bytes behind them are overwritten.
+  static constexpr std::size_t kSlack = 8;
+  void put_word(std::uint64_t word, std::size_t size) noexcept {
+    std::memcpy(at_, &word, sizeof word);
+    at_ += size;
+  }
+
   void bytes(const void* data, std::size_t size) noexcept {
     if (size > 0) std::memcpy(at_, data, size);
     at_ += size;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "engine/crc32c.h"
+#include "eventlog/error.h"
 
 namespace eventlog {
 
@@ -45,6 +46,23 @@ void encode(const SegmentHeader& header, std::span<std::byte, kSegmentHeaderByte
   put(at + 40, header.created_ms);
   put(at + 48, header.epoch);
   put(at + 60, engine::crc32c(0, at, 60));
+}
+
+std::optional<std::uint16_t> foreign_version(Bytes bytes) noexcept {
+  if (bytes.size() < kSegmentHeaderBytes) return std::nullopt;
+  const std::byte* at = bytes.data();
+  if (std::memcmp(at, kSegmentMagic, 8) != 0 || get<std::uint32_t>(at + 60) != engine::crc32c(0, at, 60)) {
+    return std::nullopt;
+  }
+  const auto version = get<std::uint16_t>(at + 8);
+  return version == kVersion ? std::nullopt : std::optional(version);
+}
+
+void check_version(Bytes header, const std::string& path) {
+  if (const auto version = foreign_version(header)) {
+    throw VersionConflict("version of '" + path + "' is " + std::to_string(*version) + ", expected " +
+                          std::to_string(kVersion) + "; nothing was changed, use the release that wrote it");
+  }
 }
 
 std::optional<SegmentHeader> decode_segment_header(Bytes bytes) noexcept {

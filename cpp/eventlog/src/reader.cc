@@ -177,6 +177,8 @@ bool PartitionReader::open_segment() {
     if (errno == ENOENT) return false;  // removed meanwhile: the next listing tells
     throw engine::IoError("open", partition_->path_of(base), errno);
   }
+  std::byte opening[kSegmentHeaderBytes];
+  if (read_at(file, opening, sizeof opening, 0) == sizeof opening) check_version(opening, partition_->path_of(base));
   file_ = std::move(file);
   base_ = base;
   position_ = kSegmentHeaderBytes;

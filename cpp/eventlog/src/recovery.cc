@@ -49,6 +49,7 @@ bool repair_header(const Settings& settings) {
   if (bases.empty()) return false;
   const std::string path = segment_path(settings.folder, bases.back(), ".log");
   const MappedFile file(path);
+  check_version(file.bytes(), path);
   const auto header = decode_segment_header(file.bytes());
   if ((header && header_fits(settings, *header, bases.back())) || !has_batches(file.bytes(), bases.back()))
     return false;
@@ -93,6 +94,7 @@ void Partition::recover_locked() {
     std::byte bytes[kSegmentHeaderBytes];
     const Descriptor file = open_file(path_of(base), O_RDONLY);
     if (::pread(file.fd(), bytes, sizeof bytes, 0) != static_cast<ssize_t>(sizeof bytes)) continue;
+    check_version(bytes, path_of(base));
     if (const auto header = decode_segment_header(bytes)) epoch = std::max(epoch, header->epoch);
   }
   Scan scan = recover_last_locked(bases.back(), epoch);

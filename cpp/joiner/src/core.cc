@@ -262,11 +262,12 @@ void Core::learn(Entry& entry, std::string_view key, std::int64_t time, std::int
     }
   }
   list_codes(extra.codes, new_codes_);
+  const std::int64_t cause = std::max(time, first_row_time(entry));
   if (is_correction && entry.is(kFirstRow)) {
     const bool is_weighted = entry.is(kFirstNegative) && settings_.samples_by_weight;
-    emit(entry, labels_, codes_, -(is_weighted ? 1.0 / settings_.sample_rate : 1.0));
+    emit(entry, labels_, codes_, -(is_weighted ? 1.0 / settings_.sample_rate : 1.0), cause);
   }
-  emit(entry, new_labels_, new_codes_, 1.0);
+  emit(entry, new_labels_, new_codes_, 1.0, cause);
   extra.emitted = new_codes_;
 }
 
@@ -308,7 +309,7 @@ void Core::emit_first(Entry& entry, std::string_view key) {
   }
   static const std::vector<CodeTime> kNone;
   list_codes(entry.extra != nullptr ? entry.extra->codes : kNone, codes_);
-  emit(entry, labels_, codes_, weight);
+  emit(entry, labels_, codes_, weight, first_row_time(entry));
   entry.set(kFirstRow);
   if (entry.extra != nullptr) entry.extra->emitted = codes_;
 }
@@ -327,8 +328,13 @@ void Core::labels_of(const Entry& entry, std::vector<float>& labels) const {
   }
 }
 
+// Event time from which the row of emission 0 can exist.
+std::int64_t Core::first_row_time(const Entry& entry) const {
+  return entry.time + (settings_.is_fast ? 0 : settings_.window);
+}
+
 void Core::emit(const Entry& entry, const std::vector<float>& labels, const std::vector<std::int32_t>& actions,
-                double weight) {
+                double weight, std::int64_t cause_time) {
   std::string scratch;
   const Body body(state_->body_of(entry, scratch));
   const Body::Parts parts = body.parse(entry.time);
@@ -337,6 +343,7 @@ void Core::emit(const Entry& entry, const std::vector<float>& labels, const std:
   row.item = entry.item;
   row.event_id = parts.event_id;
   row.ingest_time = parts.ingest_time;
+  row.cause_time = cause_time;
   row.key_begin = rows_.bytes.size();
   row.key_size = static_cast<std::uint32_t>(parts.key.size());
   row.payload_size = static_cast<std::uint32_t>(parts.packed.size());

@@ -27,6 +27,7 @@ enum LineField : std::uint32_t {
   kJoinTime = 1004,
   kEventKind = 1007,
   kEventId = 1008,
+  kCauseTime = 1009,
 };
 
 constexpr std::int64_t kMaxTime = std::int64_t{1} << 62;
@@ -289,6 +290,7 @@ bool is_replaced(std::uint32_t number, const Rows::Row& row, std::int64_t join_t
     case kKey:
     case kEventTime:
     case kEmission:
+    case kCauseTime:
       return true;
     case kIngestTime:
       return row.ingest_time != 0;
@@ -328,6 +330,7 @@ void ExampleWriter::write_line(const Rows& rows, const Rows::Row& row, std::int6
   fields_.put_body(kKey, rows.key(row));
   fields_.put_int(kEventTime, static_cast<std::uint64_t>(row.time));
   fields_.put_int(kEmission, row.emission);
+  fields_.put_int(kCauseTime, static_cast<std::uint64_t>(row.cause_time));
   if (row.ingest_time != 0) fields_.put_int(kIngestTime, static_cast<std::uint64_t>(row.ingest_time));
   if (join_time != 0) fields_.put_int(kJoinTime, static_cast<std::uint64_t>(join_time));
   put_varint(out, make_tag(kLineId, kBytes));

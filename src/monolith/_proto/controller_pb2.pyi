@@ -64,3 +64,25 @@ class GetTrainingStatusResponse(_message.Message):
     global_step: int
     workers: _containers.RepeatedCompositeFieldContainer[WorkerStatus]
     def __init__(self, global_step: _Optional[int] = ..., workers: _Optional[_Iterable[_Union[WorkerStatus, _Mapping]]] = ...) -> None: ...
+
+class ForgetRequest(_message.Message):
+    __slots__ = ("values", "features", "tables", "block", "drop_checkpoints", "checkpoint_wait_s")
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    FEATURES_FIELD_NUMBER: _ClassVar[int]
+    TABLES_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_FIELD_NUMBER: _ClassVar[int]
+    DROP_CHECKPOINTS_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_WAIT_S_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedScalarFieldContainer[str]
+    features: _containers.RepeatedScalarFieldContainer[str]
+    tables: _containers.RepeatedScalarFieldContainer[str]
+    block: bool
+    drop_checkpoints: bool
+    checkpoint_wait_s: float
+    def __init__(self, values: _Optional[_Iterable[str]] = ..., features: _Optional[_Iterable[str]] = ..., tables: _Optional[_Iterable[str]] = ..., block: _Optional[bool] = ..., drop_checkpoints: _Optional[bool] = ..., checkpoint_wait_s: _Optional[float] = ...) -> None: ...
+
+class ForgetResponse(_message.Message):
+    __slots__ = ("receipt",)
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    receipt: str
+    def __init__(self, receipt: _Optional[str] = ...) -> None: ...

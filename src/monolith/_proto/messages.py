@@ -1,4 +1,4 @@
-"""Protobuf messages made from descriptors: classes, wire form, text form.
+"""Protobuf messages made from descriptors: classes, wire form, text form, JSON form.
 
 Classes come from private descriptor pools: the process-wide pool may hold the original's messages, or TensorFlow's,
 under the same names.
@@ -6,15 +6,24 @@ under the same names.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from google.protobuf import message_factory, text_format
+from google.protobuf import json_format, message_factory, text_format
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError, Message
 
 from monolith.core.errors import RecordCorrupt
 
-__all__ = ["Message", "message_class", "missing_fields", "parse_bytes", "parse_text", "write_text"]
+__all__ = [
+    "Message",
+    "message_class",
+    "missing_fields",
+    "parse_bytes",
+    "parse_json",
+    "parse_text",
+    "write_json",
+    "write_text",
+]
 
 M = TypeVar("M", bound=Message)
 
@@ -64,6 +73,24 @@ def parse_text(text: str, message: Message, source: str) -> None:
 def write_text(message: Message) -> str:
     """Return the protobuf text format of ``message``, without its unknown fields."""
     return text_format.MessageToString(message, as_utf8=True)
+
+
+def parse_json(kind: type[M], value: dict[str, Any], source: str) -> M:
+    """Return the message with the JSON form ``value``.
+
+    Raises:
+        RecordCorrupt: ``value`` does not parse; the error names the field.
+    """
+    try:
+        return json_format.ParseDict(value, kind())
+    except json_format.ParseError as exc:
+        raise RecordCorrupt(f"{source} is corrupt: {exc}; expected JSON of {kind.DESCRIPTOR.name}") from exc
+
+
+def write_json(message: Message) -> dict[str, Any]:
+    """Return the JSON form of ``message``, with the names of the fields in its file."""
+    form: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
+    return form
 
 
 def missing_fields(message: Message) -> list[str]:

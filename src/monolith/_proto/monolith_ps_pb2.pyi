@@ -58,6 +58,109 @@ class PushName(_message.Message):
     sequence: int
     def __init__(self, client: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
+class WorkerEntry(_message.Message):
+    __slots__ = ("phase", "session", "steps")
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    phase: int
+    session: int
+    steps: int
+    def __init__(self, phase: _Optional[int] = ..., session: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Rendezvous(_message.Message):
+    __slots__ = ("session", "generation", "port", "is_over")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    PORT_FIELD_NUMBER: _ClassVar[int]
+    IS_OVER_FIELD_NUMBER: _ClassVar[int]
+    session: int
+    generation: int
+    port: int
+    is_over: bool
+    def __init__(self, session: _Optional[int] = ..., generation: _Optional[int] = ..., port: _Optional[int] = ..., is_over: _Optional[bool] = ...) -> None: ...
+
+class JobState(_message.Message):
+    __slots__ = ("workers", "paused_session", "rendezvous")
+    class WorkersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: WorkerEntry
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[WorkerEntry, _Mapping]] = ...) -> None: ...
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_SESSION_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    workers: _containers.MessageMap[int, WorkerEntry]
+    paused_session: int
+    rendezvous: Rendezvous
+    def __init__(self, workers: _Optional[_Mapping[int, WorkerEntry]] = ..., paused_session: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ...) -> None: ...
+
+class WorkerChange(_message.Message):
+    __slots__ = ("index", "entry")
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    index: int
+    entry: WorkerEntry
+    def __init__(self, index: _Optional[int] = ..., entry: _Optional[_Union[WorkerEntry, _Mapping]] = ...) -> None: ...
+
+class JobChange(_message.Message):
+    __slots__ = ("worker", "paused_session", "rendezvous")
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_SESSION_FIELD_NUMBER: _ClassVar[int]
+    RENDEZVOUS_FIELD_NUMBER: _ClassVar[int]
+    worker: WorkerChange
+    paused_session: int
+    rendezvous: Rendezvous
+    def __init__(self, worker: _Optional[_Union[WorkerChange, _Mapping]] = ..., paused_session: _Optional[int] = ..., rendezvous: _Optional[_Union[Rendezvous, _Mapping]] = ...) -> None: ...
+
+class JobRecord(_message.Message):
+    __slots__ = ("change", "client", "revision")
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    change: JobChange
+    client: int
+    revision: int
+    def __init__(self, change: _Optional[_Union[JobChange, _Mapping]] = ..., client: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class LoggedState(_message.Message):
+    __slots__ = ("marks", "records")
+    MARKS_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    marks: bytes
+    records: _containers.RepeatedCompositeFieldContainer[JobRecord]
+    def __init__(self, marks: _Optional[bytes] = ..., records: _Optional[_Iterable[_Union[JobRecord, _Mapping]]] = ...) -> None: ...
+
+class GetJobStateRequest(_message.Message):
+    __slots__ = ("instance",)
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    def __init__(self, instance: _Optional[int] = ...) -> None: ...
+
+class GetJobStateResponse(_message.Message):
+    __slots__ = ("state",)
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    state: JobState
+    def __init__(self, state: _Optional[_Union[JobState, _Mapping]] = ...) -> None: ...
+
+class UpdateJobStateRequest(_message.Message):
+    __slots__ = ("instance", "change", "client", "revision")
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    CHANGE_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    instance: int
+    change: JobChange
+    client: int
+    revision: int
+    def __init__(self, instance: _Optional[int] = ..., change: _Optional[_Union[JobChange, _Mapping]] = ..., client: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class UpdateJobStateResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class HoldRequest(_message.Message):
     __slots__ = ("instance", "hold", "keeps_cut")
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
@@ -123,10 +226,12 @@ class SaveRequest(_message.Message):
     def __init__(self, cut: _Optional[int] = ..., path: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class SaveResponse(_message.Message):
-    __slots__ = ("tables",)
+    __slots__ = ("tables", "job_state")
     TABLES_FIELD_NUMBER: _ClassVar[int]
+    JOB_STATE_FIELD_NUMBER: _ClassVar[int]
     tables: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tables: _Optional[_Iterable[str]] = ...) -> None: ...
+    job_state: JobState
+    def __init__(self, tables: _Optional[_Iterable[str]] = ..., job_state: _Optional[_Union[JobState, _Mapping]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("path",)
@@ -211,6 +316,20 @@ class EvictResponse(_message.Message):
     ROWS_FIELD_NUMBER: _ClassVar[int]
     rows: int
     def __init__(self, rows: _Optional[int] = ...) -> None: ...
+
+class DeleteRequest(_message.Message):
+    __slots__ = ("table", "fids")
+    TABLE_FIELD_NUMBER: _ClassVar[int]
+    FIDS_FIELD_NUMBER: _ClassVar[int]
+    table: str
+    fids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, table: _Optional[str] = ..., fids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class DeleteResponse(_message.Message):
+    __slots__ = ("existed",)
+    EXISTED_FIELD_NUMBER: _ClassVar[int]
+    existed: _containers.RepeatedScalarFieldContainer[bool]
+    def __init__(self, existed: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class DrainRequest(_message.Message):
     __slots__ = ()

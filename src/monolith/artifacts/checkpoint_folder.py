@@ -11,7 +11,8 @@
 
 A checkpoint appears by one rename after all of it is on disk, and disappears by one rename. A crash therefore leaves a
 complete checkpoint, or a name with a dot that the next save removes. The manifests have numbers; the largest number is
-the newest checkpoint. Local folders only. Writers of several processes take turns.
+the newest checkpoint. Local folders only; :mod:`remote_folder` copies them from and to URLs. Writers of several
+processes take turns.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from pathlib import Path
 
 from monolith import _native
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest, describe_files, read_manifest, write_manifest
+from monolith.artifacts.remote_folder import fetch_bundle
 from monolith.artifacts.retention import Retention
 from monolith.core.durable_files import make_folder, only_writer, replace_file, sync_folder
 from monolith.core.errors import ArtifactError, CheckpointMissing, ManifestInvalid
@@ -91,6 +93,8 @@ class CheckpointFolder:
             if newest is None or _step_of(path) > newest.step or _changed_s(path) > _changed_s(newest.path):
                 raise type(error)(f"{error}; {remedy(newest)}") from error
             logger.warning("checkpoint unreadable path=%s reason=%s", path, error)
+        if newest is not None:
+            fetch_bundle(newest.path)
         return newest
 
     def find(self, name: str) -> SavedCheckpoint:
@@ -103,6 +107,7 @@ class CheckpointFolder:
         if not path.is_dir():
             known = ", ".join(saved.name for saved in self.saved()) or "none"
             raise CheckpointMissing(f"checkpoint is {name!r}, expected one of '{self.root}': {known}")
+        fetch_bundle(path)
         return SavedCheckpoint(path, read_manifest(path))
 
     def last_number(self) -> int:
@@ -223,6 +228,21 @@ class CheckpointFolder:
         _native.failpoint("checkpoint.old_removed")
         shutil.rmtree(aside, ignore_errors=True)
         logger.info("checkpoint removed path=%s", self.root / name)
+
+    def remove_older(self, number: int) -> list[str]:
+        """Remove all checkpoints before a number, also spared and exempt ones; return their names.
+
+        Checkpoints whose tables an existing export shares stay.
+
+        Args:
+            number: Number in the manifest of the oldest checkpoint to keep.
+        """
+        with only_writer(self.root):
+            pinned = self.pinned()
+            names = [each.name for each in self.saved() if each.manifest.number < number and each.name not in pinned]
+            for name in names:
+                self._remove(name)
+        return names
 
     def exempted(self) -> frozenset[str]:
         """Return the names that retention keeps.

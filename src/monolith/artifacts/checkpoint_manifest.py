@@ -21,6 +21,7 @@ __all__ = [
     "CheckpointManifest",
     "FileRecord",
     "describe_files",
+    "measure_file",
     "read_manifest",
     "verify_files",
     "write_manifest",
@@ -74,7 +75,7 @@ def describe_files(folder: Path) -> tuple[FileRecord, ...]:
     names = sorted(file.relative_to(folder).as_posix() for file in folder.rglob("*") if file.is_file())
     records = []
     for name in names:
-        size, checksum = _measure(folder / name)
+        size, checksum = measure_file(folder / name)
         records.append(FileRecord(name=name, bytes=size, crc32c=checksum))
     return tuple(records)
 
@@ -148,7 +149,7 @@ def verify_files(
     for file in wanted:
         if progress is not None:
             progress(file.name, done, total)
-        _, checksum = _measure(root / file.name)
+        _, checksum = measure_file(root / file.name)
         if checksum != file.crc32c:
             raise ManifestInvalid(
                 f"'{root / file.name}' is corrupt: its checksum is {checksum:08x}, expected {file.crc32c:08x}"
@@ -165,7 +166,7 @@ def _check_size(path: Path, file: FileRecord) -> None:
         raise ManifestInvalid(f"'{path}' has {size} bytes, expected {file.bytes}")
 
 
-def _measure(path: Path) -> tuple[int, int]:
+def measure_file(path: Path) -> tuple[int, int]:
     """Return size and checksum of a file."""
     size = checksum = 0
     buffer = bytearray(_PIECE_BYTES)

@@ -70,6 +70,16 @@ class ProgramSession:
         given = {name: inputs[name] for name in self.program.inputs}
         return dict(zip(outputs, self._session.run(list(outputs), given), strict=True))
 
+    @property
+    def path(self) -> Path:
+        """ONNX file."""
+        return self._path
+
+    @property
+    def replaced_weights(self) -> Mapping[str, NDArray[Any]]:
+        """Stored form of the weights that replace those of the file, by their names in it."""
+        return self._changed
+
     def with_weights(self, weights: Mapping[str, NDArray[Any]]) -> ProgramSession:
         """Return a session with replaced weights, named as in a checkpoint.
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from monolith.core.errors import ConfigError
+from monolith.core.storage import is_url
 
 if TYPE_CHECKING:
     from monolith.serving import BatchSettings, ModelConfig
@@ -33,10 +34,10 @@ class ModelOptions:
     """Models to serve, and how often to look for new versions."""
 
     base_path: Annotated[
-        Path | None, typer.Argument(help="Folder with the versions of one model; or use --model-config-file.")
+        str | None, typer.Argument(help="Folder or URL with the versions of one model; or use --model-config-file.")
     ] = None
     name: Annotated[str, typer.Option(help="Model name in requests.")] = "default"
-    model_base_path: Annotated[Path | None, typer.Option(help="Same as BASE_PATH.")] = None
+    model_base_path: Annotated[str | None, typer.Option(help="Same as BASE_PATH.")] = None
     model_config_file: Annotated[
         Path | None, typer.Option(help="Text file with a ModelServerConfig of TensorFlow Serving, for many models.")
     ] = None
@@ -73,7 +74,10 @@ class ModelOptions:
             )
         if folder is None:
             return []
-        return [ModelConfig(name=self.name, base_path=folder, policy=VersionPolicy(count=self.num_versions))]
+        policy = VersionPolicy(count=self.num_versions)
+        if is_url(folder):
+            return [ModelConfig(name=self.name, url=folder, policy=policy)]
+        return [ModelConfig(name=self.name, base_path=Path(folder), policy=policy)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,10 @@ class NetworkOptions:
     grpc_channel_arguments: Annotated[str, typer.Option(help="Arguments of the gRPC server: name=value,...")] = ""
     max_message_mb: Annotated[int, typer.Option(min=1, max=2047, help="Largest request or response in MiB.")] = 64
     request_timeout_s: Annotated[float, typer.Option(help="Timeout of a request in seconds.")] = 30.0
+    native: Annotated[
+        Literal["auto", "on", "off"],
+        typer.Option(help="Answer plain scores without Python: auto = where the machine and the model allow it."),
+    ] = "off"
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that open requests get to finish after SIGTERM.")] = (
         10.0
     )
@@ -113,6 +121,7 @@ class NetworkOptions:
             "max_message_bytes": self.max_message_bytes,
             "request_timeout_s": self.request_timeout_s,
             "drain_s": self.drain_s,
+            "native": self.native,
         }
 
 

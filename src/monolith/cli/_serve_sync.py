@@ -24,8 +24,8 @@ class SyncOptions:
     sync_from: Annotated[
         list[str] | None,
         typer.Option(
-            help="Follow a training run: its --publish-dir, or host:port of its publisher. With several models, write "
-            "MODEL=... and repeat."
+            help="Follow a training run: its --publish-dir (folder or URL), or host:port of its publisher. With "
+            "several models, write MODEL=... and repeat."
         ),
     ] = None
     sync_cache: Annotated[

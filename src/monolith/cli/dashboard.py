@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from pathlib import Path
@@ -36,10 +37,12 @@ def dashboard(
     interval_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two reads of a target.")] = 1.0,
 ) -> None:
     """Show live charts of quality, freshness, throughput, tables and lag, and the health of every process."""
+    from monolith.core.lifeline import end_with_starter
     from monolith.dashboard import DashboardServer, Scraper
     from monolith.dashboard.boxes import Explainer, Predictor
     from monolith.dashboard.scraper import parse_target
 
+    end_with_starter(os.environ)
     token = None if token_file is None else token_file.read_text().strip()
     scraper = Scraper([parse_target(text.strip()) for text in targets.split(",")], interval_s=interval_s)
     explainer = None if ps is None else Explainer([address.strip() for address in ps.split(",")])

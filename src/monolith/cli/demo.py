@@ -1,14 +1,15 @@
-"""``monolith demo``: trains a model on generated clicks, serves it, and shows how live events change its scores."""
+"""``monolith demo``: the whole real-time loop on this machine, a dashboard, and one table at the end."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import signal
-import statistics
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+import webbrowser
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -17,53 +18,69 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from monolith.demo.demo import Demo, DemoResult
-    from monolith.demo.live import LiveDemo, ScoreMove
-    from monolith.demo.moves import Turn
+    from monolith.demo.demo import DemoResult
 
 __all__ = ["register"]
+
+_EPILOG = "Example: monolith demo --seconds 60    On Kafka: monolith demo --kafka localhost:9092"
 
 
 def register(app: typer.Typer) -> None:
     """Add ``demo`` to the program."""
-    app.command("demo", epilog="Example: monolith demo --clicks 100000 --headless")(demo)
+    app.command("demo", epilog=_EPILOG)(demo)
 
 
 def demo(
-    folder: Annotated[Path, typer.Option(help="Folder for clicks, model and checkpoints.")] = Path("monolith-demo"),
-    clicks: Annotated[int, typer.Option(help="Impressions to train on.")] = 400_000,
-    moves: Annotated[int, typer.Option(min=1, help="Items that users start or stop liking while the server runs.")] = 6,
-    headless: Annotated[
-        bool, typer.Option("--headless", help="Print plain lines and exit at the end; the default without a terminal.")
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of visits before the table.")] = 60.0,
+    headless: Annotated[bool, typer.Option("--headless", help="Start no dashboard and open no browser.")] = False,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Run on after the table, until Ctrl-C, and keep the files of the run.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as one JSON object; implies --headless.")
-    ] = False,
+    events_per_s: Annotated[float, typer.Option(min=1, help="Impressions and clicks per second.")] = 2_000.0,
+    publish_interval_s: Annotated[float, typer.Option(min=0.05, help="Seconds between publishes.")] = 1.0,
+    batch_interval_s: Annotated[float, typer.Option(min=1, help="Seconds between updates of the batch server.")] = 20.0,
+    kafka: Annotated[str | None, typer.Option(help="Kafka brokers, host:port,..., instead of the event log.")] = None,
+    zookeeper: Annotated[
+        str | None, typer.Option(help="ZooKeeper servers, host:port,..., for the discovery of the training job.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder of the run, and of the first export for later runs; default: temporary.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the table as one JSON object.")] = False,
 ) -> None:
-    """Train a DeepFM on generated clicks, serve it, and show how soon live events change its scores.
+    """Run the real-time loop: visitors, event log, joiner, trainer, two parameter servers and two model servers.
 
-    Trainer and server are separate processes. On a terminal they run until Ctrl-C.
+    One model server follows every publish, the other one only once per batch interval. Every part is a process.
+    Ctrl-C ends all of them.
     """
-    from monolith.demo.demo import Demo
+    from monolith.demo.demo import Demo, DemoOptions
+    from monolith.demo.visitors import VisitorSettings
 
-    is_headless = headless or as_json or not sys.stdout.isatty()
+    options = DemoOptions(
+        seconds=seconds,
+        folder=folder,
+        with_dashboard=not headless,
+        keep=keep,
+        kafka=kafka,
+        zookeeper=zookeeper,
+        publish_s=publish_interval_s,
+        batch_s=batch_interval_s,
+        visitors=VisitorSettings(events_per_s=events_per_s),
+    )
+
+    def open_browser(url: str) -> None:
+        if sys.stdout.isatty():
+            webbrowser.open(url)
+
     with _exit_on_signals():
-        made = Demo(folder, clicks)
-        made.generate()
-        typer.echo(f"{clicks:,} impressions generated in {made.train_file}", err=True)
-        result = made.run()
-        if not as_json:
-            _show(result)
-        typer.echo("starting a trainer that publishes every second, and a server that follows it", err=True)
-        with made.live() as live:
-            moved = _lines(live, moves) if is_headless else _live_table(live, moves)
-            if as_json:
-                typer.echo(json.dumps(_as_json(result, moved, live)))
-                return
-            _show_freshness(moved, live)
-            if not is_headless:
-                _keep_serving(live)
-    _show_next_steps(made)
+        try:
+            with Demo(options, lambda line: typer.echo(line, err=True)).run(open_browser) as result:
+                _show(result, as_json)
+                if keep:
+                    typer.echo("the loop runs until Ctrl-C", err=True)
+                    threading.Event().wait()
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -84,122 +101,38 @@ def _exit_on_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-# --- live -------------------------------------------------------------------------------------------------------------
-
-
-def _lines(live: LiveDemo, count: int) -> list[ScoreMove]:
-    moved = []
-    for move in live.moves(count):
-        change = f"score {move.before:.3f} -> {move.after:.3f} (others {move.others:+.3f})"
-        typer.echo(f"item {move.item_id} is {_taste(move.is_up)} now: {change} after {move.seconds:.2f} s", err=True)
-        moved.append(move)
-    return moved
-
-
-def _live_table(live: LiveDemo, count: int) -> list[ScoreMove]:
-    from rich.live import Live
-    from rich.table import Table
-
-    moved: list[ScoreMove] = []
-    turning: list[str] = []
-
-    def table() -> Table:
-        shown = Table("item", "is now", "score before", "score now", "other items", "seen after", title="Live events")
-        for move in moved:
-            color = "green" if move.is_up else "red"
-            scores = (f"{move.before:.3f}", f"[{color}]{move.after:.3f}", f"{move.others:+.3f}")
-            shown.add_row(str(move.item_id), _taste(move.is_up), *scores, f"{move.seconds:.2f} s")
-        if turning:
-            shown.add_row(*turning, "", "...")
-        return shown
-
-    def watch(turn: Turn, score: float) -> None:
-        turning[:] = [str(turn.item_id), _taste(turn.is_up), "", f"{score:.3f}"]
-
-    with Live(get_renderable=table, refresh_per_second=10):
-        for move in live.moves(count, watch):
-            turning.clear()
-            moved.append(move)
-    return moved
-
-
-def _taste(is_up: bool) -> str:
-    return "liked" if is_up else "disliked"
-
-
-def _keep_serving(live: LiveDemo) -> None:
-    """Keep the server running until Ctrl-C."""
-    typer.echo(f"The server runs until Ctrl-C. Send it a request:\n  {live.curl}")
-    try:
-        live.wait()
-    except KeyboardInterrupt:
-        typer.echo("")
-
-
-# --- results ----------------------------------------------------------------------------------------------------------
-
-
-def _as_json(result: DemoResult, moved: Sequence[ScoreMove], live: LiveDemo) -> dict[str, object]:
-    seconds = [move.seconds for move in moved]
-    return dataclasses.asdict(result) | {
-        "samples_per_s": result.samples_per_s,
-        "checkpoint": str(result.checkpoint),
-        "moves": [dataclasses.asdict(move) for move in moved],
-        "event_to_predict_median_s": statistics.median(seconds),
-        "event_to_predict_worst_s": max(seconds),
-        "requests": live.requests,
-    }
-
-
-def _show(result: DemoResult) -> None:
-    _print_table(
-        "DeepFM on the clicks of a known world",
-        {
-            "impressions trained on": f"{result.clicks:,}",
-            "samples per second": f"{result.samples_per_s:,.0f}",
-            "ids with a row": f"{result.ids:,}",
-            "memory of the tables": f"{result.table_bytes / 2**20:.1f} MiB",
-            "AUC on later clicks": f"{result.auc:.4f}",
-            "best possible AUC": f"{result.best_auc:.4f}",
-            "predicted / true clicks": f"{result.calibration:.3f}",
-            "checkpoint": f"{result.checkpoint_bytes / 2**20:.1f} MiB",
-        },
-    )
-
-
-def _show_freshness(moved: Sequence[ScoreMove], live: LiveDemo) -> None:
-    seconds = [move.seconds for move in moved]
-    right = sum((move.after > move.before) == move.is_up for move in moved)
-    _print_table(
-        "From an event to the score that shows it",
-        {
-            "publishes": "once a second",
-            "median": f"{statistics.median(seconds):.2f} s",
-            "worst": f"{max(seconds):.2f} s",
-            "scores that moved the right way": f"{right} of {len(moved)}",
-            "requests answered": f"{live.requests:,}",
-        },
-    )
-
-
-def _print_table(title: str, rows: dict[str, str]) -> None:
+def _show(result: DemoResult, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(result)))
+        return
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=title, show_header=False)
-    for name, value in rows.items():
+    table = Table(title=f"The real-time loop in {result.seconds:.0f} s", show_header=False)
+    stages = ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in result.stages_s.items())
+    for name, value in (
+        ("events (impressions and clicks)", f"{result.events:,} ({result.events_per_s:,.0f}/s)"),
+        ("examples of the joiner", f"{result.examples:,}"),
+        ("ids with a row", f"{result.ids:,}"),
+        ("AUC real-time", f"{result.live_auc:.4f}"),
+        ("AUC batch", f"{result.batch_auc:.4f}"),
+        ("AUC best possible", f"{result.best_auc:.4f}"),
+        ("clicks on the first quarter of a page", f"{result.live_top:.1%} (batch {result.batch_top:.1%})"),
+        ("calibration (predicted / true clicks)", f"{result.calibration:.3f}"),
+        ("event to servable, p50, p99", _pair(result.event_to_servable_p50_s, result.event_to_servable_p99_s)),
+        ("mean seconds per stage", stages),
+        ("requests", f"{result.requests_per_s:,.1f}/s, p99 {1000 * result.request_p99_s:.1f} ms"),
+        ("failed requests", f"{result.failures:,}"),
+        ("from the start to the first request", f"{result.start_s:.1f} s"),
+        ("from the start to the first live chart", _or_none(result.first_chart_s)),
+    ):
         table.add_row(name, value)
     Console().print(table)
 
 
-def _show_next_steps(made: Demo) -> None:
-    typer.echo("Try next:")
-    for line in (
-        f"monolith serve {made.exported} --name clicks --sync-from {made.published}",
-        made.curl,
-        f"monolith inspect delta {made.published}",
-        f"monolith inspect checkpoint {made.model_dir}",
-        f"monolith train --task dcnv2 --data {made.train_file} --eval-data {made.test_file} --model-dir runs/dcnv2",
-        "python examples/03_movie_ranking.py",
-    ):
-        typer.echo(f"  {line}")
+def _or_none(seconds: float) -> str:
+    return "no dashboard" if math.isnan(seconds) else f"{seconds:.1f} s"
+
+
+def _pair(first_s: float, second_s: float) -> str:
+    return f"{first_s:.2f} s, {second_s:.2f} s"

@@ -26,7 +26,9 @@ def register(app: typer.Typer) -> None:
 def evaluate(
     flags: Mapping[str, Any],
     config: Annotated[Path | None, typer.Option(help="YAML or JSON file with any of the settings.")] = None,
-    checkpoint: Annotated[Path | None, typer.Option(help="Folder of a checkpoint; default: the newest one.")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="Path or URL of a checkpoint; default: the newest one.")
+    ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Evaluate every new checkpoint, up to the one of --max-steps.")
     ] = False,

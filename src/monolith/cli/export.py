@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -27,9 +29,10 @@ def register(app: typer.Typer) -> None:
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="Model folder of a run, or one of its checkpoints.")],
+    source: Annotated[str, typer.Argument(help="Model folder of a run (path or URL), or one of its checkpoints.")],
     out: Annotated[
-        Path, typer.Argument(help="Folder for the versions of the model; with --format onnx, the file to write.")
+        str,
+        typer.Argument(help="Folder or URL for the versions of the model; with --format onnx, the file to write."),
     ],
     format_name: Annotated[str, typer.Option("--format", help="monolith, or onnx for only the dense part.")] = (
         "monolith"
@@ -96,26 +99,63 @@ def export(
         with_torch_program=torch_program,
         tolerance=tolerance,
     )
-    estimator, checkpoint = _open(source, task, task_options, name)
-    if format_name == "onnx":
-        _show_program(out, _write_onnx(estimator, checkpoint, out, options, overwrite), as_json)
-        return
-    path = estimator.export(
-        out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
-    )
+    with ExitStack() as ahead:
+        if format_name == "monolith" and not (dense_only or share_tables):
+            ahead.enter_context(_write_ahead(source, out, options))
+        estimator, checkpoint = _open(source, task, task_options, name)
+        if format_name == "onnx":
+            program_file = Path(out)
+            described = _write_onnx(estimator, checkpoint, program_file, options, overwrite)
+            _show_program(program_file, described, as_json)
+            return
+        path = estimator.export(
+            out, model_version, warmup=warmup, checkpoint=checkpoint, overwrite=overwrite, options=options
+        )
     _show(path, as_json)
 
 
-def _open(source: Path, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
-    """Return the estimator of a run, and the checkpoint if ``source`` is one."""
+@contextmanager
+def _write_ahead(source: str, out: str, options: ExportOptions) -> Iterator[None]:
+    """Write the shards of a large checkpoint before torch is imported: the sum of both would need more memory."""
+    from monolith.artifacts.checkpoint_folder import CheckpointFolder
     from monolith.artifacts.checkpoint_manifest import MANIFEST
+    from monolith.artifacts.remote_folder import fetch_bundle, local_path, open_folder
+    from monolith.core.errors import MonolithError
+    from monolith.export.shard_writer import write_ahead
+
+    place, target = open_folder(source), local_path(out)
+    tables = None
+    with suppress(MonolithError):  # the export itself reports a damaged checkpoint
+        if (place / MANIFEST).is_file():
+            fetch_bundle(place)
+            tables = place / "tables"
+        elif not (place / "restore_ckpt").exists():
+            root = place if place.name == "checkpoints" else place / "checkpoints"
+            newest = CheckpointFolder(root).newest()
+            tables = None if newest is None else newest.path / "tables"
+    if tables is None or not tables.is_dir():
+        yield
+        return
+    target.mkdir(parents=True, exist_ok=True)
+    shards = options.shards if options.layout == "distributed" else 1
+    with write_ahead(
+        tables, target, shards, skip_zero_rows=options.skip_zero_rows, full_precision=options.full_precision
+    ):
+        yield
+
+
+def _open(given: str, task: str | None, task_options: str | None, name: str | None) -> tuple[Estimator, Path | None]:
+    """Return the estimator of a run, and the checkpoint if the path or URL is one."""
+    from monolith.artifacts.checkpoint_manifest import MANIFEST
+    from monolith.artifacts.remote_folder import open_folder
     from monolith.cli._job import load_job
     from monolith.training.config.job import JobConfig
     from monolith.training.runner import Job
 
+    source = open_folder(given)
     if not source.is_dir():
         raise CheckpointMissing(
-            f"source is '{source}', expected a model folder or one of its checkpoints; check the path"
+            f"source is {given!r}, expected a model folder or one of its checkpoints; check the path"
         )
     is_checkpoint = (source / MANIFEST).is_file()
     model_dir = source.absolute().parent.parent if is_checkpoint else source
@@ -155,11 +195,13 @@ def _write_onnx(
 
 def _show(path: Path, as_json: bool) -> None:
     from monolith.artifacts.export_manifest import read_export_manifest
+    from monolith.artifacts.remote_folder import artifact_url, is_staged
 
     manifest = read_export_manifest(path)
+    place = artifact_url(path) if is_staged(path) else str(path)
     if as_json:
         report = {
-            "path": str(path),
+            "path": place,
             "name": manifest.name,
             "version": manifest.version,
             "global_step": manifest.global_step,
@@ -170,7 +212,7 @@ def _show(path: Path, as_json: bool) -> None:
         typer.echo(json.dumps(report))
         return
     typer.echo(
-        f"{path}: {manifest.name} version {manifest.version}, step {manifest.global_step}, {size_text(manifest.bytes)}"
+        f"{place}: {manifest.name} version {manifest.version}, step {manifest.global_step}, {size_text(manifest.bytes)}"
     )
     if manifest.dense is not None:
         typer.echo(_sentence(manifest.dense))

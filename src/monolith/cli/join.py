@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import queue
 import time
 from collections.abc import Callable
@@ -85,6 +86,7 @@ def join(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")] = False,
 ) -> None:
     """Join impressions with actions into labelled examples. SIGTERM and Ctrl-C commit, save a snapshot and stop."""
+    from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
     from monolith.stream.runtime.group import GroupOptions
     from monolith.stream.runtime.job import JoinRun
@@ -121,6 +123,7 @@ def join(
             partition, settings, state / name, record=cast(Any, record), options=options, take_over=take_over
         )
 
+    end_with_starter(os.environ)
     groups = _take_groups(make_group, topics.partitions, partitions, members)
     run = JoinRun(groups.__getitem__, groups, until_end=until_end)
     with stop_signals() as endings, _metrics_page(run, metrics_port):
@@ -174,12 +177,14 @@ def _metrics_page(run: JoinRun, port: int | None) -> Any:
 
     if port is None:
         return nullcontext()
+    from monolith.data.sources.event_log.writer_metrics import log_writer_samples
     from monolith.stream.runtime.metrics import collect_metrics
     from monolith.telemetry.page import MetricsPage
     from monolith.telemetry.registry import Registry
 
     registry = Registry()
     registry.collect(lambda: collect_metrics(run, time.time()))
+    registry.collect(log_writer_samples)
     page = MetricsPage(
         registry.text, lambda: (not run.failures, "OK" if not run.failures else "a group failed"), port=port
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -25,6 +26,9 @@ _TORCHRUN_EPILOG = (
 )
 
 
+_PREPARE_EPILOG = "Example: monolith launch prepare --zk-server zk1:2181 --uuid clicks-7    Replace a job: --force"
+
+
 def register(app: typer.Typer) -> None:
     """Add ``launch`` to the program."""
     launch = typer.Typer(no_args_is_help=True, help="Start all processes of a job.", epilog=_EPILOG)
@@ -32,11 +36,28 @@ def register(app: typer.Typer) -> None:
     launch.command("local", epilog=_EPILOG)(local)
     launch.command("torchrun", epilog=_TORCHRUN_EPILOG)(torchrun)
     launch_ray.register(launch)
+    launch.command("prepare", epilog=_PREPARE_EPILOG)(prepare)
     app.add_typer(launch, name="launch")
 
 
 def _no_options() -> None:
     pass
+
+
+def prepare(
+    zk_server: Annotated[str, typer.Option(help="ZooKeeper: host:port,host:port,...")],
+    uuid: Annotated[str, typer.Option(help="Name of the job that is about to start.")],
+    force: Annotated[bool, typer.Option("--force", help="Remove the nodes of a job with this name first.")] = False,
+) -> None:
+    """Check that a job has no nodes in ZooKeeper, and remove jobs that are nine weeks old and have no process.
+
+    Run it before the first process of a job with --discovery-type zookeeper: processes of two jobs with one uuid would
+    find each other. ZK_AUTH is user:password.
+    """
+    from monolith.discovery import prepare_job
+
+    prepare_job(zk_server, uuid, auth=os.environ.get("ZK_AUTH") or None, is_forced=force)
+    typer.echo(f"job {uuid} may start")
 
 
 def local(

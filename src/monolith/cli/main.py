@@ -20,7 +20,19 @@ from monolith.core.logs import setup_logging
 
 __all__ = ["app", "main"]
 
-_OF_MODELS = ("train", "evaluate", "predict", "control", "export", "serve", "ps", "launch", "agent", "dashboard")
+_OF_MODELS = (
+    "train",
+    "evaluate",
+    "predict",
+    "control",
+    "forget",
+    "export",
+    "serve",
+    "ps",
+    "launch",
+    "agent",
+    "dashboard",
+)
 _OF_FILES = ("convert", "inspect", "join", "log", "bench", "demo", "experiment", "size")
 _COMMANDS = {name: f"monolith.cli.{name}" for name in (*_OF_MODELS, *_OF_FILES)}
 

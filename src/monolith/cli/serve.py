@@ -75,6 +75,7 @@ def serve(
     """Serve exported models with the API of TensorFlow Serving. SIGTERM and Ctrl-C stop it after the open requests."""
     from monolith.core.lifeline import end_with_starter
     from monolith.core.stop_signals import stop_signals
+    from monolith.data.sources.event_log.writer_metrics import log_writer_samples
     from monolith.serving import ModelServer, ServingConfig, servable_loader
     from monolith.serving.following import Following
     from monolith.serving.metrics import ServingMetrics
@@ -106,9 +107,10 @@ def serve(
             )
         )
         following = Following(load, **sync.settings(), canary=canary.guard())
+        samples = lambda: [*following.samples(), *log_writer_samples()]  # noqa: E731
         with (
             closing(following),
-            ModelServer(config, following, metrics=metrics, samples=following.samples) as server,
+            ModelServer(config, following, metrics=metrics, samples=samples) as server,
             registry.registered(discovery, models.name, server.address),
         ):
             _show(server, as_json)

@@ -1,6 +1,7 @@
 """Files by path or URL: opens, measures, finds, and writes them whole or not at all.
 
 Local paths use the operating system; ``scheme://`` URLs use fsspec. Only this module imports fsspec, at the first URL.
+Listings of a URL never come from a cache, because other processes write there. Thread safe.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import glob
 import os
 import re
 import secrets
+import shutil
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -17,6 +19,7 @@ from monolith.core.errors import ConfigError
 
 __all__ = [
     "NewFile",
+    "download_file",
     "file_bytes",
     "find_files",
     "has_wildcard",
@@ -25,22 +28,63 @@ __all__ = [
     "is_url",
     "list_names",
     "make_folder",
+    "normalize_url",
     "open_file",
+    "read_file",
     "read_up_to",
     "remove_file",
+    "remove_folder",
+    "upload_file",
     "walk_files",
 ]
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""One slash is enough: ``hdfs:/data`` is a path on the default host, and ``Path`` drops the second slash."""
+_ROOTED = frozenset({"file", "hdfs", "local", "viewfs", "webhdfs"})
+"""Schemes whose URLs may have no host, so ``scheme:/path`` stands for ``scheme:///path``."""
+_PACKAGES = {
+    "abfs": "adlfs",
+    "abfss": "adlfs",
+    "adl": "adlfs",
+    "az": "adlfs",
+    "gcs": "gcsfs",
+    "gs": "gcsfs",
+    "hdfs": "pyarrow",
+    "http": "aiohttp",
+    "https": "aiohttp",
+    "oss": "ossfs",
+    "s3": "s3fs",
+    "s3a": "s3fs",
+    "sftp": "paramiko",
+}
+"""Scheme to the package of its fsspec driver."""
+
+
+_OBJECT_STORES = frozenset({"abfs", "abfss", "az", "gcs", "gs", "oss", "s3", "s3a"})
 
 
 def is_url(path: str) -> bool:
     """Return whether ``path`` names a file through fsspec.
 
-    >>> is_url("s3://bucket/part-0"), is_url("data/part-0")
-    (True, False)
+    >>> is_url("s3://bucket/part-0"), is_url("hdfs:/data/part-0"), is_url("data/part-0")
+    (True, True, False)
     """
     return _URL.match(path) is not None
+
+
+def normalize_url(url: str) -> str:
+    """Return a URL with two slashes after the scheme and none at the end.
+
+    >>> normalize_url("hdfs:/data/"), normalize_url("s3:/bucket/run"), normalize_url("s3://bucket/run")
+    ('hdfs:///data', 's3://bucket/run', 's3://bucket/run')
+    """
+    match = _URL.match(url)
+    if match is None:
+        return url
+    rest = url[match.end() :]
+    if rest.startswith("/"):
+        return url.rstrip("/")
+    return f"{match[1]}:{'///' if match[1].lower() in _ROOTED else '//'}{rest}".rstrip("/")
 
 
 def has_wildcard(path: str) -> bool:
@@ -62,6 +106,33 @@ def open_file(path: str) -> BinaryIO:
         system, inner = _remote(path)
         return cast(BinaryIO, system.open(inner, "rb"))
     return open(path, "rb", buffering=0)
+
+
+def read_file(path: str) -> bytes | None:
+    """Return the content of a small file; None if the file is absent."""
+    try:
+        if is_url(path):
+            system, inner = _remote(path)
+            return bytes(system.cat_file(inner))
+        return Path(path).read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def upload_file(source: Path, url: str) -> None:
+    """Copy a local file to a URL. An interrupted upload may leave a part of the file on some systems."""
+    system, inner = _remote(url)
+    system.put_file(str(source), inner)
+
+
+def download_file(url: str, target: Path) -> None:
+    """Copy a file from a URL to a local path. An interrupted download leaves a part of the file.
+
+    Raises:
+        OSError: The file is absent.
+    """
+    system, inner = _remote(url)
+    system.get_file(inner, str(target))
 
 
 def read_up_to(file: BinaryIO, size: int) -> bytes:
@@ -112,8 +183,10 @@ def is_folder(path: str) -> bool:
 
 
 def make_folder(path: str) -> None:
-    """Make a folder, and those above it, unless it is there."""
+    """Make a folder, and those above it, unless it is there. Object stores have none, and a bucket is never made."""
     if is_url(path):
+        if normalize_url(path).partition(":")[0].lower() in _OBJECT_STORES:
+            return
         system, inner = _remote(path)
         system.makedirs(inner, exist_ok=True)
     else:
@@ -124,6 +197,7 @@ def walk_files(folder: str) -> list[str]:
     """Return every file under a folder, hidden ones too, by its name relative to the folder, sorted."""
     if is_url(folder):
         system, inner = _remote(folder)
+        system.invalidate_cache()
         root = inner.rstrip("/") + "/"
         found = [str(name).removeprefix(root) for name in system.find(inner)]
     else:
@@ -139,6 +213,7 @@ def list_names(folder: str) -> list[str]:
     """Return the names of the files and folders directly in a folder, sorted; none if there is no such folder."""
     if is_url(folder):
         system, inner = _remote(folder)
+        system.invalidate_cache()
         if not system.isdir(inner):
             return []
         return sorted({str(name).rstrip("/").rpartition("/")[2] for name in system.ls(inner, detail=False)})
@@ -161,6 +236,17 @@ def remove_file(path: str) -> None:
         system.rm_file(inner)
     else:
         os.remove(path)
+
+
+def remove_folder(path: str) -> None:
+    """Remove a folder with its files; do nothing if the folder is absent."""
+    if is_url(path):
+        system, inner = _remote(path)
+        system.invalidate_cache()
+        with contextlib.suppress(FileNotFoundError):
+            system.rm(inner, recursive=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class _Target(Protocol):
@@ -231,7 +317,13 @@ class _RemoteTarget:
         self._file.close()
 
     def publish(self) -> None:
-        self._system.mv(self._temporary, self._path)
+        try:
+            self._system.mv(self._temporary, self._path)
+        except OSError:
+            if not self._system.exists(self._path) or not self._system.exists(self._temporary):
+                raise
+            self._system.rm_file(self._path)  # HDFS does not rename over an existing file
+            self._system.mv(self._temporary, self._path)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
@@ -241,13 +333,25 @@ class _RemoteTarget:
 
 
 def _remote(path: str) -> tuple[Any, str]:
-    """Return the file system of a URL, and the path in it."""
+    """Return the file system of a URL, and the path in it.
+
+    Raises:
+        ConfigError: The scheme is unknown, its driver is not installed, or the driver refuses the URL.
+    """
     try:
         import fsspec  # type: ignore[import-untyped]
     except ImportError as exc:
-        raise ConfigError(f"{path} is a URL, which needs fsspec: pip install 'monolith[fsspec]'") from exc
+        raise ConfigError(f"{path!r} is a URL, which needs fsspec; pip install 'monolith[fsspec]'") from exc
+    url = normalize_url(path)
+    scheme = url.partition(":")[0].lower()
     try:
-        system, inner = fsspec.core.url_to_fs(path)
-    except (ValueError, ImportError) as exc:  # an unknown scheme, or one whose client is not installed
-        raise ConfigError(f"{path} cannot be opened: {exc}") from exc
+        system, inner = fsspec.core.url_to_fs(url)
+    except ImportError as exc:
+        package = _PACKAGES.get(scheme)
+        remedy = f"pip install {package}" if package else "install its driver"
+        raise ConfigError(f"{path!r} has the scheme {scheme!r}, whose driver is missing ({exc}); {remedy}") from exc
+    except ValueError as exc:
+        raise ConfigError(
+            f"{path!r} has the scheme {scheme!r}, expected one that fsspec knows, such as s3, gs or hdfs ({exc})"
+        ) from exc
     return system, str(inner)

@@ -13,7 +13,7 @@ from typing import Literal
 
 from monolith.dashboard.samples import Sample, Samples
 
-__all__ = ["CHARTS", "Chart", "Measure", "compute_series", "find_role", "quantile"]
+__all__ = ["CHARTS", "ROLES", "Chart", "Measure", "compute_series", "find_role", "quantile"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,13 @@ CHARTS: tuple[Chart, ...] = (
         measures=(Measure(metric="monolith_event_to_servable_seconds", kind="quantiles", labels=("model",)),),
     ),
     Chart(
+        id="stages",
+        title="Stages of freshness",
+        unit="s",
+        help="Time of a row in each stage from its event to the server.",
+        measures=(Measure(metric="monolith_event_stage_seconds", kind="quantiles", labels=("stage",)),),
+    ),
+    Chart(
         id="throughput",
         title="Throughput",
         unit="per s",
@@ -109,7 +116,7 @@ CHARTS: tuple[Chart, ...] = (
             Measure(metric="monolith_publish_age_seconds", name="publish"),
             Measure(metric="monolith_sync_lag_seconds", labels=("model",), name="cut"),
             Measure(metric="monolith_log_lag_seconds", labels=("topic",), name="log"),
-            Measure(metric="monolith_join_watermark_seconds", labels=("group",), name="watermark"),
+            Measure(metric="monolith_join_watermark_age_seconds", labels=("group",), name="watermark"),
         ),
     ),
     Chart(
@@ -125,18 +132,20 @@ CHARTS: tuple[Chart, ...] = (
 )
 
 _QUANTILES = (0.5, 0.99)
-_ROLES = (
+ROLES = (
     ("monolith_train_step", "trainer"),
-    ("monolith_join_up", "joiner"),
+    ("monolith_join_group_up", "joiner"),
     ("monolith_ps_up", "parameter server"),
     ("monolith_serving_up", "model server"),
     ("monolith_agent_leader", "agent"),
+    ("monolith_demo_auc", "visitors"),
 )
+"""A metric that only one kind of process exports, and the name of that kind."""
 
 
 def find_role(samples: Samples) -> str:
     """Return the kind of process that exports the samples."""
-    return next((role for name, role in _ROLES if name in samples), "process")
+    return next((role for name, role in ROLES if name in samples), "process")
 
 
 def compute_series(chart: Chart, before: Samples, now: Samples, elapsed_s: float) -> dict[str, float]:

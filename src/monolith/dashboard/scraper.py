@@ -181,7 +181,7 @@ class Scraper:
 def _problems(samples: Samples) -> list[str]:
     """Return one line per part of a process that reports itself as down."""
     found = []
-    for name in ("monolith_ps_up", "monolith_serving_up", "monolith_join_up", "monolith_background_thread_up"):
+    for name in ("monolith_ps_up", "monolith_serving_up", "monolith_join_group_up", "monolith_background_thread_up"):
         for sample in samples.get(name, ()):
             if sample.value == 0:
                 part = name.removeprefix("monolith_").removesuffix("_up").replace("_", " ")

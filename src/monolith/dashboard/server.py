@@ -36,7 +36,7 @@ _TYPES = {
 }
 _MAX_BODY_BYTES = 1 << 20
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'",
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:",
     "X-Content-Type-Options": "nosniff",
     "Cache-Control": "no-store",
 }

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from monolith.data.prediction_files import PredictionFiles
     from monolith.data.readers import (
         arrow,
+        avro_messages,
         csv,
         event_log,
         files,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     # functions that return datasets
     "arrow",
+    "avro_messages",
     "csv",
     "event_log",
     "files",
@@ -69,6 +71,7 @@ __all__ = [
 _HOMES = {
     "readers": (
         "arrow",
+        "avro_messages",
         "csv",
         "event_log",
         "files",

@@ -21,11 +21,12 @@ from monolith.data.batch import Batch
 from monolith.data.records.messages import Example
 from monolith.data.row_counts import RowCounts
 from monolith.data.schema import BatchMaker, Schema, make_parser
-from monolith.data.sources.base import Source
+from monolith.data.sources.base import MeteredSource, MetricSink, Source
 from monolith.data.sources.column_options import ColumnSource, WantedColumns
 from monolith.data.sources.work_list import FilesReassigned
 from monolith.data.stages import (
     BatchStage,
+    ChainStage,
     MapStage,
     Mark,
     MergeStage,
@@ -63,6 +64,8 @@ class _Opening:
     """True if steps may use features that the schema does not name."""
     columns: _native.Columns = field(default_factory=_native.Columns)
     counts: RowCounts = field(default_factory=RowCounts)
+    metrics: MetricSink | None = None
+    """Receives the metrics of the sources."""
 
     def build(self, transform: Transform, number: int) -> _native.RowOp:
         """Build the native operation of a transform; each operation has its own random seed."""
@@ -115,6 +118,8 @@ class _FromSource:
 
     def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
         source = self.make()
+        if opening.metrics is not None and isinstance(source, MeteredSource):
+            source.export_to(opening.metrics)
         if isinstance(source, ColumnSource):
             source.require(opening.wanted_columns(keep_all=keep_all))
             opening.counts.add_source(source)
@@ -147,6 +152,21 @@ class _Merged:
 
     def name(self) -> str:
         return "merge(" + ", ".join(part._signature() for part in self.parts) + ")"
+
+
+@dataclass(frozen=True, slots=True)
+class _Chained:
+    parts: tuple[Dataset, ...]
+
+    def open(self, opening: _Opening, *, keep_all: bool) -> RowStage:
+        stages = []
+        for number, part in enumerate(self.parts):
+            part_opening = replace(opening, seed=_native.mix(opening.seed, number))
+            stages.append(part._open_rows(part_opening, keep_all=keep_all))
+        return ChainStage(stages)
+
+    def name(self) -> str:
+        return "chain(" + ", ".join(part._signature() for part in self.parts) + ")"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +238,8 @@ class Dataset:
     ) -> None:
         self.is_stream = is_stream
         """Whether more records may follow the end of an iteration: a later run resumes there."""
+        self.metrics: MetricSink | None = None
+        """Receives counts and lag of a stream; set before the iteration."""
         self._origin: _Origin = _FromSource(make_source, skip_corrupt)
         self._steps: tuple[Any, ...] = ()
         self._schema = schema
@@ -325,6 +347,23 @@ class Dataset:
         merged._origin = _Merged((self, *others), block)
         return merged
 
+    def then(self, *others: Dataset) -> Dataset:
+        """Return the rows of this dataset, and after its end the rows of others: history first, then a stream.
+
+        A state names the dataset that it is in. The last dataset may be endless.
+
+        Raises:
+            ConfigError: A dataset is batched already, or has another schema.
+        """
+        for each in (self, *others):
+            each._require_rows("then")
+            if each._schema not in (None, self._schema):
+                raise ConfigError("then chains datasets of one schema; set it on the result by with_schema()")
+        chained = Dataset(_nothing, schema=self._schema, seed=self._seed)
+        chained._origin = _Chained((self, *others))
+        chained.is_stream = any(each.is_stream for each in (self, *others))
+        return chained
+
     # --- batches ------------------------------------------------------------------------------------------------------
 
     def with_schema(self, schema: Schema) -> Dataset:
@@ -373,7 +412,11 @@ class Dataset:
     def _read_from(self, state: State | None) -> Iterator[Any]:
         made = self._made_features()
         opening = _Opening(
-            self._schema or Schema(labels=0), self._seed, made_features=made, reads_all=self._has_transforms
+            self._schema or Schema(labels=0),
+            self._seed,
+            made_features=made,
+            reads_all=self._has_transforms,
+            metrics=self.metrics,
         )
         stage = self._open(opening)
         self._cursor = _Cursor(stage, opening, None)
@@ -433,6 +476,14 @@ class Dataset:
         if self._cursor.stage is not None and state["at"] is not None:
             self._cursor.stage.committed(state["at"])
 
+    def interrupt(self) -> None:
+        """End the current iteration of a stream, also while another thread waits for its next record.
+
+        The iteration still yields the rows that it has read. Other datasets ignore the call: their reads do not wait.
+        """
+        if self.is_stream and self._cursor.stage is not None:
+            self._cursor.stage.close()
+
     def counts(self) -> dict[str, int]:
         """Return the row counts of this iteration: read, corrupt, and in and out of each transform.
 
@@ -458,6 +509,7 @@ class Dataset:
         copy._origin = self._origin
         copy._steps = (*self._steps, *steps)
         copy.is_stream = self.is_stream
+        copy.metrics = self.metrics
         return copy
 
     def _signature(self, *, has_sizes: bool = True) -> str:
@@ -477,9 +529,9 @@ class Dataset:
         return any(isinstance(step, _Rewrite) or getattr(step, "needs_all_features", False) for step in self._steps)
 
     def _all_steps(self) -> Iterator[Any]:
-        """Yield the steps of this dataset and of the datasets that it merges."""
+        """Yield the steps of this dataset and of the datasets that it merges or chains."""
         yield from self._steps
-        if isinstance(self._origin, _Merged):
+        if isinstance(self._origin, _Merged | _Chained):
             for merged in self._origin.parts:
                 yield from merged._all_steps()
 

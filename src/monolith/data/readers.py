@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "TableKind",
     "arrow",
+    "avro_messages",
     "csv",
     "event_log",
     "files",
@@ -455,18 +456,61 @@ def json_messages(
     return from_source(make_rows, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)
 
 
+def avro_messages(
+    make: Callable[[], Source],
+    *,
+    avro_schema: str | os.PathLike[str] | None = None,
+    registry: str | None = None,
+    schema: Schema | None = None,
+    seed: int = 0,
+    on_corrupt: OnCorrupt = "raise",
+    exclude: Sequence[str] = (),
+    time_column: str | None = None,
+) -> Dataset:
+    """Return a dataset of Avro messages; ``make`` returns the source of the messages. Needs the extra ``avro``.
+
+    With ``registry`` each message starts with a zero byte and the id of its schema in the registry. Without it every
+    message is a bare record of ``avro_schema``. With both, messages are converted to ``avro_schema``. Logical types are
+    read as the numbers below them; nested records and maps are not read.
+
+    Args:
+        make: Returns a new source; see ``monolith.data.sources.base.Source``.
+        avro_schema: File with the schema of a record, a field per feature.
+        registry: Address of a schema registry, such as ``http://registry:8081``.
+        schema: The features, labels and fields to read.
+        seed: Seed of every random choice.
+        on_corrupt: "raise" on a message that cannot be decoded, or "skip" it.
+        exclude: Fields that are not read.
+        time_column: Field of the event time.
+
+    Raises:
+        ConfigError: Both ``avro_schema`` and ``registry`` are missing, or one is invalid.
+    """
+    from monolith.data.sources.avro_messages import AvroMessagesSource, AvroSchemas
+
+    options = ColumnOptions.make((), exclude, time_column)
+    schemas = AvroSchemas(None if avro_schema is None else os.fspath(avro_schema), registry)
+
+    def make_rows() -> Source:
+        return AvroMessagesSource(make(), schemas, options=options, skip_corrupt=on_corrupt == "skip")
+
+    return from_source(make_rows, schema=schema, seed=seed, on_corrupt=on_corrupt, is_stream=True)
+
+
 def kafka(
     servers: str | Sequence[str],
     topics: str | Sequence[str],
     group: str,
     *,
-    record: RecordKind | Literal["json"],
+    record: RecordKind | Literal["json", "avro"],
     start: Literal["earliest", "latest", "committed"] | float = "committed",
     framing: Framing | None = None,
     schema: Schema | None = None,
     seed: int = 0,
     on_corrupt: OnCorrupt = "raise",
     column_types: Mapping[str, TextType] | None = None,
+    avro_schema: str | os.PathLike[str] | None = None,
+    registry: str | None = None,
     exclude: Sequence[str] = (),
     time_column: str | None = None,
     **options: Any,
@@ -475,13 +519,14 @@ def kafka(
 
     The options are those of ``monolith.data.sources.kafka.source.KafkaSource``. With ``record="json"`` a message is a
     JSON object with a field per feature; ``column_types``, ``exclude`` and ``time_column`` are those of
-    ``json_messages``.
+    ``json_messages``. With ``record="avro"`` a message is an Avro record; ``avro_schema``, ``registry``, ``exclude``
+    and ``time_column`` are those of ``avro_messages``.
 
     ``Dataset.state`` contains the offsets; only ``Dataset.committed`` commits them to the broker.
     """
     from monolith.data.sources.kafka.source import KafkaSource
 
-    kind: RecordKind = "example" if record == "json" else record
+    kind: RecordKind = "example" if record in ("json", "avro") else record  # type: ignore[assignment]
 
     def make() -> Source:
         return KafkaSource(servers, topics, group, record=kind, start=start, framing=framing, **options)
@@ -490,6 +535,17 @@ def kafka(
         return json_messages(
             make,
             column_types=column_types,
+            schema=schema,
+            seed=seed,
+            on_corrupt=on_corrupt,
+            exclude=exclude,
+            time_column=time_column,
+        )
+    if record == "avro":
+        return avro_messages(
+            make,
+            avro_schema=avro_schema,
+            registry=registry,
             schema=schema,
             seed=seed,
             on_corrupt=on_corrupt,

@@ -271,7 +271,7 @@ class BatchMaker:
         self._kinds = b""
         self._types: Mapping[str, ValueType] = {}
         fields = {each[0]: each for each in schema.line_fields.native()}
-        self._assembler = _native.Assembler(
+        self.assembler = _native.Assembler(
             [
                 (
                     each.name,
@@ -299,7 +299,7 @@ class BatchMaker:
         Raises:
             SchemaMismatch: A row does not fit; the text names the feature and the row.
         """
-        data = self._assembler.assemble(rows)
+        data = self.assembler.assemble(rows)
         if data.value_kinds != self._kinds:
             self._kinds = data.value_kinds
             pairs = zip(self._sparse, self._kinds, strict=True)
@@ -352,6 +352,11 @@ class BatchParser:
         """
         native = records if isinstance(records, _native.Records) else _native.Records(records)
         return self._make(self._parser.parse(native))
+
+    @property
+    def natives(self) -> tuple[_native.RowParser, _native.Assembler]:
+        """The native parser and assembler, whose settings native servers copy."""
+        return self._parser, self._make.assembler
 
 
 def parse_batch(records: Sequence[bytes | bytearray | memoryview], *, record: RecordKind, schema: Schema) -> Batch:

@@ -443,6 +443,72 @@ class MergeStage(RowStage):
             stage.close()
 
 
+class ChainStage(RowStage):
+    """Rows of several stages, one stage after the end of another."""
+
+    def __init__(self, before: Sequence[RowStage]) -> None:
+        self._before = before
+        self._turn = 0
+        self._seam = _Seam()
+
+    @override
+    def read(self) -> _native.Rows | None:
+        while (rows := self._before[self._turn].read()) is None:
+            if self._turn + 1 == len(self._before):
+                return None
+            self._before[self._turn].close()
+            self._turn += 1
+            # The end of a stage and the beginning of the next are one position. A position that is saved later must
+            # name the next stage, which knows the order in which its records came.
+            self._seam.next_turn, self._seam.next_mark = self._turn, self._before[self._turn].mark()
+            self._seam = _Seam()
+        self._seam = _Seam()
+        return rows
+
+    @override
+    def mark(self) -> Mark:
+        turn, mark, seam = self._turn, self._before[self._turn].mark(), self._seam
+
+        def materialize() -> State:
+            if seam.next_mark is not None:
+                return {"turn": seam.next_turn, "before": seam.next_mark()}
+            return {"turn": turn, "before": mark()}
+
+        return materialize
+
+    @override
+    def restore(self, state: State) -> None:
+        turn = part(state, "turn")
+        if not isinstance(turn, int) or not 0 <= turn < len(self._before):
+            raise DataError(
+                f"the state is of stage {turn!r} of a chain, expected 0 to {len(self._before) - 1}; restore it into "
+                "the same datasets"
+            )
+        for stage in self._before[:turn]:
+            stage.close()
+        self._turn = turn
+        self._before[turn].restore(part(state, "before"))
+
+    @override
+    def committed(self, state: State) -> None:
+        self._before[part(state, "turn")].committed(part(state, "before"))
+
+    @override
+    def close(self) -> None:
+        for stage in self._before:
+            stage.close()
+
+
+class _Seam:
+    """The end of a stage of a chain: the position that follows it, once the next stage has begun."""
+
+    __slots__ = ("next_mark", "next_turn")
+
+    def __init__(self) -> None:
+        self.next_turn = 0
+        self.next_mark: Mark | None = None
+
+
 class BatchStage(Stage[Batch]):
     """Batches of ``size`` rows."""
 
@@ -539,12 +605,25 @@ class PrefetchStage(Stage[Item], Generic[Item]):
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="monolith-prefetch", daemon=True)
             self._thread.start()
-        item, self._mark, error = self._queue.get()
+        entry = self._get(self._thread)
+        if entry is None:
+            self._ended = True
+            return None
+        item, self._mark, error = entry
         if error is not None or item is None:
             self._ended = True
         if error is not None:
             raise error
         return item
+
+    def _get(self, thread: threading.Thread) -> tuple[Item | None, Mark, BaseException | None] | None:
+        """Return the next entry; None if ``close`` ended the thread."""
+        while True:
+            try:
+                return self._queue.get(timeout=0.1)
+            except queue.Empty:
+                if not thread.is_alive() and self._queue.empty():
+                    return None
 
     def _run(self) -> None:
         while not self._stop.is_set():

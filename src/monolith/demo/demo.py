@@ -1,131 +1,281 @@
-"""``Demo``: generates the clicks of a known world, trains a model on them, and compares it with the best possible AUC.
+"""``Demo``: the whole loop with visitors for some seconds, and one table of its results.
 
-The second half, with a server and live events, is in ``monolith.demo.live``.
+``Demo.run`` starts the processes, lets visitors request and click, and returns a ``DemoResult``. Quality is that of the
+second half of the run, after the model has learned something. Files go to a folder that the end of the run removes,
+unless it is to be kept.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import secrets
 import shutil
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.error import URLError
+from urllib.request import ProxyHandler, build_opener
 
-from monolith.artifacts import read_manifest
+import numpy as np
+
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
-from monolith.data import files
-from monolith.data.records.writer import RecordWriter
-from monolith.demo.live import LiveDemo, curl
-from monolith.demo.world import World
-from monolith.demo.world.files import write_records
-from monolith.embedding import MultiTable
-from monolith.training.config.job import JobConfig
-from monolith.training.runner import Job
+from monolith.demo.loop import Loop, LoopSettings, Progress
+from monolith.demo.pages import Buckets, Page
+from monolith.demo.visitors import Visitors, VisitorSettings
+from monolith.telemetry import names
+from monolith.telemetry.page import MetricsPage
+from monolith.telemetry.registry import Registry
 
-__all__ = ["Demo", "DemoResult"]
+__all__ = ["STAGES", "Demo", "DemoOptions", "DemoResult"]
 
-_BATCH_ROWS = 1024
+STAGES = ("ingest", "join", "train", "publish", "apply")
+"""Stages from an event to the server that answers with it."""
+
+_WINDOW_S = 10.0  # of the live AUC
+_POLL_S = 0.25
+_LINE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """Options of a demonstration."""
+
+    seconds: float = 60.0
+    """Seconds of visits, after the start."""
+    folder: Path | None = None
+    """Folder that keeps the first export for later demonstrations, and the files of this one; None = temporary."""
+    with_dashboard: bool = True
+    keep: bool = False
+    """Whether the files of the run stay."""
+    kafka: str | None = None
+    zookeeper: str | None = None
+    publish_s: float = 1.0
+    batch_s: float = 20.0
+    visitors: VisitorSettings = field(default_factory=VisitorSettings)
+
+    def __post_init__(self) -> None:
+        if not self.seconds >= 1:
+            raise ConfigError(f"seconds is {self.seconds!r}, expected at least 1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoResult:
-    """Measurements of a demonstration."""
+    """Results of a demonstration; NaN where a value is undefined."""
 
-    clicks: int
-    """Impressions trained on."""
     seconds: float
-    """Seconds of training."""
+    events: int
+    """Impressions and actions."""
+    events_per_s: float
+    examples: int
+    """Rows that the joiner has written."""
     ids: int
-    """Rows in all tables."""
-    table_bytes: int
-    auc: float
+    """Rows of all tables."""
+    live_auc: float
+    batch_auc: float
     best_auc: float
-    """AUC of the true probabilities on the same test rows: an upper bound, except for luck."""
+    """AUC of the true chances: an upper bound, except for luck."""
     calibration: float
-    """Predicted clicks over true clicks; 1 is ideal."""
-    checkpoint: Path
-    checkpoint_bytes: int
-
-    @property
-    def samples_per_s(self) -> float:
-        """Impressions trained on per second."""
-        return self.clicks / self.seconds
+    """Predicted clicks over true clicks."""
+    live_top: float
+    """Share of clicks on the first quarter of a page, as the live server ranks it."""
+    batch_top: float
+    event_to_servable_p50_s: float
+    event_to_servable_p99_s: float
+    stages_s: dict[str, float]
+    """Mean seconds of each stage."""
+    requests_per_s: float
+    request_p99_s: float
+    failures: int
+    """Failed requests and actions."""
+    start_s: float
+    """Seconds from the start to the first request."""
+    first_chart_s: float
+    """Seconds from the start to the first live chart of the dashboard."""
 
 
 class Demo:
-    """A world, its clicks on disk, and a DeepFM that is trained on them from scratch.
+    """One demonstration.
 
     Args:
-        folder: Folder of all files; those of an earlier demonstration are replaced.
-        clicks: Impressions to train on. A tenth as many, later in time, are the test set.
+        options: The options.
+        progress: Receives lines for the user.
+        clock: Time source.
     """
 
-    def __init__(self, folder: Path, clicks: int = 400_000) -> None:
-        if clicks < 1000:
-            raise ConfigError(f"clicks is {clicks}; give at least 1,000")
-        self._folder = folder
-        self.train_file = folder / "train.pb"
-        self.test_file = folder / "test.pb"
-        self.model_dir = folder / "model"
-        self.exported = folder / "exported"
-        self.published = folder / "published"
-        shown = World().clicks(clicks + clicks // 10)
-        self._train, self._test = shown.rows(0, clicks), shown.rows(clicks)
+    def __init__(
+        self, options: DemoOptions, progress: Progress = lambda line: None, clock: Clock | None = None
+    ) -> None:
+        self._options = options
+        self._progress = progress
+        self._clock = clock or SystemClock()
+        self._first_chart_s = math.nan
 
-    def generate(self) -> None:
-        """Write the clicks as record files."""
-        self.train_file.parent.mkdir(parents=True, exist_ok=True)
-        for path, rows in ((self.train_file, self._train), (self.test_file, self._test)):
-            with RecordWriter(path) as writer:
-                write_records(rows, writer)
+    @contextmanager
+    def run(self, on_dashboard: Callable[[str], None] = lambda url: None) -> Iterator[DemoResult]:
+        """Run the loop and yield its result while all processes still run; the end of the block ends them.
 
-    def run(self, clock: Clock | None = None) -> DemoResult:
-        """Train, evaluate, compare with the best possible AUC, and export."""
-        clock = clock or SystemClock()
-        for folder in (self.model_dir, self.exported):
+        Args:
+            on_dashboard: Called with the address of the dashboard once it shows a live chart.
+
+        Raises:
+            ClusterError: A process has ended; the text has its last lines.
+        """
+        begin_s = self._clock.monotonic_s()
+        registry = Registry()
+        with self._run_folder() as folder, MetricsPage(registry.text) as page:
+            loop = Loop(self._loop_settings(folder), self._progress, self._clock)
+            try:
+                if self._options.with_dashboard:
+                    loop.start_dashboard({"visitors": f"127.0.0.1:{page.port}"})
+                    self._progress(f"dashboard on {loop.dashboard_url}")
+                with loop, Visitors(loop, self._options.visitors, self._clock) as visitors:
+                    start_s = self._clock.monotonic_s() - begin_s
+                    self._progress(f"the loop runs after {start_s:.1f} s; visitors arrive")
+                    yield self._watch(loop, visitors, registry, begin_s, on_dashboard)
+            finally:
+                loop.close()
+
+    # --- folders ------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _run_folder(self) -> Iterator[Path]:
+        root = self._options.folder
+        if root is None:
+            folder = Path(tempfile.mkdtemp(prefix="monolith-demo-"))
+        else:
+            folder = root / "run"
             shutil.rmtree(folder, ignore_errors=True)
-        config = JobConfig(
-            task="deepfm",
-            data=str(self.train_file),
-            record="example_batch",
-            batch_size=_BATCH_ROWS,
-            model_dir=str(self.model_dir),
-            save_checkpoints_secs=10,
-            embedding_prefetch_capacity=1,
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield folder
+        finally:
+            if self._options.keep:
+                self._progress(f"files are kept in {folder}")
+            else:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def _loop_settings(self, folder: Path) -> LoopSettings:
+        options = self._options
+        is_shared = options.kafka is not None or options.zookeeper is not None
+        return LoopSettings(
+            folder=folder,
+            models=options.folder,
+            publish_s=options.publish_s,
+            batch_s=options.batch_s,
+            kafka=options.kafka,
+            zookeeper=options.zookeeper,
+            prefix=f"demo-{secrets.token_hex(4)}-" if is_shared else "",
         )
-        job = Job(config)
-        begin_s = clock.monotonic_s()
-        job.train()
-        seconds = clock.monotonic_s() - begin_s
-        estimator = job.estimator
-        found = estimator.evaluate(files(self.test_file, record="example_batch").batch(4096))
-        checkpoint, store = estimator.latest_checkpoint(), estimator.store
-        assert checkpoint is not None
-        assert isinstance(store, MultiTable)
-        estimator.export(self.exported)
+
+    # --- watching -----------------------------------------------------------------------------------------------------
+
+    def _watch(
+        self, loop: Loop, visitors: Visitors, registry: Registry, begin_s: float, on_dashboard: Callable[[str], None]
+    ) -> DemoResult:
+        """Watch the run to its end, and measure its second half."""
+        seconds = self._options.seconds
+        first_s = last_line_s = self._clock.monotonic_s()
+        half: _Moment | None = None
+        while (now_s := self._clock.monotonic_s()) - first_s < seconds:
+            loop.check()
+            self._export(registry, visitors)
+            if math.isnan(self._first_chart_s) and self._has_chart(loop):
+                self._first_chart_s = now_s - begin_s
+                self._progress(f"first live chart after {self._first_chart_s:.1f} s on {loop.dashboard_url}")
+                on_dashboard(loop.dashboard_url)
+            if half is None and now_s - first_s >= seconds / 2:
+                half = self._take_moment(loop, visitors)
+            if now_s - last_line_s >= _LINE_EVERY_S:
+                last_line_s = now_s
+                self._progress(self._line(now_s - first_s, visitors))
+            self._clock.sleep_s(_POLL_S)
+        end = self._take_moment(loop, visitors)
+        return self._measure(half or end, end, visitors, begin_s, first_s)
+
+    def _take_moment(self, loop: Loop, visitors: Visitors) -> _Moment:
+        pages = {name: page for name in loop.targets if (page := loop.page(name)) is not None}
+        return _Moment(self._clock.monotonic_s(), self._clock.now_s(), visitors.events, visitors.measures.pages, pages)
+
+    def _measure(self, half: _Moment, end: _Moment, visitors: Visitors, begin_s: float, first_s: float) -> DemoResult:
+        quality = visitors.measures.quality(half.wall_s)
+        requests_s = visitors.measures.request_seconds(half.wall_s)
+        fresh = _between(half, end, "live", names.EVENT_TO_SERVABLE_SECONDS.name)
+        stages = {
+            stage: _between(
+                half, end, "live" if stage == "apply" else "trainer", names.EVENT_STAGE_SECONDS.name, stage=stage
+            ).mean
+            for stage in STAGES
+        }
+        span_s = max(end.monotonic_s - half.monotonic_s, 1e-9)
         return DemoResult(
-            clicks=len(self._train),
-            seconds=seconds,
-            ids=sum(len(store[name]) for name in store),
-            table_bytes=store.memory_bytes,
-            auc=found["ctr/auc"],
-            best_auc=self._test.best_auc,
-            calibration=found["ctr/calibration"],
-            checkpoint=checkpoint,
-            checkpoint_bytes=read_manifest(checkpoint).bytes,
+            seconds=end.monotonic_s - first_s,
+            events=end.events,
+            events_per_s=(end.events - half.events) / span_s,
+            examples=int(end.page("joiner").total(names.JOIN_ROWS_TOTAL.name)),
+            ids=int(sum(end.page(name).total(names.TABLE_ROWS.name) for name in end.pages if name.startswith("ps-"))),
+            live_auc=quality.live_auc,
+            batch_auc=quality.batch_auc,
+            best_auc=quality.best_auc,
+            calibration=quality.calibration,
+            live_top=quality.live_top,
+            batch_top=quality.batch_top,
+            event_to_servable_p50_s=fresh.quantile(0.5),
+            event_to_servable_p99_s=fresh.quantile(0.99),
+            stages_s=stages,
+            requests_per_s=(end.requests - half.requests) / span_s,
+            request_p99_s=float(np.quantile(requests_s, 0.99)) if len(requests_s) else math.nan,
+            failures=visitors.failures,
+            start_s=first_s - begin_s,
+            first_chart_s=self._first_chart_s,
         )
 
-    def live(self, clock: Clock | None = None) -> LiveDemo:
-        """Return the second half, which continues from the end of ``run``. Enter it to start its processes."""
-        return LiveDemo(
-            self._folder,
-            published=self.published,
-            model_dir=self.model_dir,
-            exported=self.exported,
-            shown=self._test,
-            clock=clock,
+    def _line(self, elapsed_s: float, visitors: Visitors) -> str:
+        quality = visitors.measures.quality(self._clock.now_s() - _WINDOW_S)
+        return (
+            f"{elapsed_s:4.0f} s: {visitors.events:,} events, AUC live {quality.live_auc:.3f}, "
+            f"batch {quality.batch_auc:.3f}, best possible {quality.best_auc:.3f}"
         )
 
-    @property
-    def curl(self) -> str:
-        """A ``curl`` command that requests one score from ``monolith serve`` at its default port."""
-        return curl("127.0.0.1:8501", self._test)
+    def _export(self, registry: Registry, visitors: Visitors) -> None:
+        quality = visitors.measures.quality(self._clock.now_s() - _WINDOW_S)
+        for kind, value in (
+            ("real-time", quality.live_auc),
+            ("batch", quality.batch_auc),
+            ("best possible", quality.best_auc),
+        ):
+            if math.isfinite(value):
+                registry.export(names.DEMO_AUC, value, (kind,))
+
+    def _has_chart(self, loop: Loop) -> bool:
+        """Return whether the dashboard shows the AUC of the live server."""
+        if not self._options.with_dashboard:
+            return False
+        try:
+            with build_opener(ProxyHandler({})).open(f"{loop.dashboard_url}api/state", timeout=2.0) as answer:
+                state = json.loads(answer.read())
+        except (URLError, OSError, ValueError):
+            return False
+        return any("auc" in point["values"] for point in state["points"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Counts and metrics pages at one moment of a run."""
+
+    monotonic_s: float
+    wall_s: float
+    events: int
+    requests: int
+    pages: Mapping[str, Page]
+
+    def page(self, process: str) -> Page:
+        return self.pages.get(process, Page())
+
+
+def _between(before: _Moment, after: _Moment, process: str, name: str, **labels: str) -> Buckets:
+    """Return the observations of a histogram between two moments."""
+    return after.page(process).buckets(name, **labels).since(before.page(process).buckets(name, **labels))

@@ -153,8 +153,8 @@ def read_images(path: str | PathLike[str]) -> list[SavedImage]:
         raise SnapshotCorrupt(f"'{folder / _MANIFEST}' at byte 0: {error}") from error
     if body.get("format") != _FORMAT or body.get("version") != _VERSION:
         raise SnapshotCorrupt(
-            f"'{folder / _MANIFEST}' is {body.get('format')!r} of version {body.get('version')}, this release maps "
-            f"{_FORMAT!r} of version {_VERSION}; export the model again"
+            f"'{folder / _MANIFEST}' is {body.get('format')!r} version {body.get('version')}, expected {_FORMAT!r} "
+            f"version {_VERSION}; export the model again, or use the release that wrote it"
         )
     yield_gil()
     return [

@@ -78,6 +78,14 @@ class MultiTable:
         self._table_of_feature = {name: name for name in self._tables}
 
     @classmethod
+    def of(cls, tables: Mapping[str, Table]) -> MultiTable:
+        """Return a store over tables that are there already, by name."""
+        store = cls(())
+        store._tables = {name: tables[name] for name in sorted(tables)}
+        store._table_of_feature = {name: name for name in store._tables}
+        return store
+
+    @classmethod
     def merged(cls, specs: Iterable[TableSpec]) -> MultiTable:
         """Make one table for all features whose specs are equal except for the name; see ``table_of``.
 
@@ -191,6 +199,18 @@ class MultiTable:
         if table not in self._tables:
             return np.full(len(as_ids(table, ids)), -1, np.int8)
         return self[table].reinitialize(ids)
+
+    def delete(self, ids: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.bool_]]:
+        """Remove rows by table; return for each id whether it had a row.
+
+        The removals are changes like any other: the delta log and its followers get them.
+        """
+        existed = {}
+        for name, given in ids.items():
+            table = self[name]
+            existed[name] = table.contains(given)
+            table.delete(given)
+        return existed
 
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
         """Remove the expired rows of all tables, each by its own clock unless ``now_s`` is given.

@@ -25,11 +25,12 @@ from monolith.embedding.arguments import check_whole
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Manifest
 
-__all__ = ["SavedShard", "SavedTable", "SharedSnapshot", "TableCut", "read_manifest", "restore", "save"]
+__all__ = ["SavedShard", "SavedTable", "SharedSnapshot", "TableCut", "read_extra", "read_manifest", "restore", "save"]
 
 MANIFEST = "manifest.json"
 _FORMAT = "monolith.table_snapshot"
 _VERSION = 1
+_EXTRA = "extra"
 _ROWS_PER_FILE = 1_000_000
 _MOST_FILES = 4
 _MOST_SHARDS = 9999
@@ -216,13 +217,17 @@ class SharedSnapshot:
             self._lock.__exit__(None, None, None)
 
     def publish(
-        self, parts: Sequence[Sequence[dict[str, Any]]], specs: Mapping[str, dict[str, Any] | None]
+        self,
+        parts: Sequence[Sequence[dict[str, Any]]],
+        specs: Mapping[str, dict[str, Any] | None],
+        extra: Mapping[str, Any] | None = None,
     ) -> list[SavedTable]:
         """Publish it as the snapshot of the folder.
 
         Args:
             parts: The results of ``write_part`` in each process, by its index.
             specs: JSON forms of the specs, if the caller's are more complete than those of the processes.
+            extra: JSON of the caller, for ``read_extra``.
 
         Raises:
             SnapshotCorrupt: A file that a process wrote is not in the folder.
@@ -235,7 +240,7 @@ class SharedSnapshot:
                 _check_arrived(self.folder / file["name"], file["bytes"])
         written: list[Path] = []
         try:
-            _publish(self.folder, self.generation, entries, written)
+            _publish(self.folder, self.generation, entries, written, extra)
         except BaseException:
             _remove(written)
             raise
@@ -274,8 +279,16 @@ def _check_arrived(file: Path, size: int) -> None:
         raise SnapshotCorrupt(f"'{file}' at byte {actual}: it has {actual} bytes, expected {size}")
 
 
-def _publish(folder: Path, generation: int, entries: list[dict[str, Any]], written: list[Path]) -> None:
-    body = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
+def _publish(
+    folder: Path,
+    generation: int,
+    entries: list[dict[str, Any]],
+    written: list[Path],
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    body: dict[str, Any] = {"format": _FORMAT, "version": _VERSION, "generation": generation, "tables": entries}
+    if extra:
+        body[_EXTRA] = dict(extra)
     manifest = folder / f"{MANIFEST}.tmp-{secrets.token_hex(8)}"
     written.append(manifest)
     write_synced(manifest, seal(body))
@@ -368,19 +381,36 @@ def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
     Raises:
         SnapshotCorrupt: There is no snapshot, or its manifest was altered or is of another version.
     """
-    folder = Path(path)
+    body = _read_body(Path(path))
+    return [_saved_table(Path(path), body["generation"], entry) for entry in body["tables"]]
+
+
+def read_extra(path: str | PathLike[str]) -> dict[str, Any]:
+    """Return the JSON that the publisher of the snapshot in ``path`` added; empty if it added none.
+
+    Raises:
+        SnapshotCorrupt: See ``read_manifest``.
+    """
+    extra: dict[str, Any] = _read_body(Path(path)).get(_EXTRA, {})
+    return extra
+
+
+def _read_body(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     try:
         raw = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise SnapshotCorrupt(f"'{folder}' holds no snapshot: there is no {MANIFEST} in it") from None
     try:
-        body = unseal(raw)
+        body: dict[str, Any] = unseal(raw)
     except ValueError as error:
         raise SnapshotCorrupt(f"'{file}' at byte 0: {error}") from error
     if body["format"] != _FORMAT or body["version"] != _VERSION:
-        raise SnapshotCorrupt(f"'{file}': version {body['version']} of {body['format']} is not supported")
-    return [_saved_table(folder, body["generation"], entry) for entry in body["tables"]]
+        raise SnapshotCorrupt(
+            f"'{file}' is {body['format']!r} version {body['version']}, expected {_FORMAT!r} version {_VERSION}; "
+            "use the release that wrote it"
+        )
+    return body
 
 
 def _saved_table(folder: Path, generation: int, entry: dict[str, Any]) -> SavedTable:

@@ -140,7 +140,16 @@ class Table:
                 if found.any():
                     yield (ids, rows) if found.all() else (ids[found], rows[found])
 
+    def export_entries(self, batch_size: int = 65536) -> Iterator[tuple[Ids, NDArray[np.uint32], NDArray[np.float32]]]:
+        """Iterate over (ids, times, rows with their optimizer state); ``import_entries`` takes them."""
+        for ids, _ in self.items(batch_size):
+            yield self._native.raw_rows(ids)
+
     # --- writing ---
+
+    def import_entries(self, ids: Ids, times: NDArray[np.uint32], rows: NDArray[np.float32]) -> None:
+        """Store whole rows of ``export_entries`` of a table with an equal spec, replacing those of equal ids."""
+        self._native.import_rows(ids, times, rows)
 
     def assign(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:
         """Set the values of every id, making rows as needed; optimizer state stays. Of duplicates the last wins."""

@@ -25,6 +25,7 @@ from monolith.artifacts.export_manifest import (
     ExportManifest,
     ServedTable,
 )
+from monolith.artifacts.remote_folder import artifact_url, is_staged, open_folder, push_folder
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.durable_files import sync_folder
 from monolith.core.errors import ConfigError, VersionConflict
@@ -61,7 +62,7 @@ def export_model(
     Args:
         model: The model, with its present weights.
         store: Rows of the model: a store, or the tables of a checkpoint. They are read shard by shard.
-        base: Folder of the model's exports; it has versions, or sub-models with versions.
+        base: Folder or URL of the model's exports; it has versions, or sub-models with versions.
         name: Name of the model.
         step: Training step of the model.
         version: Number of the version; None takes unix seconds.
@@ -73,15 +74,21 @@ def export_model(
         clock: Clock of the version number.
 
     Returns:
-        Folder of the version; for a distributed export the folder of ``entry``.
+        Folder of the version; for a distributed export the folder of ``entry``. For a URL, its local copy.
 
     Raises:
         ConfigError: The model cannot be exported.
+        ArtifactError: The export is complete locally, and its upload failed; the text names URL and folder.
         VersionConflict: The version exists.
     """
     chosen = options or ExportOptions()
     now_s = (clock or SystemClock()).now_s()
-    folder = ExportFolder(base)
+    folder = ExportFolder(open_folder(base))
+    if chosen.shares_tables and is_staged(folder.root):
+        raise ConfigError(
+            f"shares_tables is True and base is {str(base)!r}, expected a local folder: a URL cannot refer to the "
+            "tables of a checkpoint; drop --share-tables"
+        )
     work = _Export(model, store, folder, name, step, chosen, None if warmup is None else Path(warmup), now_s)
     if chosen.is_dense_only:
         work.use_tables_of(_newest_tables(folder, chosen.shards))
@@ -97,7 +104,8 @@ def export_model(
     if chosen.shares_tables and keep_steps is None and isinstance(store, SavedTables):
         pin_checkpoint(store.path.parent, paths.values())
     path = paths[work.sub_models[0]]
-    logger.info("model exported name=%s step=%d path=%s", name, step, path)
+    push_folder(folder.root)
+    logger.info("model exported name=%s step=%d path=%s", name, step, artifact_url(path))
     return path
 
 

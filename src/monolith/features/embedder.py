@@ -7,7 +7,7 @@ duck-typed, and ``autograd`` calls ``fill`` and ``scatter`` from torch.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, Self
 
@@ -19,7 +19,7 @@ from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
-from monolith.embedding.store import Rows
+from monolith.embedding.store import Ids, Rows
 from monolith.features.declaration import Declaration
 from monolith.features.layouts import Layout, LayoutTensor
 
@@ -147,6 +147,8 @@ class HostEmbedder:
         self._tables = declaration.tables
         self._inputs = [declaration.features[name].input for name in declaration.feature_names]
         self._kernel = declaration.kernel()
+        self.blocked: Callable[[], Mapping[str, Ids]] = dict
+        """Returns the ids by table whose updates are dropped."""
         self._recorded: Mapping[str, ValueType] = {}
 
     def plan(self, batch: Batch) -> _native.StepPlan:
@@ -223,13 +225,14 @@ class HostEmbedder:
     def push(self, plan: _native.StepPlan, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
         tables = list(enumerate(self._tables))
-        self.store.push(
-            {name: plan.ids(number) for number, name in tables},
-            {name: grads[number].numpy() for number, name in tables},
-            counts={name: plan.counts(number) for number, name in tables},
-            time_s=time_s,
-            step=step,
-        )
+        ids = {name: plan.ids(number) for number, name in tables}
+        rows = {name: grads[number].numpy() for number, name in tables}
+        counts = {name: plan.counts(number) for number, name in tables}
+        for name, blocked in self.blocked().items():
+            if name in ids:
+                kept = ~np.isin(ids[name], blocked)
+                ids[name], rows[name], counts[name] = ids[name][kept], rows[name][kept], counts[name][kept]
+        self.store.push(ids, rows, counts=counts, time_s=time_s, step=step)
 
 
 def _describe_layout(layout: Layout) -> tuple[str, int, bool]:

@@ -15,6 +15,7 @@ from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Manifest
 from monolith.ps import messages
 from monolith.ps.fan_out import call_all
+from monolith.ps.job_records import JOB_STATE, encode_state
 from monolith.ps.link import ServerLink
 
 __all__ = ["RemoteCut"]
@@ -52,7 +53,9 @@ class RemoteCut:
                 responses = call_all(self._links, "Save", requests, self._timeout_s)
                 parts = [[json.loads(text) for text in responses[index].tables] for index in sorted(responses)]
                 specs = {name: encoded for name, spec in self._specs.items() if (encoded := _encode(spec))}
-                saved = shared.publish(parts, specs)
+                job_state = responses[0].job_state
+                extra = {JOB_STATE: encode_state(job_state)} if responses[0].HasField("job_state") else {}
+                saved = shared.publish(parts, specs, extra)
         finally:
             self.drop()
         return Manifest(

@@ -28,11 +28,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from monolith.artifacts.delta_log import LogPosition
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ShardUnavailable
-from monolith.embedding.snapshot import TableCut
-from monolith.ps.tables import FlushedLog, ShardTables
+from monolith.ps.job_records import Record
+from monolith.ps.tables import FlushedLog, ShardCut, ShardTables
 
 __all__ = ["PendingCut"]
 
@@ -56,8 +55,7 @@ class PendingCut:
         self._writing = threading.Lock()
         self._hold = 0
         self._number = 0
-        self._cut: TableCut | None = None
-        self._position: LogPosition | None = None
+        self._cut: ShardCut | None = None
         self._lease = Deadline(clock, 0)
 
     def hold(self, hold: int) -> bytes:
@@ -128,24 +126,24 @@ class PendingCut:
     def _take(self, is_valid: Callable[[], bool]) -> int:
         with self._writing, self._lock:
             self._drop_cut()
-            self._cut, self._position = self._tables.cut(is_valid)
+            self._cut = self._tables.cut(is_valid)
             self._number = secrets.randbits(63) | 1
             self._lease = Deadline(self._clock, self._lease_s)
             return self._number
 
-    def save(self, number: int, path: Path, generation: int) -> list[dict[str, Any]]:
-        """Write this server's part of a snapshot; return its entries of the manifest.
+    def save(self, number: int, path: Path, generation: int) -> tuple[list[dict[str, Any]], list[Record]]:
+        """Write this server's part of a snapshot; return its entries of the manifest, and the job state of the cut.
 
         Raises:
             ShardUnavailable: The cut is gone, as after a restart of the server; retry with a new cut.
         """
         with self._writing:
-            cut, position = self._claim(number)
-            entries = cut.write_part(path, generation, self._tables.index, self._tables.shards)
-        log = {} if position is None else {"log": dataclasses.asdict(position)}
-        return [{**entry, **log} for entry in entries]
+            cut = self._claim(number)
+            entries = cut.tables.write_part(path, generation, self._tables.index, self._tables.shards)
+        log = {} if cut.position is None else {"log": dataclasses.asdict(cut.position)}
+        return [{**entry, **log} for entry in entries], cut.records
 
-    def _claim(self, number: int) -> tuple[TableCut, LogPosition | None]:
+    def _claim(self, number: int) -> ShardCut:
         with self._lock:
             if self._cut is None or number != self._number:
                 raise ShardUnavailable(
@@ -153,7 +151,7 @@ class PendingCut:
                     f"{self._lease_s:g} s; take another"
                 )
             cut, self._cut = self._cut, None
-            return cut, self._position
+            return cut
 
     def drop(self, number: int) -> None:
         """Drop a cut. No-op if it is gone."""
@@ -174,5 +172,5 @@ class PendingCut:
 
     def _drop_cut(self) -> None:
         if self._cut is not None:
-            self._cut.drop()
+            self._cut.tables.drop()
             self._cut = None

@@ -28,6 +28,7 @@ from monolith.core.clock import Clock
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
 from monolith.embedding.multi_table import MultiTable
 from monolith.embedding.snapshot import SavedTable
+from monolith.ps.job_records import decode_logged_state, encode_logged_state
 
 __all__ = ["DurableLog"]
 
@@ -80,7 +81,7 @@ class DurableLog:
 
         Args:
             model: The tables.
-            shard: Gets the marks of the pushes in the log.
+            shard: Gets the marks of the pushes in the log, and the job state.
             saved: Tables of the snapshot's manifest; empty without a snapshot.
 
         Raises:
@@ -106,7 +107,9 @@ class DurableLog:
                     last_good=error.last_good,
                 ) from error
             if replayed.marks:
-                shard.restore_client_marks(replayed.marks)
+                marks, records = decode_logged_state(replayed.marks)
+                shard.restore_client_marks(marks)
+                shard.replace_job_records(records)
             self._open(model, shard, replayed.sequence, generation)
         logger.info(
             "delta log replayed folder=%s after=%d sequence=%d segments=%d rows=%d removed=%d",
@@ -152,7 +155,7 @@ class DurableLog:
             model,
             clock=self._clock,
             lock=shard.pause_pushes(),
-            marks=shard.client_marks,
+            marks=lambda: encode_logged_state(shard.client_marks(), shard.job_records()),
             holds=holds,
             log=generation,
         )

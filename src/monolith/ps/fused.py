@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from monolith.core.errors import ClusterError
 from monolith.embedding.store import Ids, Rows
 
-__all__ = ["PushPart", "decode_rows", "encode_pull", "encode_push"]
+__all__ = ["PushPart", "PushedRecord", "decode_rows", "encode_pull", "encode_push"]
 
 _HALF_MAX = 65504.0
+_JOB_RECORD = int.from_bytes(b"jobrecrd", "little")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,15 @@ class PushPart:
     grads: Rows
     counts: NDArray[np.uint32]
     rates: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class PushedRecord:
+    """Job record that a push replaces at server 0; see ``job_records``."""
+
+    key: int
+    revision: int
+    value: bytes
 
 
 def encode_pull(tables: Sequence[tuple[int, Ids]]) -> bytes:
@@ -54,14 +64,26 @@ def decode_rows(payload: bytes, shapes: Sequence[tuple[int, int]], *, half: bool
     return [part.reshape(shape) for part, shape in zip(np.split(flat, bounds), shapes, strict=True)]
 
 
-def encode_push(client: int, sequence: int, time_s: int, step: int, parts: Sequence[PushPart], *, half: bool) -> bytes:
-    """Return the request that applies gradients; servers apply it once, however often it is sent."""
+def encode_push(
+    client: int,
+    sequence: int,
+    time_s: int,
+    step: int,
+    parts: Sequence[PushPart],
+    *,
+    half: bool,
+    record: PushedRecord | None = None,
+) -> bytes:
+    """Return the request that applies gradients and replaces a job record; servers apply it once."""
     who = np.array([client, sequence], "<u8"), np.array([time_s, step], "<i8")
     head = [len(parts), *(word for part in parts for word in (part.number, len(part.ids), len(part.rates)))]
     arrays: list[NDArray[np.generic]] = [*who, np.array(head, "<u4")]
     for part in parts:
         grads = np.clip(part.grads, -_HALF_MAX, _HALF_MAX).astype("<f2") if half else part.grads
         arrays += [part.ids.astype("<i8", copy=False), part.counts, part.rates, np.ascontiguousarray(grads)]
+    if record is not None:
+        head_of_record = np.array([_JOB_RECORD, record.key, record.revision, len(record.value)], "<u8")
+        arrays += [head_of_record, np.frombuffer(record.value, np.uint8)]
     return b"".join(_padded(arrays))
 
 

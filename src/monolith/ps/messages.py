@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         ConnectResponse,
         CutRequest,
         CutResponse,
+        DeleteRequest,
+        DeleteResponse,
         DrainRequest,
         DrainResponse,
         DropCutRequest,
@@ -30,17 +32,27 @@ if TYPE_CHECKING:
         FlushDeltasResponse,
         FusedRequest,
         FusedResponse,
+        GetJobStateRequest,
+        GetJobStateResponse,
         HoldRequest,
         HoldResponse,
+        JobChange,
+        JobState,
+        LoggedState,
         PushName,
         ReleaseRequest,
         ReleaseResponse,
+        Rendezvous,
         RestoreRequest,
         RestoreResponse,
         SaveRequest,
         SaveResponse,
         ShutdownRequest,
         ShutdownResponse,
+        UpdateJobStateRequest,
+        UpdateJobStateResponse,
+        WorkerChange,
+        WorkerEntry,
     )
     from monolith._proto.ps_training_pb2 import (
         ApplyGradientsRequest,
@@ -79,6 +91,8 @@ __all__ = [
     "ConnectResponse",
     "CutRequest",
     "CutResponse",
+    "DeleteRequest",
+    "DeleteResponse",
     "DrainRequest",
     "DrainResponse",
     "DropCutRequest",
@@ -91,17 +105,23 @@ __all__ = [
     "FlushDeltasResponse",
     "FusedRequest",
     "FusedResponse",
+    "GetJobStateRequest",
+    "GetJobStateResponse",
     "GetStatsRequest",
     "GetStatsResponse",
     "HealthCheckRequest",
     "HealthCheckResponse",
     "HoldRequest",
     "HoldResponse",
+    "JobChange",
+    "JobState",
+    "LoggedState",
     "LookupRequest",
     "LookupResponse",
     "PushName",
     "ReleaseRequest",
     "ReleaseResponse",
+    "Rendezvous",
     "RestoreRequest",
     "RestoreResponse",
     "SaveRequest",
@@ -109,6 +129,10 @@ __all__ = [
     "ShutdownRequest",
     "ShutdownResponse",
     "TableStats",
+    "UpdateJobStateRequest",
+    "UpdateJobStateResponse",
+    "WorkerChange",
+    "WorkerEntry",
 ]
 
 SERVICE = "monolith.ps.ParameterServer"
@@ -133,7 +157,8 @@ TRAINING_METHODS: dict[str, tuple[type[Any], type[Any]]] = _methods(
 """Method to the classes of its request and its response."""
 METHODS: dict[str, tuple[type[Any], type[Any]]] = {
     **_methods("monolith.ps", "Connect", "Hold", "Release", "Cut", "DropCut", "Save", "Restore"),
-    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Drain", "Shutdown"),
+    **_methods("monolith.ps", "FlushDeltas", "CompactDeltas", "Explain", "Evict", "Delete", "Drain", "Shutdown"),
+    **_methods("monolith.ps", "GetJobState", "UpdateJobState"),
     **_methods("monolith.ps_training", "BatchLookup", "BatchApplyGradients"),
     "FusedPull": _FUSED,
     "FusedPush": _FUSED,
@@ -142,5 +167,6 @@ METHODS: dict[str, tuple[type[Any], type[Any]]] = {
 
 if not TYPE_CHECKING:
     _kinds = [kind for pair in (*TRAINING_METHODS.values(), *METHODS.values()) for kind in pair]
-    _parts = [_message("monolith.ps_training.TableStats"), _message("monolith.ps.PushName")]
+    _names = ("PushName", "JobChange", "JobState", "LoggedState", "Rendezvous", "WorkerChange", "WorkerEntry")
+    _parts = [_message("monolith.ps_training.TableStats"), *(_message(f"monolith.ps.{name}") for name in _names)]
     globals().update({kind.DESCRIPTOR.name: kind for kind in [*_kinds, *_parts]})

@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
+
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
 from monolith.core.clock import Clock, Deadline
@@ -23,6 +25,7 @@ from monolith.ps.agreement import decode_specs
 from monolith.ps.barrier import Barriers
 from monolith.ps.cuts import PendingCut
 from monolith.ps.health import ServerHealth
+from monolith.ps.job_records import decode_records, key_of
 from monolith.ps.single_table import ReplyBudget, SingleTableCalls
 from monolith.ps.tables import FlushedLog, ShardTables
 from monolith.rpc import grpc
@@ -129,6 +132,8 @@ class PsService:
             "Connect": self._connect,
             "FusedPull": self._fused_pull,
             "FusedPush": self._fused_push,
+            "GetJobState": self._get_job_state,
+            "UpdateJobState": self._update_job_state,
             "BatchLookup": self._batch_lookup,
             "BatchApplyGradients": self._batch_apply_gradients,
             "Hold": self._hold,
@@ -141,6 +146,7 @@ class PsService:
             "CompactDeltas": self._compact_deltas,
             "Explain": self._explain,
             "Evict": self._evict,
+            "Delete": self._delete,
             "Drain": self._begin_drain,
             "Shutdown": self._shutdown,
         }
@@ -290,6 +296,26 @@ class PsService:
         timeout_ms = None if remaining_s == float("inf") else max(1, int(remaining_s * 1000))
         return messages.FusedResponse(payload=call(request.payload, half=request.half, timeout_ms=timeout_ms))
 
+    def _get_job_state(self, request: messages.GetJobStateRequest, context: Any) -> messages.GetJobStateResponse:
+        with self._drain.call():
+            shard = self._job_shard(request.instance)
+            return messages.GetJobStateResponse(state=decode_records(shard.job_records()))
+
+    def _update_job_state(
+        self, request: messages.UpdateJobStateRequest, context: Any
+    ) -> messages.UpdateJobStateResponse:
+        with self._drain.call():
+            shard, change = self._job_shard(request.instance), request.change
+            if change.WhichOneof("value") is None:
+                raise ConfigError("change is empty, expected a worker, a paused_session or a rendezvous")
+            shard.put_job_record(key_of(change), request.client, request.revision, change.SerializeToString())
+            return messages.UpdateJobStateResponse()
+
+    def _job_shard(self, instance: int) -> _native.PsShard:
+        if self._tables.index != 0:
+            raise ConfigError(f"server is {self._tables.index}, expected 0, which has the job state; call server 0")
+        return self._tables.shard_of_instance(instance)
+
     def _hold(self, request: messages.HoldRequest, context: Any) -> messages.HoldResponse:
         self._tables.shard_of_instance(request.instance)
         if not request.hold:
@@ -313,8 +339,11 @@ class PsService:
         return messages.DropCutResponse()
 
     def _save(self, request: messages.SaveRequest, context: Any) -> messages.SaveResponse:
-        entries = self._cut.save(request.cut, Path(request.path), request.generation)
-        return messages.SaveResponse(tables=[json.dumps(entry) for entry in entries])
+        entries, records = self._cut.save(request.cut, Path(request.path), request.generation)
+        return messages.SaveResponse(
+            tables=[json.dumps(entry) for entry in entries],
+            job_state=decode_records(records) if records else None,
+        )
 
     def _restore(self, request: messages.RestoreRequest, context: Any) -> messages.RestoreResponse:
         if not request.path:
@@ -360,6 +389,11 @@ class PsService:
 
     def _evict(self, request: messages.EvictRequest, context: Any) -> messages.EvictResponse:
         return messages.EvictResponse(rows=self._tables.evict(request.now_s if request.HasField("now_s") else None))
+
+    def _delete(self, request: messages.DeleteRequest, context: Any) -> messages.DeleteResponse:
+        with self._drain.call():
+            existed = self._tables.delete(request.table, np.asarray(request.fids, np.int64))
+            return messages.DeleteResponse(existed=existed.tolist())
 
     def _begin_drain(self, request: messages.DrainRequest, context: Any) -> messages.DrainResponse:
         self._end_data_plane()

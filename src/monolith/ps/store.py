@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeAlias, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from monolith.artifacts.delta_log import LogPosition, position_in
 from monolith.core.clock import Clock, Deadline, SystemClock
@@ -26,12 +26,14 @@ from monolith.embedding.arguments import as_counts, as_ids, as_rates, as_rows, c
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.shard_map import shard_of
 from monolith.embedding.snapshot import read_manifest
-from monolith.embedding.specs import TableSpec
+from monolith.embedding.specs import JOB_TABLES, TableSpec
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.ps import messages
 from monolith.ps.agreement import encode_specs
 from monolith.ps.checkpoint import RemoteCut
 from monolith.ps.fan_out import call_all
+from monolith.ps.fused import PushedRecord
+from monolith.ps.job_records import key_of
 from monolith.ps.joint_cut import JointCut
 from monolith.ps.link import MAX_MESSAGE_BYTES, Greeting, ServerLink
 from monolith.ps.transport import (
@@ -76,7 +78,8 @@ class RemoteStore:
         specs: The tables of the model.
         security: TLS and token of the servers.
         transport: ``"auto"`` uses the data plane if all servers offer it, and gRPC otherwise.
-        half: Whether to send rows and gradients as float16: half the bytes, three digits.
+        half: Whether to send rows and gradients as float16: half the bytes, three digits. The state of a job, in tables
+            whose names begin with ``JOB_TABLES``, is always exact.
         timeout_s: Timeout of one attempt of a call.
         save_timeout_s: Timeout of saving and restoring.
         retries: Backoff and total time of retries.
@@ -117,7 +120,8 @@ class RemoteStore:
         self._dims = [spec.dim for spec in ordered]
         self._encoded = encode_specs(ordered)
         self._wanted = transport
-        self._half = half
+        exact = [name for name in self._specs if name.startswith(JOB_TABLES)]
+        self._half = frozenset(number for name, number in self._numbers.items() if half and name not in exact)
         self._timeout_s = timeout_s
         self._save_timeout_s = save_timeout_s
         self._retries = retries
@@ -125,6 +129,7 @@ class RemoteStore:
         self._clock = clock or SystemClock()
         self._client = secrets.randbits(63)
         self._sequence = 0
+        self._revision = 0
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
         self._links = [ServerLink(address, security, max_message_bytes) for address in addresses]
@@ -162,8 +167,19 @@ class RemoteStore:
         learning_rates: Mapping[str, ArrayLike] | None = None,
         time_s: int = 0,
         step: int = 0,
+        job_change: messages.JobChange | None = None,
     ) -> None:
-        """Take one optimizer step per id; see ``EmbeddingStore.push``."""
+        """Take one optimizer step per id; see ``EmbeddingStore.push``.
+
+        Args:
+            ids: Ids per table.
+            grads: A gradient per id.
+            counts: Sightings per id.
+            learning_rates: A rate per slice.
+            time_s: Event time.
+            step: Step of the training.
+            job_change: Replaces a value of the job state at server 0, together with the rows of the push.
+        """
         if ids.keys() != grads.keys():
             differing = ", ".join(sorted(ids.keys() ^ grads.keys()))
             raise ConfigError(f"ids and grads must name the same tables; these are in one only: {differing}")
@@ -183,8 +199,43 @@ class RemoteStore:
         with self._lock:
             self._sequence += 1
             sequence = self._sequence
-        push = Push(client=self._client, sequence=sequence, time_s=check_time(time_s), step=step, tables=tables)
+        push = Push(
+            client=self._client,
+            sequence=sequence,
+            time_s=check_time(time_s),
+            step=step,
+            tables=tables,
+            record=None if job_change is None else self._record(job_change),
+        )
         self._retry(lambda transport, timeout_s: transport.push(push, timeout_s))
+
+    def job_state(self) -> messages.JobState:
+        """Return the state of the job, which server 0 has."""
+
+        def get(transport: Transport, timeout_s: float) -> messages.JobState:
+            request = messages.GetJobStateRequest(instance=self._greetings[0].instance)
+            state: messages.JobState = self._links[0].call("GetJobState", request, timeout_s).state
+            return state
+
+        return self._retry(get)
+
+    def update_job_state(self, change: messages.JobChange) -> None:
+        """Replace a value of the job state. A repeated or delayed call does not undo a later change."""
+        revision = self._record(change).revision
+
+        def update(transport: Transport, timeout_s: float) -> None:
+            instance = self._greetings[0].instance
+            request = messages.UpdateJobStateRequest(
+                instance=instance, change=change, client=self._client, revision=revision
+            )
+            self._links[0].call("UpdateJobState", request, timeout_s)
+
+        self._retry(update)
+
+    def _record(self, change: messages.JobChange) -> PushedRecord:
+        with self._lock:
+            self._revision += 1
+            return PushedRecord(key_of(change), self._revision, change.SerializeToString())
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
         """Write all tables to ``path``, a folder that all servers share; see ``EmbeddingStore.snapshot``."""
@@ -310,6 +361,22 @@ class RemoteStore:
         requests = dict.fromkeys(range(len(self._links)), request)
         responses = call_all(self._links, "Evict", requests, self._save_timeout_s)
         return sum(response.rows for response in responses.values())
+
+    def delete(self, ids: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.bool_]]:
+        """Remove rows by table; return for each id whether it had a row."""
+        return {table: self._delete(table, as_ids(table, given)) for table, given in ids.items()}
+
+    def _delete(self, table: str, ids: Ids) -> NDArray[np.bool_]:
+        self._number(table)
+        shards = shard_of(ids, len(self._links))
+        places = {int(index): np.flatnonzero(shards == index) for index in np.unique(shards)}
+        requests = {
+            index: messages.DeleteRequest(table=table, fids=ids[place].tolist()) for index, place in places.items()
+        }
+        existed = np.zeros(len(ids), np.bool_)
+        for index, response in call_all(self._links, "Delete", requests, self._timeout_s).items():
+            existed[places[index]] = response.existed
+        return existed
 
     def explain(self, table: str, fid: int) -> str:
         """Return one sentence that explains why an id is present or absent."""

@@ -14,6 +14,7 @@ from os import PathLike
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from monolith import _native
 from monolith.artifacts.delta_log import LogPosition
@@ -26,8 +27,9 @@ from monolith.embedding.store import Ids, Rows
 from monolith.embedding.table import Table
 from monolith.ps.agreement import check_agreement
 from monolith.ps.durable_log import DurableLog
+from monolith.ps.job_records import Record, new_records, read_saved_state
 
-__all__ = ["MAX_TOUCHED_TABLES", "FlushedLog", "ShardTables"]
+__all__ = ["MAX_TOUCHED_TABLES", "FlushedLog", "ShardCut", "ShardTables"]
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,17 @@ class FlushedLog:
     """(0, 0) without a log."""
     ids: Ids
     rows: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class ShardCut:
+    """Tables and job state of a server at one instant."""
+
+    tables: TableCut
+    position: LogPosition | None
+    """Position in the log; None without a log."""
+    records: list[Record]
+    """The job state; see ``job_records``."""
 
 
 class ShardTables:
@@ -151,7 +164,10 @@ class ShardTables:
                 logger.warning("undeclared table replaced by its declaration table=%s rows=%d", name, len(touched))
 
     def _restore_model(self, path: str | PathLike[str]) -> RestoreReport:
-        return self._required().restore(path, shard=(self.index, self.shards))
+        records = new_records(read_saved_state(path)) if self.index == 0 else []
+        report = self._required().restore(path, shard=(self.index, self.shards))
+        self.shard.replace_job_records(records)
+        return report
 
     def touch(self, name: str, dim: int, default_dim: int) -> Table:
         """Return a table for a call that creates rows; create an undeclared one with zeros and plain SGD.
@@ -263,6 +279,7 @@ class ShardTables:
                     return
                 for name in model:
                     model[name].clear()
+                self.shard.replace_job_records([])
 
     @contextmanager
     def _replacing(self) -> Iterator[None]:
@@ -272,8 +289,8 @@ class ShardTables:
         with log, self.shard.pause_pushes():
             yield
 
-    def cut(self, is_valid: Callable[[], bool] = lambda: True) -> tuple[TableCut, LogPosition | None]:
-        """Cut the declared tables between two pushes; return the cut and its position in the log.
+    def cut(self, is_valid: Callable[[], bool] = lambda: True) -> ShardCut:
+        """Cut the declared tables and the job state between two pushes.
 
         Args:
             is_valid: Called at the instant of the cut.
@@ -285,20 +302,21 @@ class ShardTables:
         with self._lock:
             shard, model = self.shard, self._required()
 
-        def take() -> TableCut:
+        def take() -> tuple[TableCut, list[Record]]:
             cut = model.cut()
             if not is_valid():
                 cut.drop()
                 raise ShardUnavailable(
                     f"server {self.index} applied pushes before its cut: the hold has expired; cut all servers again"
                 )
-            return cut
+            return cut, shard.job_records()
 
         if self.log is not None:
-            position, cut = self.log.cut(take)
-            return cut, position
+            position, (cut, records) = self.log.cut(take)
+            return ShardCut(cut, position, records)
         with shard.pause_pushes():
-            return take(), None
+            cut, records = take()
+            return ShardCut(cut, None, records)
 
     def flush(self, table: str, is_valid: Callable[[], bool] = lambda: True) -> FlushedLog:
         """Write the log between two pushes; return its position and the rows of a table at that instant.
@@ -332,6 +350,17 @@ class ShardTables:
         for table in tables:
             table.check_expiry(now_s)
         return sum(table.evict(now_s, force=True) for table in tables)
+
+    def delete(self, table: str, ids: Ids) -> NDArray[np.bool_]:
+        """Remove rows of a table; return for each id whether it had a row.
+
+        Raises:
+            ConfigError: The table does not exist.
+        """
+        rows = self[table]
+        existed = rows.contains(ids)
+        rows.delete(ids)
+        return existed
 
     def set_budgets(self, headroom_bytes: int | None) -> None:
         """Limit the growth of every table to this many bytes, and to its own budget; None = to its own budget only."""

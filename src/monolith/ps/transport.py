@@ -19,7 +19,7 @@ from monolith.embedding.shard_map import divide
 from monolith.embedding.store import Ids, Rows
 from monolith.ps import messages
 from monolith.ps.fan_out import call_all
-from monolith.ps.fused import PushPart, decode_rows, encode_pull, encode_push
+from monolith.ps.fused import PushedRecord, PushPart, decode_rows, encode_pull, encode_push
 from monolith.ps.link import Greeting, ServerLink
 
 __all__ = ["DataPlaneTransport", "GrpcTransport", "Push", "TablePush", "Transport", "data_plane_addresses"]
@@ -45,6 +45,7 @@ class Push:
     step: int
     tables: Mapping[int, TablePush]
     """By table number."""
+    record: PushedRecord | None = None
 
 
 class Transport(Protocol):
@@ -72,7 +73,12 @@ class GrpcTransport:
     name = "grpc"
 
     def __init__(
-        self, links: Sequence[ServerLink], greetings: Sequence[Greeting], dims: Sequence[int], *, half: bool
+        self,
+        links: Sequence[ServerLink],
+        greetings: Sequence[Greeting],
+        dims: Sequence[int],
+        *,
+        half: frozenset[int] = frozenset(),
     ) -> None:
         self._links = links
         self._instances = [greeting.instance for greeting in greetings]
@@ -82,17 +88,18 @@ class GrpcTransport:
     def pull(self, ids: Mapping[int, Ids], timeout_s: float) -> dict[int, Rows]:
         """Return one row per id, all or none."""
         divisions = {number: divide(keys, len(self._links)) for number, keys in ids.items()}
+        half = ids.keys() <= self._half
         requests, tables_of = {}, {}
         for server in range(len(self._links)):
             tables = [(number, one.parts[server]) for number, one in divisions.items() if len(one.parts[server])]
             if tables:
                 tables_of[server] = tables
-                requests[server] = self._request(server, encode_pull(tables), timeout_s)
+                requests[server] = self._request(server, encode_pull(tables), timeout_s, half)
         responses = call_all(self._links, "FusedPull", requests, timeout_s)
         rows = {number: np.empty((len(keys), self._dims[number]), np.float32) for number, keys in ids.items()}
         for server, tables in tables_of.items():
             shapes = [(len(part), self._dims[number]) for number, part in tables]
-            blocks = decode_rows(responses[server].payload, shapes, half=self._half)
+            blocks = decode_rows(responses[server].payload, shapes, half=half)
             for (number, _), part in zip(tables, blocks, strict=True):
                 rows[number][divisions[number].places[server]] = part
         return rows
@@ -100,6 +107,7 @@ class GrpcTransport:
     def push(self, push: Push, timeout_s: float) -> None:
         """Apply gradients at all servers; a server without any of the ids still gets the time and the step."""
         divisions = {number: divide(table.ids, len(self._links)) for number, table in push.tables.items()}
+        half = push.tables.keys() <= self._half
         requests = {}
         for server in range(len(self._links)):
             parts = []
@@ -107,14 +115,22 @@ class GrpcTransport:
                 places = divisions[number].places[server]
                 ids, grads, counts = table.ids[places], table.grads[places], table.counts[places]
                 parts.append(PushPart(number, ids, grads, counts, table.rates))
-            payload = encode_push(push.client, push.sequence, push.time_s, push.step, parts, half=self._half)
-            requests[server] = self._request(server, payload, timeout_s)
+            payload = encode_push(
+                push.client,
+                push.sequence,
+                push.time_s,
+                push.step,
+                parts,
+                half=half,
+                record=push.record if server == 0 else None,
+            )
+            requests[server] = self._request(server, payload, timeout_s, half)
         call_all(self._links, "FusedPush", requests, timeout_s)
 
-    def _request(self, server: int, payload: bytes, timeout_s: float) -> messages.FusedRequest:
+    def _request(self, server: int, payload: bytes, timeout_s: float, half: bool) -> messages.FusedRequest:
         return messages.FusedRequest(
             payload=payload,
-            half=self._half,
+            half=half,
             timeout_ms=_milliseconds(timeout_s),
             instance=self._instances[server],
         )
@@ -131,7 +147,7 @@ class DataPlaneTransport:
         addresses: Data-plane address of each server.
         names: Names of the tables, by number.
         dims: Their columns.
-        half: Whether to send rows and gradients as float16.
+        half: Numbers of the tables whose rows and gradients travel as float16. A call with other tables is exact.
         timeout_s: Timeout of connecting.
     """
 
@@ -144,7 +160,7 @@ class DataPlaneTransport:
         names: Sequence[str],
         dims: Sequence[int],
         *,
-        half: bool,
+        half: frozenset[int] = frozenset(),
         timeout_s: float,
     ) -> None:
         self._dims = dims
@@ -170,13 +186,14 @@ class DataPlaneTransport:
         self._fan_out.pull(
             [ids.get(number) for number in tables],
             [rows.get(number) for number in tables],
-            half=self._half,
+            half=ids.keys() <= self._half,
             timeout_ms=_milliseconds(timeout_s),
         )
         return rows
 
     def push(self, push: Push, timeout_s: float) -> None:
         """Apply gradients at all servers; a server without any of the ids still gets the time and the step."""
+        record = push.record
         tables = [push.tables.get(number) for number in range(len(self._dims))]
         self._fan_out.push(
             [None if table is None else table.ids for table in tables],
@@ -187,8 +204,9 @@ class DataPlaneTransport:
             sequence=push.sequence,
             time_s=push.time_s,
             step=push.step,
-            half=self._half,
+            half=push.tables.keys() <= self._half,
             timeout_ms=_milliseconds(timeout_s),
+            job_record=None if record is None else (record.key, record.revision, record.value),
         )
 
     def close(self) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
@@ -22,6 +23,7 @@ __all__ = [
     "LoadingConfig",
     "ModelSourceConfig",
     "MonitoringConfig",
+    "NativeConfig",
     "RestConfig",
     "ServingConfig",
     "TimeoutConfig",
@@ -154,6 +156,26 @@ class MonitoringConfig:
             raise ConfigError(f"metrics_path is {self.metrics_path!r}, expected a path that begins with /")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NativeConfig:
+    """The native request path, which answers plain scores without Python."""
+
+    native: Literal["auto", "on", "off"] = "off"
+    """``on`` requires the native path; ``auto`` uses it where the machine and the settings allow it."""
+    native_io_threads: int = 0
+    """Threads that read and write connections; 0 = one per four cores."""
+
+    def __post_init__(self) -> None:
+        if self.native not in ("auto", "on", "off"):
+            raise ConfigError(f"native is {self.native!r}, expected 'auto', 'on' or 'off'")
+        _check_not_negative(self, "native_io_threads")
+
+    @property
+    def io_threads(self) -> int:
+        """Threads of connections on this machine."""
+        return self.native_io_threads or max(1, len(os.sched_getaffinity(0)) // 4)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
 class ServingConfig:
     """Settings of one model server. The constructor takes sections, single fields of them, or both.
@@ -179,6 +201,7 @@ class ServingConfig:
     timeouts: TimeoutConfig = section(TimeoutConfig)
     loading: LoadingConfig = section(LoadingConfig)
     monitoring: MonitoringConfig = section(MonitoringConfig)
+    request_path: NativeConfig = section(NativeConfig)
 
     def __init__(self, **settings: Unpack[ServingSettings]) -> None:
         fill_sections(self, settings, {})

@@ -1,7 +1,7 @@
 """Load models that follow a publisher, and report how far each is behind.
 
 ``Following`` is the loader of a server with ``--sync-from``. It starts one ``Follower`` per version, and one
-``Subscription`` per publisher address. Thread safe.
+``Subscription`` per publisher address or ``FeedDownload`` per URL. Thread safe.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from monolith.artifacts.delta_log import Cut
+from monolith.artifacts.delta_log.event_ages import AGE_BOUNDS_S
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
+from monolith.core.storage import is_url
 from monolith.rpc.security import Security
 from monolith.serving.canary import Canary
 from monolith.serving.servable import Servable
 from monolith.sync.follower import Follower, FollowerStatus
+from monolith.sync.remote_feed import FeedDownload
 from monolith.sync.subscription import Subscription
 from monolith.telemetry import names as metrics
 from monolith.telemetry.histogram import Histogram
@@ -34,6 +37,7 @@ _ADDRESS = re.compile(r"[^/\\]+:[0-9]+")
 _BOUNDS_US = tuple(
     int(seconds * 1e6) for seconds in (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 3600, 86400)
 )
+_AGE_BOUNDS_US = tuple(int(seconds * 1e6) for seconds in AGE_BOUNDS_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +45,11 @@ class FeedSource:
     """Publisher that is followed over the network."""
 
     address: str
-    """``host:port``."""
+    """``host:port`` of a publisher, or the URL that it publishes to."""
 
 
 Source: TypeAlias = Path | FeedSource
-"""Source of cuts: a folder that this process can read, or a publisher's address."""
+"""Source of cuts: a folder that this process can read, or a publisher's address or URL."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,8 +73,8 @@ def parse_sources(given: list[str]) -> dict[str, Source]:
     {'clicks': FeedSource(address='10.0.0.7:8600')}
 
     Args:
-        given: ``FOLDER`` or ``host:port``, with the prefix ``MODEL=`` for one model of several. A text without a slash
-            that ends in a colon and digits is an address.
+        given: ``FOLDER``, ``URL`` or ``host:port``, with the prefix ``MODEL=`` for one model of several. A text without
+            a slash that ends in a colon and digits is an address. A URL stands for every model.
 
     Raises:
         ConfigError: A text has no source, or a model appears twice.
@@ -78,13 +82,14 @@ def parse_sources(given: list[str]) -> dict[str, Source]:
     sources: dict[str, Source] = {}
     for text in given:
         name, equals, folder = text.partition("=")
-        if not equals:
+        if not equals or is_url(text):
             name, folder = "", text
         if not folder:
-            raise ConfigError(f"--sync-from is {text!r}, expected FOLDER, MODEL=FOLDER, host:port or MODEL=host:port")
+            raise ConfigError(f"--sync-from is {text!r}, expected FOLDER, URL or host:port, or MODEL=...")
         if name in sources:
             raise ConfigError(f"--sync-from is set twice for {name or 'every model'}, expected one source per model")
-        sources[name] = FeedSource(folder) if _ADDRESS.fullmatch(folder) else Path(folder)
+        is_feed = _ADDRESS.fullmatch(folder) or is_url(folder)
+        sources[name] = FeedSource(folder) if is_feed else Path(folder)
     return sources
 
 
@@ -119,12 +124,14 @@ class Following:
         self._poll_s = poll_s
         self._lock = threading.Lock()
         self._feeds = feeds or FeedSettings()
-        self._subscriptions: dict[str, Subscription] = {}
+        self._subscriptions: dict[str, Subscription | FeedDownload] = {}
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._followers: dict[Servable, Follower] = {}
         self._addresses: dict[Servable, str] = {}
         self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
-        self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
+        self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_AGE_BOUNDS_US))
+        self._counted: dict[str, int] = {}
+        self._apply = Histogram(metrics.EVENT_STAGE_SECONDS.bounds_us)
 
     def __call__(self, folder: Path) -> Servable:
         """Load the version in a folder."""
@@ -160,7 +167,10 @@ class Following:
             subscription = self._subscriptions.get(address)
             if subscription is None:
                 name = re.sub(r"[^\w.-]", "_", address)
-                subscription = Subscription(address, self._cache() / name, security=self._feeds.security)
+                if is_url(address):
+                    subscription = FeedDownload(address, self._cache() / name)
+                else:
+                    subscription = Subscription(address, self._cache() / name, security=self._feeds.security)
                 self._subscriptions[address] = subscription
                 subscription.start()
         subscription.wait_for_first(self._feeds.first_cut_s)
@@ -208,9 +218,24 @@ class Following:
     def _applied(self, model: str, cut: Cut) -> None:
         now_s = self._clock.now_s()
         with self._lock:
-            self._waits[model].add(max(0.0, now_s - cut.published_at_s))
-            if cut.newest_event_s:
+            wait_s = max(0.0, now_s - cut.published_at_s)
+            self._waits[model].add(wait_s)
+            if model in self._counted:  # the first cut of a server waited for the start of the server
+                self._apply.add(wait_s)
+            counted = self._counted.get(model, cut.number - 1)
+            self._counted[model] = cut.number
+            if cut.ages:
+                self._count_events(model, cut, counted, now_s)
+            elif cut.newest_event_s:
                 self._events[model].add(max(0.0, now_s - cut.newest_event_s))
+
+    def _count_events(self, model: str, cut: Cut, counted: int, now_s: float) -> None:
+        """Count the rows of a cut and of the cuts that it replaces; earlier numbers are of another publisher."""
+        for ages in cut.ages:
+            if counted < ages.number <= cut.number:
+                wait_s = max(0.0, now_s - ages.published_at_s)
+                for bucket, count in ages.counts.items():
+                    self._events[model].add(AGE_BOUNDS_S[bucket] + wait_s, count)
 
     def statuses(self) -> dict[tuple[str, int], FollowerStatus]:
         """Return the follower status of every version, by model and version."""
@@ -246,6 +271,7 @@ class Following:
             ] + [((f"subscription {address}",), int(each.is_alive)) for address, each in self._subscriptions.items()]
             waits = [((model,), each.snapshot()) for model, each in self._waits.items()]
             events = [((model,), each.snapshot()) for model, each in self._events.items()]
+            stages = [(("apply",), self._apply.snapshot())]
         sequences: list[tuple[tuple[str, ...], Any]] = [
             ((*key, str(shard)), sequence)
             for key, status in found
@@ -262,5 +288,6 @@ class Following:
             (metrics.SYNC_FAILURES_TOTAL, [(key, each.failures) for key, each in found]),
             (metrics.SYNC_PUBLISH_TO_SERVABLE_SECONDS, waits),
             (metrics.EVENT_TO_SERVABLE_SECONDS, events),
+            (metrics.EVENT_STAGE_SECONDS, stages),
             *([] if self._canary is None else self._canary.samples()),
         ]

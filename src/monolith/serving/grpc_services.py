@@ -16,6 +16,7 @@ from monolith.rpc.status import Code, client_text, code_of
 from monolith.serving import messages
 from monolith.serving.access import Access
 from monolith.serving.hosted_models import HostedModels
+from monolith.serving.hosted_version import HostedVersion, sampled_share
 from monolith.serving.impression_log import REQUEST_KEY
 from monolith.serving.loaded_model import DEGRADED
 from monolith.serving.metadata import model_spec, signature_map, status_message
@@ -94,9 +95,16 @@ class GrpcServices:
         hosted = result.hosted
         assert hosted is not None
         response = encode_outputs(result.outputs, model_spec(hosted, result.signature).SerializeToString())
-        if self._log.wants(hosted.log_rate):
+        if self._wants_log(hosted, context):
             self._log.add(payload, response, hosted.log_prefix)
         return response
+
+    def _wants_log(self, hosted: HostedVersion, context: Any) -> bool:
+        """Return whether to log a request; plain scores of the native path were drawn before they came here."""
+        rate = self._log.rate if hosted.log_rate is None else hosted.log_rate
+        if getattr(context, "is_sampled", False):
+            rate /= sampled_share(hosted, self._log.rate)
+        return self._log.wants(rate)
 
     def _metadata(self, payload: bytes, context: Any) -> bytes:
         request = _parsed(messages.GetModelMetadataRequest, payload)

@@ -17,6 +17,7 @@ Thread safe: one condition guards all state, and requests read an immutable rout
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
@@ -34,14 +36,16 @@ from monolith.rpc.status import code_of, text_of
 from monolith.serving.base_path_report import describe_base_path
 from monolith.serving.hosted_version import HostedVersion, State, VersionStatus
 from monolith.serving.loaded_model import LoadedModel, Loader
-from monolith.serving.model_config import ModelConfig, found_versions
+from monolith.serving.model_config import ModelConfig, found_versions, pull_versions
 
-__all__ = ["HostedModels"]
+__all__ = ["HostedModels", "Route", "Routes"]
 
 logger = logging.getLogger(__name__)
 
 _REMEMBERED_ENDS = 16
 _OTHERS_INTERVAL_S = 1.0
+_SHORTAGE_S = 5.0
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EAGAIN)
 _LOAD_NICENESS = 10
 _EMPTY_WARNING_S = 60.0
 """Pause between warnings about a model whose folder has no version."""
@@ -68,14 +72,22 @@ class _Model:
     failures: dict[int, _Failure] = field(default_factory=dict)
     ended: OrderedDict[int, None] = field(default_factory=OrderedDict)
     damaged: dict[int, tuple[Path, int]] = field(default_factory=dict)
+    unverified: dict[int, float] = field(default_factory=dict)
+    """Served version to the time of its next verification, after one that lacked descriptors or memory."""
     next_warning_s: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
-class _Route:
+class Route:
+    """Served versions of one model."""
+
     versions: Mapping[int, HostedVersion]
     newest: HostedVersion | None
     labels: Mapping[str, int]
+
+
+Routes: TypeAlias = Mapping[str, Route]
+"""Served versions by model name. Replaced as a whole, never changed."""
 
 
 class HostedModels:
@@ -85,11 +97,13 @@ class HostedModels:
         loader: Loads the version in a folder.
         warm_up: Called with each loaded version before it is served; an exception fails the load.
         verify: Called in the background with each version after it is served, and a function that returns whether the
-            version is still wanted. An exception unloads the version, and the previous one returns.
+            version is still wanted. An exception unloads the version, and the previous one returns. A lack of file
+            descriptors or memory does not prove damage. The version stays, and is verified again later.
         clock: Clock of the retries.
         load_threads: Versions loaded or closed in parallel.
         load_retries: Retries of a failed load.
         retry_interval_s: Pause before a retry.
+        on_routes: Called with the routing table whenever it is replaced.
     """
 
     def __init__(
@@ -102,6 +116,7 @@ class HostedModels:
         load_threads: int = 2,
         load_retries: int = 5,
         retry_interval_s: float = 60.0,
+        on_routes: Callable[[Routes], None] | None = None,
     ) -> None:
         self._loader = loader
         self._warm_up = warm_up
@@ -113,8 +128,9 @@ class HostedModels:
         self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_lower_priority)
         self._changed = threading.Condition()
         self._models: dict[str, _Model] = {}
-        self._routes: Mapping[str, _Route] = {}
+        self._routes: Mapping[str, Route] = {}
         self._is_closed = False
+        self._on_routes = on_routes
 
     # --- requests ---
 
@@ -193,6 +209,8 @@ class HostedModels:
         """Scan the folders, and start loads and unloads."""
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
+        for config in configs.values():
+            pull_versions(config)
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
         unserved: list[ModelConfig] = []
         with self._changed:
@@ -335,7 +353,12 @@ class HostedModels:
 
     def _check_changed_files(self, model: _Model) -> None:
         """Verify served versions again whose files were written to."""
+        now_s = self._clock.monotonic_s()
         for hosted in model.serving.values() if self._verify is not None else ():
+            if model.unverified.get(hosted.version, math.inf) <= now_s:
+                del model.unverified[hosted.version]
+                self._verifier.submit(self._check_served, model, hosted, _stamp(hosted.path))
+                continue
             notice = getattr(hosted.model, "notice_file_changes", None)  # models without files have none
             if notice is not None and notice():
                 logger.warning("files of a served version changed model=%s version=%d", hosted.name, hosted.version)
@@ -355,6 +378,16 @@ class HostedModels:
                 self._verify(hosted, is_wanted)
         except Exception as error:
             text = text_of(error)
+            if _is_shortage(error):
+                logger.warning(
+                    "served version not verified, retrying model=%s version=%d error=%s",
+                    hosted.name,
+                    hosted.version,
+                    text,
+                )
+                with self._changed:
+                    model.unverified[hosted.version] = self._clock.monotonic_s() + _SHORTAGE_S
+                return
             logger.error(
                 "served version damaged, unloading model=%s version=%d error=%s", hosted.name, hosted.version, text
             )
@@ -380,7 +413,7 @@ class HostedModels:
         before = model.failures.get(version)
         attempts = 1 if before is None or before.path != path else before.attempts + 1
         pause_s = self._retry_interval_s
-        if isinstance(error, ClusterError):
+        if isinstance(error, ClusterError) or _is_shortage(error):
             attempts, pause_s = 0, min(pause_s, _OTHERS_INTERVAL_S)
         status = VersionStatus(version, State.END, code_of(error), text_of(error))
         model.failures[version] = _Failure(path, stamp, status, attempts, self._clock.monotonic_s() + pause_s)
@@ -392,7 +425,7 @@ class HostedModels:
             if model.is_removed and not (model.loading or model.serving or model.leaving):
                 del self._models[name]
         self._routes = {
-            name: _Route(
+            name: Route(
                 dict(model.serving),
                 model.serving[max(model.serving)] if model.serving else None,
                 dict(model.config.labels),
@@ -400,6 +433,8 @@ class HostedModels:
             for name, model in self._models.items()
             if not model.is_removed
         }
+        if self._on_routes is not None:
+            self._on_routes(self._routes)
         self._changed.notify_all()
 
     def _settle(self, model: _Model) -> None:
@@ -443,7 +478,7 @@ def _lower_priority() -> None:
         os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _LOAD_NICENESS))
 
 
-def _choose(route: _Route | None, name: str, version: int | None, label: str) -> HostedVersion:
+def _choose(route: Route | None, name: str, version: int | None, label: str) -> HostedVersion:
     if route is None:
         raise ModelNotFound(f"model is {name!r}, expected a configured model")
     if label:
@@ -465,6 +500,15 @@ def _statuses(model: _Model) -> dict[int, VersionStatus]:
     found.update({version: VersionStatus(version, state) for version, (_, state) in model.loading.items()})
     found.update({version: VersionStatus(version, State.AVAILABLE) for version in model.serving})
     return found
+
+
+def _is_shortage(error: BaseException | None) -> bool:
+    """Return True if the process lacked descriptors or memory, which tells nothing about the files."""
+    while error is not None:
+        if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in _SHORTAGES):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _stamp(path: Path) -> int:

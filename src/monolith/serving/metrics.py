@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from monolith.rpc.status import Code
-from monolith.serving.batching import BatchQueue
 from monolith.serving.hosted_models import HostedModels
 from monolith.telemetry import names
 from monolith.telemetry.registry import Registry
@@ -29,6 +29,7 @@ class ServingMetrics:
             names.SERVING_DEGRADED_TOTAL,
             names.SERVING_REMOTE_CALLS_TOTAL,
             names.SERVING_LOGGED_REQUESTS_TOTAL,
+            names.SERVING_NATIVE_REQUESTS_TOTAL,
         )
 
     def request(self, model: str, api: str, code: Code, seconds: float) -> None:
@@ -56,16 +57,53 @@ class ServingMetrics:
 
 
 def metrics_page(
-    metrics: ServingMetrics, models: HostedModels, queue: BatchQueue, is_ready: bool, more: Iterable[Samples] = ()
+    metrics: ServingMetrics,
+    models: HostedModels,
+    queued_rows: int,
+    is_ready: bool,
+    more: Iterable[Samples] = (),
+    counted: Iterable[Samples] = (),
 ) -> str:
-    """Return all metrics of a server in the text form of Prometheus."""
+    """Return all metrics of a server in the text form of Prometheus.
+
+    Args:
+        metrics: Counts of the requests that passed through Python.
+        models: Served models.
+        queued_rows: Rows in the queues.
+        is_ready: Whether the server is ready.
+        more: Further metrics.
+        counted: Counts of other requests, to add to those of ``metrics``.
+    """
     states = [((name, str(each.version)), int(each.state)) for name in models.names() for each in models.statuses(name)]
     return render(
         [
             (names.SERVING_UP, [((), int(is_ready))]),
-            *metrics.registry.samples(),
-            (names.SERVING_QUEUED_ROWS, [((), queue.queued[1])]),
+            *_add_up(metrics.registry.samples(), counted),
+            (names.SERVING_QUEUED_ROWS, [((), queued_rows)]),
             (names.SERVING_VERSION_STATE, states),
             *more,
         ]
     )
+
+
+def _add_up(samples: Iterable[Samples], others: Iterable[Samples]) -> Iterator[Samples]:
+    """Yield samples with the values of other samples of the same metric and labels added."""
+    more = {metric.name: {tuple(labels): value for labels, value in values} for metric, values in others}
+    for metric, values in samples:
+        extra = more.get(metric.name, {})
+        summed = {tuple(labels): value for labels, value in values}
+        for labels, value in extra.items():
+            summed[labels] = _sum(summed[labels], value) if labels in summed else value
+        yield metric, list(summed.items())
+
+
+def _sum(one: Any, other: Any) -> Any:
+    if not isinstance(one, dict):
+        return one + other
+    buckets = [a + b for a, b in zip(one["buckets"], other["buckets"], strict=True)]
+    return {
+        **one,
+        "count": one["count"] + other["count"],
+        "sum_us": one["sum_us"] + other["sum_us"],
+        "buckets": buckets,
+    }

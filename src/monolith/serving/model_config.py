@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from monolith.core.errors import ConfigError, RecordCorrupt
+from monolith.artifacts.remote_folder import stage_folder
+from monolith.core.errors import ArtifactError, ConfigError, RecordCorrupt
+from monolith.core.storage import is_url
 from monolith.serving import messages
 
-__all__ = ["ModelConfig", "VersionPolicy", "configs_of", "found_versions", "parse_model_configs"]
+__all__ = ["ModelConfig", "VersionPolicy", "configs_of", "found_versions", "parse_model_configs", "pull_versions"]
+
+logger = logging.getLogger(__name__)
 
 _MAX_VERSION = (1 << 63) - 1
 
@@ -57,8 +62,10 @@ class ModelConfig:
 
     name: str
     """Name in requests."""
-    base_path: Path
-    """Folder with one numbered subfolder per version."""
+    base_path: Path = Path()
+    """Folder with one numbered subfolder per version; with ``url``, the local copy."""
+    url: str = ""
+    """URL of the versions, instead of ``base_path``; wanted versions are downloaded before they load."""
     policy: VersionPolicy = field(default_factory=VersionPolicy)
     """Versions to serve."""
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -71,6 +78,13 @@ class ModelConfig:
     def __post_init__(self) -> None:
         if not self.name:
             raise ConfigError("ModelConfig.name is empty, expected a name")
+        url = self.url or str(self.base_path)
+        if is_url(url):
+            folder = stage_folder(url)
+            object.__setattr__(self, "url", folder.url)
+            object.__setattr__(self, "base_path", folder.path)
+        elif self.url:
+            raise ConfigError(f"url of model {self.name!r} is {self.url!r}, expected scheme://...; or give base_path")
         if not str(self.base_path) or str(self.base_path) == ".":
             raise ConfigError(f"base_path of model {self.name!r} is empty, expected the folder of its versions")
         if self.log_rate is not None and not 0 <= self.log_rate <= 1:
@@ -112,14 +126,15 @@ def configs_of(message: messages.ModelServerConfig, source: str) -> tuple[ModelC
 
 
 def _config_of(message: Any) -> ModelConfig:
-    logging = message.logging_config
+    requests = message.logging_config
     return ModelConfig(
         name=message.name,
-        base_path=Path(message.base_path) if message.base_path else Path(),
+        base_path=Path(message.base_path) if message.base_path and not is_url(message.base_path) else Path(),
+        url=message.base_path if is_url(message.base_path) else "",
         policy=_policy_of(message.model_version_policy),
         labels=dict(message.version_labels),
-        log_rate=logging.sampling_config.sampling_rate if message.HasField("logging_config") else None,
-        log_prefix=logging.log_collector_config.filename_prefix,
+        log_rate=requests.sampling_config.sampling_rate if message.HasField("logging_config") else None,
+        log_prefix=requests.log_collector_config.filename_prefix,
     )
 
 
@@ -130,6 +145,20 @@ def _policy_of(message: Any) -> VersionPolicy:
     if kind in ("latest", "latest_once"):
         return VersionPolicy(kind=kind, count=getattr(message, kind).num_versions or 1)
     return VersionPolicy(kind=kind, versions=tuple(message.specific.versions))
+
+
+def pull_versions(config: ModelConfig) -> None:
+    """Download the wanted versions of a model whose versions are at a URL. Without network, local copies stay.
+
+    Raises:
+        ConfigError: The driver of the URL is missing.
+    """
+    if not config.url:
+        return
+    try:
+        stage_folder(config.url).pull_versions(config.policy.choose)
+    except ArtifactError as error:
+        logger.warning("versions not downloaded model=%s error=%s", config.name, error)
 
 
 def found_versions(base_path: Path) -> dict[int, Path]:

@@ -42,7 +42,8 @@ class RequestLog:
             raise ConfigError(f"request log rate is {rate!r}, expected 0 to 1")
         if rate and not prefix:
             raise ConfigError(f"request log prefix is empty, expected a path prefix for rate {rate}")
-        self._rate = rate
+        self.rate = rate
+        """Share of requests to log, of models without a rate."""
         self._prefix = prefix
         self._on_outcome = on_outcome
         self._random = random.Random(seed)
@@ -60,7 +61,7 @@ class RequestLog:
 
     def wants(self, rate: float | None = None) -> bool:
         """Return whether to log the next request; ``rate`` is the rate of its model."""
-        rate = self._rate if rate is None else rate
+        rate = self.rate if rate is None else rate
         return rate > 0 and self._random.random() < rate
 
     def add(self, request: bytes, response: bytes, prefix: str = "") -> None:

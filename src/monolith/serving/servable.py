@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from monolith import _native
 from monolith.artifacts.checkpoint_manifest import verify_files
 from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.export_manifest import (
@@ -55,6 +57,7 @@ from monolith.features import Declaration, Embedder, HostEmbedder
 from monolith.serving.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of, keys_array, read_key
 from monolith.serving.dense_states import DenseState, DenseStates
 from monolith.serving.loaded_model import DegradedOutputs, FeatureInfo
+from monolith.serving.native_model import NativeModel, NotNative, make_native_model
 from monolith.serving.servable_features import describe_features, records_of_features
 from monolith.serving.servable_parsers import Parsers
 from monolith.serving.servable_parts import Arrays, DenseRunner, EntryRows, OwnProgram, PartialRows
@@ -64,6 +67,7 @@ from monolith.sync.row_updates import Move, Touched
 __all__ = ["Servable"]
 
 _CUT, _CUTS = "cut", "cuts"
+_TRIES = 5
 _PARTS = ("entry", "dense")
 """Sub-models that compute a dense part from rows of other servers."""
 
@@ -97,6 +101,8 @@ class Servable:
         self._shown_cut = 0
         self._file_stamps: dict[str, tuple[int, int, int] | None] = {}
         self._before_close: list[Callable[[], None]] = []
+        self._native: NativeModel | None = None
+        self._native_dense: _native.OnnxSession | None = None
         self.on_scored: Callable[[Sequence[bytes | bytearray | memoryview], RecordKind], None] | None = None
         """Called with the records of every successful prediction."""
         self._embedder: Embedder | None = None
@@ -392,6 +398,80 @@ class Servable:
         info = next(each.outputs[output] for each in self.signatures.values() if output in each.outputs)
         return np.empty((0, *(max(0, size) for size in info.shape[1:])), info.dtype)
 
+    # --- native scoring -----------------------------------------------------------------------------------------------
+
+    @property
+    def native(self) -> _native.ServedModel | None:
+        """The native form of this servable; None before ``open_native``."""
+        return None if self._native is None else self._native.served
+
+    def open_native(self, library: str, name: str = "", version: int | None = None) -> None:
+        """Make the native form, and check that it scores like this servable.
+
+        Args:
+            library: Path of ONNX Runtime's library.
+            name: Name of the model in responses; default: that of the manifest.
+            version: Version in responses; default: that of the manifest.
+
+        Raises:
+            NotNative: Only Python can score this model, or the scores differ.
+        """
+        embedder = self._embedder
+        if embedder is None or self.tables is None:
+            raise NotNative(f"rows of {self.name!r} are on other servers, or it scores no records")
+        named = (name or self.name, self.version if version is None else version)
+        native = make_native_model(self.manifest, embedder.declaration, library, named)
+        while True:
+            dense = self._dense
+            if not isinstance(dense, ProgramSession):
+                raise NotNative(f"dense part of {self.name!r} is a {type(dense).__name__}, expected a ProgramSession")
+            session = native.open_session(dense)
+            with self._lock.exclusive(), native.exclusive():
+                if self._dense is not dense:  # a cut arrived meanwhile
+                    continue
+                if self.tables is None:
+                    raise self._closed()
+                native.show(self.tables, session, not self._is_torn)
+                self._native, self._native_dense = native, session
+            break
+        try:
+            self._check_native(native)
+        except BaseException:
+            with self._lock.exclusive():
+                self._native = self._native_dense = None
+            raise
+
+    def _check_native(self, native: NativeModel) -> None:
+        """Compare the scores of an empty record; a cut may come between both, so several tries are made."""
+        signature = self.signatures[SERVING_DEFAULT]
+        for _ in range(_TRIES):
+            try:
+                expected = self.predict([b""], "example", outputs=list(signature.outputs))
+            except InvalidRequest:  # the model has no row without features
+                return
+            scores = native.score([b""], "examples")
+            if all(np.allclose(scores[name], expected[name].ravel(), 1e-4, 1e-5, equal_nan=True) for name in expected):
+                return
+        raise NotNative(f"native scores of {self.name!r} are {scores}, expected {expected}")
+
+    @contextmanager
+    def _exclusive(self) -> Iterator[None]:
+        """Hold the lock alone, and keep native batches out; then show them the new state."""
+        tables = self.tables  # replaced tables are freed after the locks are released
+        with self._lock.exclusive():
+            native, session = self._native, self._native_dense
+            if native is None:
+                yield
+                return
+            with native.exclusive():
+                try:
+                    yield
+                finally:
+                    session = self._native_dense
+                    if self.tables is not None and session is not None:
+                        native.show(self.tables, session, not self._is_torn)
+        del tables
+
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     def lookup(self, table: str, ids: ArrayLike) -> Rows:
@@ -401,7 +481,7 @@ class Servable:
 
     def assign(self, table: str, ids: ArrayLike, rows: ArrayLike) -> None:
         """Set rows of a table. The next prediction sees them."""
-        with self._lock.exclusive():
+        with self._exclusive():
             self._table_calls().assign(table, ids, rows)
 
     def call(self, signature: str, inputs: Mapping[str, ArrayLike]) -> Arrays:
@@ -424,7 +504,7 @@ class Servable:
             with self._lock.shared():
                 return self._call_rows_at(signature, found, inputs, key)
         is_change = found.kind in ASSIGNMENTS
-        with self._lock.exclusive() if is_change else self._lock.shared():
+        with self._exclusive() if is_change else self._lock.shared():
             return self._table_calls().call(signature, found, inputs)
 
     def _call_rows_at(self, name: str, signature: Signature, inputs: Mapping[str, ArrayLike], key: CutKey) -> Arrays:
@@ -502,11 +582,14 @@ class Servable:
                     f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no dense weights to change"
                 )
             session = self._dense.with_weights(weights)
+        native_session: _native.OnnxSession | None = None
+        if self._native is not None and isinstance(session, ProgramSession):
+            native_session = self._native.open_session(session)
         if (move is not None or tables is not None) and self.tables is None:
             raise ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.name!r} has no tables to change")
         keeps_history = cut is not None and self.manifest.sub_model == "ps"
         ids = move.touched_ids() if keeps_history and move is not None else None
-        with self._lock.exclusive():
+        with self._exclusive():
             undo = self._preimages(tables, ids) if keeps_history else None
             if tables is not None:
                 self._replace_tables(tables)
@@ -517,6 +600,8 @@ class Servable:
                 self._is_torn = False
             if session is not None:
                 self._dense = session
+                if self._native is not None and isinstance(session, ProgramSession):
+                    self._native_dense = native_session or self._native.open_session(session)
             self._publish_state(None if cut is None else key_of(cut), undo)
 
     def mark_following(self) -> None:
@@ -623,6 +708,8 @@ class Servable:
         while self._before_close:
             self._before_close.pop()()
         with self._lock.exclusive():
+            # Native batches of queued requests may still read; the native form is freed after the last of them.
+            self._native = self._native_dense = None
             self._is_closed = True
             tables = [] if self.tables is None else [self.tables[name] for name in self.tables]
             self.tables = self._calls = self._embedder = self._dense = None

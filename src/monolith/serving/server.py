@@ -26,6 +26,7 @@ from monolith.serving.impression_log import open_impression_log
 from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics, metrics_page
 from monolith.serving.model_config import ModelConfig, parse_model_configs
+from monolith.serving.native_front import NativeFront
 from monolith.serving.request_log import RequestLog
 from monolith.serving.request_router import RequestRouter
 from monolith.serving.rest import Rest, error_body
@@ -61,14 +62,16 @@ class ModelServer:
         self._samples = samples
         self.config = config
         self.metrics = metrics or ServingMetrics()
+        self._native = _open_native(config)
         self.models = HostedModels(
             loader,
-            warm_up=_warm_up if config.loading.warm_up else None,
+            warm_up=self._prepare,
             verify=_verify if config.loading.verify_tables else None,
             clock=clock,
             load_threads=config.loading.load_threads,
             load_retries=config.loading.load_retries,
             retry_interval_s=config.loading.load_retry_interval_s,
+            on_routes=None if self._native is None else self._native.publish,
         )
         self.queue = BatchQueue(config.batching, clock, self.metrics.batch)
         self._log = RequestLog(
@@ -117,10 +120,13 @@ class ModelServer:
             models = self._read_models()
             self.models.configure(models)
             access = _access(config, models)
-            if config.port is not None:
-                self._start_grpc(config.port, access)
-            if config.rest_port is not None:
-                self._start_rest(config.rest_port, access)
+            if self._native is not None:
+                self._start_native(self._native, access)
+            else:
+                if config.port is not None:
+                    self._start_grpc(config.port, access)
+                if config.rest_port is not None:
+                    self._start_rest(config.rest_port, access)
         except BaseException:
             self.stop(0.0)
             raise
@@ -153,6 +159,8 @@ class ModelServer:
         stopped = None if self._grpc is None else self._grpc.stop(drain_s)  # type: ignore[attr-defined]
         if self._http is not None:
             self._http.close(drain_s)
+        if self._native is not None:
+            self._native.close_ports(drain_s)
         if self._rest is not None:
             self._rest.close()
         if stopped is not None:
@@ -160,6 +168,8 @@ class ModelServer:
         if self._workers is not None:
             self._workers.shutdown(wait=False, cancel_futures=True)
         self.queue.close(drain_s)
+        if self._native is not None:
+            self._native.close(drain_s)
         for thread in self._pollers:
             thread.join()
         self.models.close()
@@ -178,11 +188,40 @@ class ModelServer:
 
     # --- inside ---
 
+    def _prepare(self, hosted: HostedVersion) -> None:
+        if self.config.loading.warm_up:
+            _warm_up(hosted)
+        if self._native is not None:
+            self._native.prepare(hosted)
+
+    def _start_native(self, native: NativeFront, access: Access) -> None:
+        config = self.config
+        if config.port is not None:
+            self._workers = ThreadPoolExecutor(config.grpc.grpc_threads, thread_name_prefix="grpc")
+        if config.rest_port is not None:
+            self._rest = self._make_rest(access)
+        handlers = {
+            f"/{service}/{verb}": handler.unary_unary
+            for service, handlers in self._make_services(access).handlers().items()
+            for verb, handler in handlers.items()
+        }
+        rest_port, port = native.start(self._rest, handlers, self._workers)
+        self.rest_address = _join(config.host, rest_port) if rest_port else ""
+        self.address = _join(config.host, port) if port else ""
+
+    def _make_services(self, access: Access) -> GrpcServices:
+        return GrpcServices(
+            self._router,
+            self.configure,
+            self._log,
+            lambda: self.is_ready,
+            self.config.timeouts.request_timeout_s,
+            access,
+        )
+
     def _start_grpc(self, port: int, access: Access) -> None:
         config = self.config
-        services = GrpcServices(
-            self._router, self.configure, self._log, lambda: self.is_ready, config.timeouts.request_timeout_s, access
-        )
+        services = self._make_services(access)
         self._workers = ThreadPoolExecutor(config.grpc.grpc_threads, thread_name_prefix="grpc")
         server = grpc.make_server(
             self._workers,
@@ -197,17 +236,27 @@ class ModelServer:
         self._grpc = server
         self.address = _join(config.host, bound)
 
-    def _start_rest(self, port: int, access: Access) -> None:
+    def _make_rest(self, access: Access) -> Rest:
         config = self.config
-        rest = Rest(
+        return Rest(
             self._router,
-            lambda: metrics_page(self.metrics, self.models, self.queue, self.is_ready, self._all_samples()),
+            self._metrics_page,
             config.monitoring.metrics_path,
             lambda: self.is_ready,
             access,
             config.timeouts.request_timeout_s,
             config.rest.rest_max_values,
         )
+
+    def _metrics_page(self) -> str:
+        native = self._native
+        rows = self.queue.queued[1] + (0 if native is None else native.queued[1])
+        counted = () if native is None else native.samples()
+        return metrics_page(self.metrics, self.models, rows, self.is_ready, self._all_samples(), counted)
+
+    def _start_rest(self, port: int, access: Access) -> None:
+        config = self.config
+        rest = self._make_rest(access)
         limits = HttpLimits(
             max_body=config.grpc.max_message_bytes,
             max_pending=config.rest.rest_max_pending_bytes,
@@ -226,6 +275,8 @@ class ModelServer:
         threads.append((("request-log",), int(self._log.is_alive)))
         if self._impressions is not None:
             threads.append((("impression-log",), int(self._impressions.is_alive)))
+        if self._native is not None:
+            threads.append((("native-calls",), int(self._native.is_alive)))
         for metric, samples in self._samples():
             if metric is names.BACKGROUND_THREAD_UP:
                 threads.extend(((label,), value) for (label,), value in samples)
@@ -263,6 +314,20 @@ class ModelServer:
         if _read(self.config.sources.model_config_file) != self._config_text:
             self.models.configure(self._read_models())
             logger.info("model config reloaded file=%s", self.config.sources.model_config_file)
+
+
+def _open_native(config: ServingConfig) -> NativeFront | None:
+    """Return the native request path; None if it is off, or the machine or the settings exclude it."""
+    wish = config.request_path.native
+    if wish == "off":
+        return None
+    try:
+        return NativeFront(config)
+    except ConfigError as error:
+        if wish == "on":
+            raise ConfigError(f"native is 'on', but the native request path cannot be used: {error}") from error
+        logger.warning("native request path off, requests pass through Python reason=%s", error)
+        return None
 
 
 def _warm_up(hosted: HostedVersion) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypedDict
+from typing import Literal, TypedDict
 
 from monolith.rpc.security import Security
 from monolith.serving.batching import BatchSettings
@@ -17,6 +17,7 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
+    NativeConfig,
     RestConfig,
     TimeoutConfig,
 )
@@ -35,6 +36,7 @@ class ServingSettings(TypedDict, total=False):
     timeouts: TimeoutConfig
     loading: LoadingConfig
     monitoring: MonitoringConfig
+    request_path: NativeConfig
     host: str
     port: int | None
     rest_port: int | None
@@ -67,3 +69,5 @@ class ServingSettings(TypedDict, total=False):
     request_log_prefix: str
     log_requests: str
     log_requests_rate: float
+    native: Literal["auto", "on", "off"]
+    native_io_threads: int

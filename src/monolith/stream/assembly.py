@@ -50,6 +50,7 @@ class RowAssembler:
         line_id.request_key = impression.key
         line_id.event_time_ms = impression.time_ms
         line_id.emission = row.emission
+        line_id.cause_time_ms = row.cause_time_ms
         line_id.sample_rate = row.sample_rate
         del line_id.actions[:], line_id.pre_actions[:]
         line_id.actions.extend(row.actions)

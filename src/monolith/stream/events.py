@@ -77,6 +77,9 @@ class Row:
     """Weight of the example; below 0 on an undo row."""
     sample_rate: float = 1.0
     """Share of negatives that the sampler keeps, for the correction in the loss."""
+    cause_time_ms: int = 0
+    """Event time from which the row can exist: of the impression in fast mode, of the close in standard mode, or of the
+    action that changed a label after these."""
 
     @property
     def key(self) -> bytes:

@@ -253,15 +253,16 @@ class KeyRules:
             return []
         self.counters["late_emitted"] += is_standard
         item_state.emission += 1
+        cause_ms = max(time_ms, self._first_row_ms(item_state))
         is_changed = [new != old for new, old in zip(labels, old_labels, strict=True)]
         rows = []
         if self.settings.late == "correct" and item_state.first_weight:
             undone = _keep(old_labels, is_changed)
-            rows.append(self._row(item_state, undone, old_codes, -item_state.first_weight))
+            rows.append(self._row(item_state, undone, old_codes, -item_state.first_weight, cause_ms))
         if not is_standard or self.settings.late == "correct":
             labels = _keep(labels, is_changed)
         codes = tuple(sorted(item_state.codes))
-        rows.append(self._row(item_state, labels, codes, 1.0))
+        rows.append(self._row(item_state, labels, codes, 1.0, cause_ms))
         item_state.emitted = codes
         return rows
 
@@ -294,7 +295,7 @@ class KeyRules:
                 return []
             weight = 1.0 / rate if self.settings.negatives.sampling == "weight" else 1.0
         codes = tuple(sorted(item_state.codes))
-        row = self._row(item_state, labels, codes, weight)
+        row = self._row(item_state, labels, codes, weight, self._first_row_ms(item_state))
         item_state.first_weight = weight
         item_state.emitted = codes
         return [row]
@@ -302,7 +303,14 @@ class KeyRules:
     def _labels(self, item_state: ItemState) -> tuple[float, ...]:
         return tuple(float(any(code in item_state.codes for code in task)) for task in self.settings.tasks)
 
-    def _row(self, item_state: ItemState, labels: tuple[float, ...], actions: tuple[int, ...], weight: float) -> Row:
+    def _first_row_ms(self, item_state: ItemState) -> int:
+        """Return the event time from which the row of emission 0 can exist."""
+        assert item_state.impression is not None
+        return item_state.impression.time_ms + (0 if self.settings.mode == "fast" else self.settings.window_ms)
+
+    def _row(
+        self, item_state: ItemState, labels: tuple[float, ...], actions: tuple[int, ...], weight: float, cause_ms: int
+    ) -> Row:
         assert item_state.impression is not None
         return Row(
             impression=item_state.impression,
@@ -312,6 +320,7 @@ class KeyRules:
             emission=item_state.emission,
             weight=weight,
             sample_rate=self.settings.negatives.sample_rate if self.settings.negatives.sampling == "logit" else 1.0,
+            cause_time_ms=cause_ms,
         )
 
 

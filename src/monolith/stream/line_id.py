@@ -28,6 +28,7 @@ FIELDS: Final = LineIdFields.standard().extended(
         "cut": (1006, "int64"),
         "event_kind": (1007, "uint32"),
         "event_id": (1008, "fixed64"),
+        "cause_time_ms": (1009, "int64"),
     }
 )
 """The published LineId with the fields of the joiner."""

@@ -242,6 +242,7 @@ class NativeJoiner(JoinCore):
 
     def _take_rows(self) -> list[Row]:
         self._native.take_largest_time()
+        rows = self._native.take_rows()
         return [
             Row(
                 impression=Impression(*fields),
@@ -251,6 +252,7 @@ class NativeJoiner(JoinCore):
                 emission=emission,
                 weight=weight,
                 sample_rate=sample_rate,
+                cause_time_ms=cause_ms,
             )
-            for *fields, labels, actions, pre_actions, emission, weight, sample_rate in self._native.take_rows()
+            for *fields, labels, actions, pre_actions, emission, weight, sample_rate, cause_ms in rows
         ]

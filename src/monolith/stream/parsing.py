@@ -38,6 +38,7 @@ DeadReason: TypeAlias = Literal[
     "from_future",
     "too_large",
     "bad_kind",
+    "core_error",
 ]
 """Reason for which a record cannot be used."""
 

@@ -11,6 +11,7 @@ import fcntl
 import logging
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -21,12 +22,14 @@ from typing import Any, Protocol, TypeAlias
 from numpy.typing import NDArray
 
 from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, read_cut, shard_folder
+from monolith.artifacts.delta_log.event_ages import MOST_CUTS, CutAges
 from monolith.core.clock import Clock
 from monolith.core.durable_files import make_folder
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
 from monolith.embedding import MultiTable
 from monolith.sync.base_snapshot import BaseSnapshot, write_base
 from monolith.sync.dense_versions import DenseWriter
+from monolith.sync.event_ages import EventAges, TrainedRows
 
 __all__ = ["LocalRowLog", "Publisher", "LogPositions", "RowLogs", "Weights"]
 
@@ -174,6 +177,9 @@ class Publisher:
         self._clock = clock
         self._turn = threading.Lock()
         self._published: tuple[Mapping[int, LogPosition], int] | None = None
+        self._ages: deque[CutAges] = deque(maxlen=MOST_CUTS)
+        self.events = EventAges()
+        """Takes the event times of trained rows; a cut carries their ages."""
         self.newest: Cut | None = None
         """The last cut that this object published."""
 
@@ -186,20 +192,34 @@ class Publisher:
         """
         with self._turn:
             self._check_epoch()
-            state, weights = self._rows.write(self._weights)
-            dense = self._dense.write(weights)
-            if (state.positions, dense) != self._published:
-                cut = Cut(
-                    sequences={shard: position.sequence for shard, position in state.positions.items()},
-                    dense=dense,
-                    newest_event_s=state.newest_event_s,
-                    epoch=self._epoch,
-                    folders=tuple(os.path.relpath(folder, self.root) for folder in self._rows.folders),
-                )
-                self.newest = publish(self.root, cut, clock=self._clock)
-                self._published = state.positions, dense
-                logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
-            return state
+            trained = self.events.take()
+            try:
+                return self._publish(trained)
+            except BaseException:
+                self.events.put_back(trained)
+                raise
+
+    def _publish(self, trained: list[TrainedRows]) -> LogPositions:
+        state, weights = self._rows.write(self._weights)
+        dense = self._dense.write(weights)
+        if (state.positions, dense) != self._published:
+            now_s = self._clock.now_s()
+            ages = [*self._ages, CutAges(0, now_s, self.events.count(trained, now_s))] if trained else self._ages
+            cut = Cut(
+                sequences={shard: position.sequence for shard, position in state.positions.items()},
+                dense=dense,
+                newest_event_s=state.newest_event_s,
+                epoch=self._epoch,
+                ages=tuple(ages)[-MOST_CUTS:],
+                folders=tuple(os.path.relpath(folder, self.root) for folder in self._rows.folders),
+            )
+            self.newest = publish(self.root, cut, clock=self._clock)
+            self._ages = deque(self.newest.ages, MOST_CUTS)
+            self._published = state.positions, dense
+            logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
+        elif trained:
+            self.events.put_back(trained)  # nothing changed: no cut contains these rows yet
+        return state
 
     def _check_epoch(self) -> None:
         """Check that no publisher has opened the folder since: two would write two states under equal versions."""

@@ -117,6 +117,8 @@ def parse_targets(given: Sequence[str], model: str = "default") -> tuple[PushTar
     Raises:
         ConfigError: An address is invalid, or two entries are equal.
     """
+    if not model or any(sign.isspace() for sign in model):
+        raise ConfigError(f"sync_model_name is {model!r}, expected a name without whitespace")
     found: list[PushTarget] = []
     for text in given:
         name, equals, address = text.partition("=")

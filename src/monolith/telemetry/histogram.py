@@ -36,12 +36,12 @@ class Histogram:
         self._count = self._sum_us = 0
         self._buckets = [0] * (len(bounds_us) + 1)
 
-    def add(self, seconds: float) -> None:
-        """Count one duration."""
+    def add(self, seconds: float, count: int = 1) -> None:
+        """Count one duration, or several equal ones."""
         us = seconds * 1e6
-        self._count += 1
-        self._sum_us += int(us)
-        self._buckets[bisect.bisect_left(self._bounds_us, us)] += 1
+        self._count += count
+        self._sum_us += int(us) * count
+        self._buckets[bisect.bisect_left(self._bounds_us, us)] += count
 
     def snapshot(self) -> dict[str, Any]:
         """Return count, sum_us, bounds_us and buckets, the form that ``text.render`` takes."""

@@ -30,6 +30,9 @@ __all__ = [
     "CANARY_ROWS",
     "CANARY_TRIALS_TOTAL",
     "CHECKPOINT_AGE_SECONDS",
+    "CLOCK_SKEW_TOTAL",
+    "DEMO_AUC",
+    "EVENT_STAGE_SECONDS",
     "EVENT_TO_SERVABLE_SECONDS",
     "JOIN_CLOCK_JUMPS_TOTAL",
     "JOIN_COMMITS_TOTAL",
@@ -50,11 +53,19 @@ __all__ = [
     "KAFKA_ERRORS_TOTAL",
     "KAFKA_LAG_RECORDS",
     "KAFKA_RECORDS_TOTAL",
+    "LOG_APPENDED_RECORDS_TOTAL",
+    "LOG_APPEND_BYTES_TOTAL",
+    "LOG_APPEND_FAILURES_TOTAL",
     "LOG_CORRUPT_BATCHES_TOTAL",
+    "LOG_FAILED_PARTITIONS",
+    "LOG_FSYNCS_TOTAL",
+    "LOG_FSYNC_SECONDS_TOTAL",
     "LOG_LAG_RECORDS",
     "LOG_LAG_SECONDS",
     "LOG_LOST_RECORDS_TOTAL",
     "LOG_RECORDS_TOTAL",
+    "LOG_TORN_TAILS_TOTAL",
+    "LOG_WAITING_BYTES",
     "PS_CALL_ERRORS_TOTAL",
     "PS_CALL_SECONDS",
     "PS_CLIENTS",
@@ -78,6 +89,7 @@ __all__ = [
     "SERVING_QUEUED_ROWS",
     "SERVING_REMOTE_CALLS_TOTAL",
     "SERVING_REQUESTS_TOTAL",
+    "SERVING_NATIVE_REQUESTS_TOTAL",
     "SERVING_REQUEST_SECONDS",
     "SERVING_ROWS_TOTAL",
     "SERVING_UP",
@@ -371,6 +383,54 @@ LOG_CORRUPT_BATCHES_TOTAL = MetricSpec(
     help="Damaged batches that an event log source skipped.",
     labels=("topic", "partition"),
 )
+LOG_APPENDED_RECORDS_TOTAL = MetricSpec(
+    name="monolith_log_appended_records_total",
+    kind="counter",
+    help="Records that the writers of a process have appended to a topic.",
+    labels=("topic",),
+)
+LOG_APPEND_BYTES_TOTAL = MetricSpec(
+    name="monolith_log_append_bytes_total",
+    kind="counter",
+    help="Bytes that the writers of a process have appended to a topic.",
+    labels=("topic",),
+)
+LOG_APPEND_FAILURES_TOTAL = MetricSpec(
+    name="monolith_log_append_failures_total",
+    kind="counter",
+    help="Appends that the disk refused; the records wait in memory for the next attempt.",
+    labels=("topic",),
+)
+LOG_FAILED_PARTITIONS = MetricSpec(
+    name="monolith_log_failed_partitions",
+    kind="gauge",
+    help="Partitions of a topic that refuse appends after a failed sync, until monolith log repair.",
+    labels=("topic",),
+)
+LOG_FSYNCS_TOTAL = MetricSpec(
+    name="monolith_log_fsyncs_total",
+    kind="counter",
+    help="Syncs of segments by the writers of a process.",
+    labels=("topic",),
+)
+LOG_FSYNC_SECONDS_TOTAL = MetricSpec(
+    name="monolith_log_fsync_seconds_total",
+    kind="counter",
+    help="Time of these syncs.",
+    labels=("topic",),
+)
+LOG_TORN_TAILS_TOTAL = MetricSpec(
+    name="monolith_log_torn_tails_total",
+    kind="counter",
+    help="Torn tails that the writers of a process have cut at opening.",
+    labels=("topic",),
+)
+LOG_WAITING_BYTES = MetricSpec(
+    name="monolith_log_waiting_bytes",
+    kind="gauge",
+    help="Bytes that wait in the writers of a process for their append.",
+    labels=("topic",),
+)
 PS_UP = MetricSpec(
     name="monolith_ps_up",
     kind="gauge",
@@ -478,6 +538,11 @@ SERVING_REMOTE_CALLS_TOTAL = MetricSpec(
     kind="counter",
     help="Calls to servers of sub-models; dropped: another replica was faster, or the deadline passed.",
     labels=("part", "outcome"),
+)
+SERVING_NATIVE_REQUESTS_TOTAL = MetricSpec(
+    name="monolith_serving_native_requests_total",
+    kind="counter",
+    help="Requests that the native path answered without Python; also in the counts of all requests.",
 )
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",
@@ -592,6 +657,25 @@ SYNC_PUBLISH_TO_SERVABLE_SECONDS = MetricSpec(
     kind="histogram",
     help="Time from the publication of a cut until a server can answer with it.",
     labels=("model",),
+)
+DEMO_AUC = MetricSpec(
+    name="monolith_demo_auc",
+    kind="gauge",
+    help="AUC of the last pages of the demonstration, by the source of the scores.",
+    labels=("kind",),
+)
+EVENT_STAGE_SECONDS = MetricSpec(
+    name="monolith_event_stage_seconds",
+    kind="histogram",
+    help="Time of a row in one stage from its event to the server: ingest, join, train, publish or apply.",
+    labels=("stage",),
+    bounds_us=tuple(int(1000 * 1.27**power) for power in range(64)),
+)
+CLOCK_SKEW_TOTAL = MetricSpec(
+    name="monolith_clock_skew_total",
+    kind="counter",
+    help="Sampled rows whose stage ends before it begins, because clocks of processes differ; they count as 0.",
+    labels=("stage",),
 )
 EVENT_TO_SERVABLE_SECONDS = MetricSpec(
     name="monolith_event_to_servable_seconds",

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from monolith.data import Dataset
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
     EarlyStoppingHook,
+    ExperimentHook,
     ExpiryHook,
     ExportHook,
+    ForgetHook,
     Hook,
     PredictionDumpHook,
     ProfilerHook,
@@ -27,7 +30,7 @@ from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
-__all__ = ["default_hooks", "share_metrics_registry"]
+__all__ = ["connect_forgetting", "default_hooks", "share_metrics_registry"]
 
 
 def default_hooks(
@@ -56,6 +59,8 @@ def default_hooks(
         )
     if config.metrics.metrics_port is not None:
         hooks.append(PrometheusHook(metrics, config.metrics.metrics_port, host=config.metrics.metrics_host))
+    if config.metrics.experiment.logger is not None:
+        hooks.append(ExperimentHook(metrics, config.metrics.experiment))
     hooks += _prediction_dump_hooks(config)
     if (stopping := config.metrics.early_stopping).early_stopping_metric is not None:
         hooks.append(
@@ -93,16 +98,35 @@ def default_hooks(
             )
         if config.runtime.controller_port is not None:
             hooks.append(ControllerHook(config.runtime.controller_port))
+        hooks.append(ForgetHook())
     return hooks
 
 
-def share_metrics_registry(hooks: Sequence[Hook]) -> list[Hook]:
-    """Return the hooks, with the registry of the run's metrics page given to every hook that has metrics."""
+def share_metrics_registry(hooks: Sequence[Hook], dataset: object = None) -> list[Hook]:
+    """Return the hooks, with the registry of the metrics page given to the data and every hook with metrics."""
     page = next((hook for hook in hooks if isinstance(hook, PrometheusHook)), None)
     for hook in hooks:
         if page is not None and isinstance(hook, PushHook | PublishHook):
             hook.export = page.registry.export
+    if page is not None and isinstance(dataset, Dataset):
+        dataset.metrics = page.registry.export
     return list(hooks)
+
+
+def connect_forgetting(hooks: Sequence[Hook]) -> list[Hook]:
+    """Return the hooks with the forget hook last, which then sees the effect of a save on published files.
+
+    The controller gets the forget hook, and the forget hook gets the publisher.
+    """
+    forget = next((hook for hook in hooks if isinstance(hook, ForgetHook)), None)
+    if forget is None:
+        return list(hooks)
+    for hook in hooks:
+        if isinstance(hook, PublishHook):
+            forget.publish, forget.published = hook.publish_now, hook.folder
+        elif isinstance(hook, ControllerHook):
+            hook.forget = forget.forget
+    return [*(hook for hook in hooks if hook is not forget), forget]
 
 
 def _prediction_dump_hooks(config: RunConfig) -> list[Hook]:

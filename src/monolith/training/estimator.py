@@ -18,20 +18,23 @@ import numpy as np
 import torch
 
 from monolith import embedding
+from monolith.artifacts.remote_folder import artifact_url, check_writable, open_folder, push_folder
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, MonolithError, SchemaMismatch
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
+from monolith.features.embedder import HostEmbedder
 from monolith.layers.clipping import ClippingConfig, GradClipType
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
 from monolith.training.config.cluster import refuse_cluster
-from monolith.training.default_hooks import default_hooks, share_metrics_registry
+from monolith.training.default_hooks import connect_forgetting, default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
+from monolith.training.forgetting import BlockedIds, erase_forgotten, forgotten_since
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
@@ -40,6 +43,7 @@ from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RankingMetrics, RunMetrics
+from monolith.training.staging import stage_model_folder
 from monolith.training.step import Stepper
 
 if TYPE_CHECKING:
@@ -86,8 +90,10 @@ class Estimator:
     ) -> None:
         self._is_single = group is None and store is None
         self._group = group or Solo()
-        model_dir = (config or RunConfig()).model_dir
-        self.config = self._group.member_config(config or RunConfig())
+        config = config or RunConfig()
+        config = stage_model_folder(config, config.model_dir)
+        model_dir = config.model_dir
+        self.config = self._group.member_config(config)
         self.config.check_index()
         self._more_extra = extra or dict
         self._is_alone = extra is None
@@ -128,6 +134,7 @@ class Estimator:
             ),
             group=self._group,
             weight_decay=gradients.dense_weight_decay,
+            reduce_mean=gradients.dense_reduce_mean,
             device=self.config.runtime.accelerator,
         )
         self._timers = SaveTimer.from_config(self.config.checkpoint), SaveTimer.dense_only(self.config.checkpoint)
@@ -235,12 +242,15 @@ class Estimator:
                 "omit it"
             )
         try:
+            if self.config.model_dir:
+                check_writable(self.config.model_dir)
             metrics = self._train(data, steps, max_steps, hooks=hooks, resume_data=resume_data)
         except BaseException:
             if self._group.is_one_run:
                 with suppress(MonolithError):  # the error of the training is raised
                     self.close()  # a running save still needs this member
             raise
+        push_folder(self.config.model_dir)
         return self._group.share_metrics(metrics)
 
     def _train(
@@ -256,9 +266,10 @@ class Estimator:
         self._list = data if isinstance(dataset, BatchSequence) else None
         ranking = self._new_ranking()
         measured = [RankingHook(ranking)] if ranking.is_on else []
-        chosen = share_metrics_registry(
-            [*measured, *default_hooks(self.config, self._metrics, until, self.data_length), *self._hooks, *hooks]
-        )
+        defaults = default_hooks(self.config, self._metrics, until, self.data_length)
+        if self.config.model_dir:
+            self.drop_blocked(self.config.model_dir)
+        chosen = connect_forgetting(share_metrics_registry([*measured, *defaults, *self._hooks, *hooks], dataset))
         run = TrainingRun(
             config=self.config,
             stepper=self._stepper,
@@ -285,6 +296,12 @@ class Estimator:
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
         return {**self._metrics.results(), **ranking.results()}
+
+    def drop_blocked(self, model_dir: str | Path) -> None:
+        """Drop the updates of ids that a receipt in ``model_dir`` blocks; see ``monolith forget --block``."""
+        embedder = self._stepper.embedder
+        if isinstance(embedder, HostEmbedder):
+            embedder.blocked = BlockedIds(model_dir, self._clock)
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
         for name, value in (("steps", steps), ("max_steps", max_steps)):
@@ -459,8 +476,8 @@ class Estimator:
         """Write a version of the model that ``monolith serve`` loads.
 
         Args:
-            path: Folder of the model's versions; None = ``exported_models`` in the run's folder, where an export is
-                removed together with its checkpoint.
+            path: Folder or URL of the model's versions; None = ``exported_models`` in the run's folder, where an export
+                is removed together with its checkpoint.
             version: Its number; None = unix seconds.
             quantize_bits: 8 or 16 stores the matrices of the dense part with fewer bits.
             warmup: File of recorded requests that a server answers before it is ready; None = generated ones.
@@ -512,10 +529,10 @@ class Estimator:
             return self.store
         restored = self._checkpointer.load_dense(
             TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
-            None if checkpoint is None else Path(checkpoint),
+            None if checkpoint is None else open_folder(checkpoint),
         )
         if restored is None:
-            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+            raise CheckpointMissing(f"there is no checkpoint in '{artifact_url(self.model_dir)}'; train first")
         self._check_slices(restored)
         self._adopt_value_types(restored)
         self._holds, self._step = "nothing", restored.step  # the rows in memory are not those of the checkpoint
@@ -524,6 +541,11 @@ class Estimator:
             raise ConfigError(
                 f"checkpoint is '{restored.path}', which has no tables, expected a full checkpoint; or export the "
                 "dense part alone: is_dense_only (--layout distributed --dense-only)"
+            )
+        if receipts := forgotten_since(self.config.model_dir, restored.path):
+            raise ConfigError(
+                f"checkpoint is '{restored.path}', which holds the forgotten rows of receipt {receipts[0].number}, "
+                "expected a checkpoint saved after it; train until the next checkpoint, or export that one"
             )
         return SavedTables(tables, self.store.specs)
 
@@ -565,6 +587,7 @@ class Estimator:
             self._places_saved = len(restored.extra.get("workers", ())) or 1
             if restored.metrics:
                 self._metrics.restore(restored.metrics)
+            erase_forgotten(self.config.model_dir, self.store, restored.path)
         for timer in self._timers:
             timer.start(self._step, now_s)
 
@@ -576,12 +599,13 @@ class Estimator:
             raise CheckpointMissing("this estimator has no model_dir; give RunConfig(model_dir=...) to load from")
         restored = self._checkpointer.load(
             TrainingState(step=0, model=self.model, optimizers={}, store=self.store, rng=False),
-            None if checkpoint is None else Path(checkpoint),
+            None if checkpoint is None else open_folder(checkpoint),
         )
         if restored is None:
-            raise CheckpointMissing(f"there is no checkpoint in '{self.config.model_dir}'; train first")
+            raise CheckpointMissing(f"there is no checkpoint in '{artifact_url(self.model_dir)}'; train first")
         self._check_slices(restored)
         self._adopt_value_types(restored)
+        erase_forgotten(self.config.model_dir, self.store, restored.path)
         self._holds = "reading"
         self._step = restored.step
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from monolith import data
 from monolith.core.errors import ConfigError
@@ -20,14 +20,17 @@ from monolith.data.sources.text_tables import TextType
 from monolith.data.sources.urls import is_stream_url, open_source, parse_url
 from monolith.data.sources.work_list import WorkList
 from monolith.training.config.job import DataConfig
+from monolith.training.hooks.event_stages import with_stamps
 
 __all__ = [
     "WorkListShare",
     "count_epoch_steps",
+    "chain_stream",
     "default_shuffle",
     "exclude_features",
     "open_batches",
     "open_rows",
+    "open_then",
     "reads_files",
     "reads_stream",
 ]
@@ -107,7 +110,9 @@ def reads_files(config: DataConfig) -> bool:
 
 def reads_stream(config: DataConfig) -> bool:
     """Return True if the training data is a topic of Kafka or of the event log."""
-    return bool(config.kafka.kafka_topics) if config.data is None else is_stream_url(config.data)
+    if config.data is None:
+        return bool(config.kafka.kafka_topics)
+    return is_stream_url(config.data) or config.kafka.following.then is not None
 
 
 def _table_kind(config: DataConfig, paths: Sequence[str]) -> TableKind | None:
@@ -164,7 +169,7 @@ def exclude_features(schema: Schema, names: Sequence[str]) -> Schema:
 
 def count_epoch_steps(config: DataConfig, workers: int) -> float | None:
     """Return about how many steps one pass over the files takes each worker; None when unknown."""
-    if config.data is None or not reads_files(config):
+    if config.data is None or not reads_files(config) or config.kafka.following.then is not None:
         return None
     paths = expand(config.data)
     kind = _table_kind(config, paths)
@@ -188,13 +193,62 @@ def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | N
 
 
 def open_batches(
-    config: DataConfig, rows: Dataset, schema: Schema, *, is_training: bool, shuffle_buffer: int = 0
+    config: DataConfig,
+    rows: Dataset,
+    schema: Schema,
+    *,
+    is_training: bool,
+    shuffle_buffer: int = 0,
+    then: Dataset | None = None,
 ) -> Dataset:
-    """Return rows as the batches of a job; shuffled and repeated only for training."""
+    """Return rows as the batches of a job; shuffled and repeated only for training.
+
+    Args:
+        config: Batch size and epochs.
+        rows: The rows.
+        schema: Features and labels of the batches.
+        is_training: Whether the batches are for training.
+        shuffle_buffer: Rows of a window in which rows are shuffled.
+        then: Rows to read after the last epoch, in their order.
+    """
     if is_training:
         # Also for one epoch: a position stays valid when the number of epochs changes.
         rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
+        if then is not None:
+            rows = chain_stream(rows, then, config.kafka.following.until_time)
+        if rows.is_stream and config.record in ("example", "instance", "example_batch"):
+            schema = with_stamps(schema)
     return rows.with_schema(schema).batch(config.batch_size)
+
+
+def chain_stream(history: Dataset, stream: Dataset, until_time: int | None = None) -> Dataset:
+    """Return the rows of a history, then those of a stream, divided at an event time: no row is doubled or lost.
+
+    Args:
+        history: Rows of the past; rows from ``until_time`` on are dropped.
+        stream: Rows of a stream; rows before ``until_time`` are dropped.
+        until_time: Unix seconds of ``LineId.req_time``; None keeps all rows. Rows without an event time always stay.
+    """
+    if until_time is None:
+        return history.then(stream)
+    before: Any = {"field_name": "req_time", "operand": until_time, "keep_empty": True}
+    return history.filter_by_value(op="lt", **before).then(stream.filter_by_value(op="ge", **before))
+
+
+def open_then(config: DataConfig, *, seed: int = 0, shard: tuple[int, int] = (0, 1)) -> Dataset | None:
+    """Return the rows of the stream that follows the history; None without one."""
+    if config.kafka.following.then is None:
+        return None
+    record = config.record if config.kafka.following.then_record == "auto" else config.kafka.following.then_record
+    if record not in (*get_args(RecordKind), "json_lines", "avro"):
+        record = "example"
+    return _stream(
+        replace(config, record=record),
+        config.kafka.following.then,
+        seed,
+        shard,
+        start=config.kafka.following.until_time,
+    )
 
 
 def _kafka(config: DataConfig, seed: int) -> Dataset:
@@ -204,7 +258,9 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
         config.kafka.kafka_servers,
         list(config.kafka.kafka_topics),
         config.kafka.kafka_group_id,
-        record="json" if config.record == "json_lines" else _named_record(config),
+        record=_message_format(config) or _named_record(config),
+        avro_schema=config.kafka.avro_schema,
+        registry=config.kafka.schema_registry,
         column_types=cast(Mapping[str, TextType], config.columns.column_types),
         exclude=config.columns.exclude,
         time_column=config.columns.time_column,
@@ -217,22 +273,43 @@ def _kafka(config: DataConfig, seed: int) -> Dataset:
     )
 
 
-def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> Dataset:
+def _stream(
+    config: DataConfig,
+    url: str,
+    seed: int,
+    shard: tuple[int, int],
+    *,
+    start: float | None = None,
+) -> Dataset:
     parts = parse_url(url)
-    is_json = config.record == "json_lines"
-    record: RecordKind = "example" if is_json else _named_record(config)
+    message_format = _message_format(config)
+    record: RecordKind = "example" if message_format is not None else _named_record(config)
     framing = _framing(config, is_message=True)
-    settings: dict[str, Any] = {"group": config.kafka.kafka_group_id, "idle_end_s": config.kafka.kafka_idle_end_s}
+    settings: dict[str, Any] = {
+        "group": config.kafka.kafka_group_id,
+        "idle_end_s": config.kafka.kafka_idle_end_s,
+    }
     if parts.kind == "kafka":
         settings |= {"start": parse_start(config.kafka.kafka_start), "poll_records": config.kafka.kafka_poll_records}
         settings["config"] = None if config.kafka.kafka_config is None else read_settings(config.kafka.kafka_config)
+    if start is not None:
+        settings["start"] = float(start)
 
     def make() -> Source:
         return open_source(parts, record, framing=framing, shard=shard, **settings)
 
-    if not is_json:
+    if message_format is None:
         return data.from_source(make, seed=seed, is_stream=True)
     columns = config.columns
+    if message_format == "avro":
+        return data.avro_messages(
+            make,
+            avro_schema=config.kafka.avro_schema,
+            registry=config.kafka.schema_registry,
+            exclude=columns.exclude,
+            time_column=columns.time_column,
+            seed=seed,
+        )
     return data.json_messages(
         make,
         column_types=cast(Mapping[str, TextType], columns.column_types),
@@ -242,8 +319,15 @@ def _stream(config: DataConfig, url: str, seed: int, shard: tuple[int, int]) -> 
     )
 
 
+def _message_format(config: DataConfig) -> Literal["json", "avro"] | None:
+    """Return the format of messages with a field per feature; None for records."""
+    if config.record == "json_lines":
+        return "json"
+    return "avro" if config.record == "avro" else None
+
+
 def _named_record(config: DataConfig) -> RecordKind:
-    kinds = ", ".join(get_args(RecordKind))
+    kinds = ", ".join((*get_args(RecordKind), "json_lines", "avro"))
     if config.record == "auto":
         raise ConfigError(f"record is 'auto', and the format of a stream cannot be detected; give --record: {kinds}")
     if config.record not in get_args(RecordKind):

@@ -97,7 +97,7 @@ def check_job(model_dir: str | Path, task: str | None, labels: Sequence[str]) ->
 
 def digest_data(config: DataConfig) -> str | None:
     """Return a digest of the files of a job and its number of passes; None for streams."""
-    if config.data is None or not reads_files(config):
+    if config.data is None or not reads_files(config) or config.kafka.following.then is not None:  # a stream has no end
         return None
     files = [(os.path.abspath(path), storage.file_bytes(path)) for path in expand(config.data)]
     return hashlib.sha256(json.dumps([config.epochs, files]).encode()).hexdigest()

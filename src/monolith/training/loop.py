@@ -19,7 +19,7 @@ from typing import Any
 
 from monolith.core.clock import Clock
 from monolith.core.errors import DataError, MonolithError, TrainingDiverged
-from monolith.data import Batch
+from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
 from monolith.training.batch_sequence import BatchSequence
@@ -31,6 +31,7 @@ from monolith.training.groups.base import ControlFlags, DueSave, GroupClosed
 from monolith.training.hooks import Hook
 from monolith.training.metrics import RunMetrics
 from monolith.training.pipeline import Pipeline
+from monolith.training.polled_batches import PolledBatches
 from monolith.training.run import Mark, StepResult, no_position
 from monolith.training.step import Stepper
 
@@ -104,7 +105,7 @@ class TrainingRun:
         self._unlabelled_steps = 0
         self._started: list[Hook] = []
         self._event_times = EventTimes(config.pipeline.max_event_ahead_s, clock)
-        self._batches = read_marked(self._dataset, self._event_times.bound)
+        self._batches = self._open_batches()
         self._pipeline = Pipeline(
             stepper,
             self._batches,
@@ -126,6 +127,12 @@ class TrainingRun:
         self._is_paused = False
         self._is_over = False
         self._requested_saves: list[tuple[str, Future[Path]]] = []
+
+    def _open_batches(self) -> Generator[tuple[Batch, Mark], None, None] | PolledBatches:
+        batches = read_marked(self._dataset, self._event_times.bound)
+        if isinstance(self._dataset, Dataset) and self._dataset.is_stream and not self._group.is_lockstep:
+            return PolledBatches(batches, self._handle_idle, self._dataset.interrupt)
+        return batches
 
     # --- Run ----------------------------------------------------------------------------------------------------------
 
@@ -176,6 +183,8 @@ class TrainingRun:
             if not self._group.is_lockstep:
                 self.stop_reason = self._requested_stop
             self._requests.notify_all()
+        if not self._group.is_lockstep and isinstance(self._dataset, Dataset):
+            self._dataset.interrupt()  # a stream without new records would keep the run from its next step
 
     def pause(self) -> bool:
         """Pause the loop at the next step boundary; return False if a pause is active."""
@@ -343,6 +352,21 @@ class TrainingRun:
                 if self._flags() == flags:
                     self._requests.wait(_PAUSE_POLL_S)
 
+    def _handle_idle(self) -> bool:
+        """Save and stop while the data gives no batch; return False to end the run."""
+        for hook in self._hooks:
+            hook.on_idle(self)
+        flags = self._flags()
+        if flags.stop_reason is not None:
+            self.stop_reason = flags.stop_reason
+            return False
+        if flags.saves:
+            self._handle_save_request()
+        if self._step > self._last_saved_step:
+            self._save_due(self._due_save())
+        self._collect_saves()
+        return True
+
     def _handle_save_request(self) -> None:
         request = self._next_save_request()
         if request is not None:
@@ -367,8 +391,10 @@ class TrainingRun:
             if not isinstance(error, MonolithError):
                 raise
         else:
-            answer.set_result(path)
-            self._collect_saves()
+            try:
+                self._collect_saves()  # hooks act on the checkpoint before its requester does
+            finally:
+                answer.set_result(path)
 
     # --- checkpoints --------------------------------------------------------------------------------------------------
 

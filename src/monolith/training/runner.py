@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from monolith import models
 from monolith.artifacts import CheckpointFolder
+from monolith.artifacts.remote_folder import open_folder, push_folder, refresh_folder
 from monolith.core.errors import ConfigError
 from monolith.core.registry import load_class
 from monolith.data import Dataset, Schema, infer_schema
@@ -42,10 +43,12 @@ from monolith.training.job_data import (
     exclude_features,
     open_batches,
     open_rows,
+    open_then,
     reads_files,
 )
 from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
+from monolith.training.staging import stage_model_folder
 from monolith.training.task import Mode, Task, make_task, open_own_data, settings_of_task
 
 __all__ = ["Job", "task_settings"]
@@ -85,6 +88,9 @@ class Job:
         files: WorkListShare | None = None,
         on_report: Callable[[DataReport], None] | None = None,
     ) -> None:
+        config = stage_model_folder(config, config.run.model_dir)
+        if run_config is not None:
+            run_config = stage_model_folder(run_config, run_config.model_dir)
         self.config = config
         self._files = files
         self._on_report = on_report
@@ -133,6 +139,7 @@ class Job:
             metrics = self._train_and_evaluate()
             if self._is_alone and self.estimator.data_ended:
                 self._remember(finished=digest_data(self.config.input))
+            push_folder(self.config.run.model_dir)
             return metrics
 
     def _is_finished(self) -> bool:
@@ -206,9 +213,12 @@ class Job:
     def evaluate_new_checkpoints(self) -> Iterator[dict[str, float]]:
         """Evaluate each new checkpoint of the model folder, until that of ``max_steps``; also write a summary of it."""
         folder = CheckpointFolder(Path(self.config.run.model_dir) / CHECKPOINTS)
-        checkpoints = follow_checkpoints(
-            lambda: [(saved.step, saved.path) for saved in folder.saved()], max_steps=self.config.model.max_steps
-        )
+
+        def list_checkpoints() -> list[tuple[int, Path]]:
+            refresh_folder(self.config.run.model_dir)
+            return [(saved.step, saved.path) for saved in folder.saved()]
+
+        checkpoints = follow_checkpoints(list_checkpoints, max_steps=self.config.model.max_steps)
         for step, metrics in evaluate_checkpoints(checkpoints, lambda step, path: self.evaluate(path)):
             write_summary(metrics, step, Path(self.config.run.model_dir) / "eval")
             yield metrics
@@ -263,11 +273,13 @@ class Job:
             batches: Dataset = self._with_schema(own)
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
-        rows = open_rows(self.config.input, patterns, seed=self.config.run.runtime.seed, shard=shard, files=files)
+        options: dict[str, Any] = {"seed": self.config.run.runtime.seed, "shard": shard}
+        rows = open_rows(self.config.input, patterns, files=files, **options)
         if window is None:
             window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window)
+        then = open_then(self.config.input, **options) if is_training else None
+        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
 
     @property
     def _shuffle_buffer(self) -> int:
@@ -433,7 +445,7 @@ def task_settings(task: str | None, options: Mapping[str, Any], model_dir: str |
         ConfigError: The task does not exist, or no code reads a parameter that was set.
     """
     if task is None:
-        remembered = read_job(model_dir, default={})
+        remembered = read_job(open_folder(model_dir), default={})
         task, options = remembered.get("task"), {**remembered.get("task_options", {}), **options}
     cls = None if task is None else _find_class(task)
     return {} if cls is None else settings_of_task(cls, options)

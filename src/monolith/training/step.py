@@ -71,6 +71,7 @@ class Stepper:
         clipping: The rule for gradients.
         group: The processes that take each step together; None = this process alone.
         weight_decay: The share of each weight that is added to its gradient.
+        reduce_mean: Average the dense gradients of the group instead of adding them.
         device: Device of the model.
     """
 
@@ -83,6 +84,7 @@ class Stepper:
         *,
         group: Group | None = None,
         weight_decay: float = 0.0,
+        reduce_mean: bool = False,
         device: str = "cpu",
     ) -> None:
         self.model = model
@@ -92,6 +94,7 @@ class Stepper:
         self._clipping = clipping
         self._group = group or Solo()
         self._weight_decay = weight_decay
+        self._dense_scale = 1.0 / self._group.size if reduce_mean else 1.0
 
     def compute(self, pulled: PulledBatch, step: int) -> ComputedStep:
         """Run forward and backward of one batch, and combine the gradients of the group.
@@ -165,9 +168,13 @@ class Stepper:
     ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], list[Tensor]]:
         """Return the gradients of weights and rows, clipped, with weight decay."""
         weights, squares = combined.weights, combined.squares
-        dense, sparse = self._clip(list(combined.grads), list(combined.rows.grads), squares, step)
+        dense, sparse = self._clip(self._scale(combined.grads), list(combined.rows.grads), squares, step)
         dense = add_weight_decay(dense, weights, self._weight_decay)
         return list(zip(weights, dense, strict=True)), sparse
+
+    def _scale(self, grads: Sequence[Tensor]) -> list[Tensor]:
+        """Return the dense gradients of the group: their sum, or their mean."""
+        return list(grads) if self._dense_scale == 1.0 else [each * self._dense_scale for each in grads]
 
     def _clip(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int

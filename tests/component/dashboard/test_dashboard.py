@@ -18,11 +18,12 @@ from hypothesis import strategies as st
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.dashboard import DashboardServer, Scraper
 from monolith.dashboard.boxes import Explainer, Predictor
-from monolith.dashboard.charts import CHARTS, compute_series, find_role, quantile
+from monolith.dashboard.charts import CHARTS, ROLES, compute_series, find_role, quantile
 from monolith.dashboard.samples import parse_samples
 from monolith.dashboard.scraper import ScrapeTarget, parse_target
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig
+from monolith.telemetry import names
 from monolith.telemetry.page import MetricsPage
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.linear_server import LinearServer
@@ -224,3 +225,9 @@ def test_wrong_targets_and_taken_ports_are_refused(scraper: Scraper) -> None:
         Scraper([parse_target("a:1"), parse_target("a:1")])
     with DashboardServer(scraper) as server, pytest.raises(ClusterError, match=str(server.port)):
         DashboardServer(scraper, port=server.port)
+
+
+def test_charts_and_roles_name_metrics_that_exist() -> None:
+    known = {metric.name for metric in names.ALL}
+    used = {measure.metric for chart in CHARTS for measure in chart.measures} | {name for name, _ in ROLES}
+    assert used - known == set()

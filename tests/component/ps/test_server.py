@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import CapacityExceeded, ClusterError, ConfigError, RpcTimeout, ShardUnavailable
+from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adagrad, Adam, MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.ps import ParameterServer, PsClient, RemoteStore, ServerConfig, messages
 from monolith.ps.cuts import PendingCut
@@ -302,6 +303,17 @@ def test_an_unsaved_cut_is_dropped_when_its_lease_ends() -> None:
     with pytest.raises(ShardUnavailable, match=f"cut {number} is gone"):
         cut.save(number, Path("/nowhere"), 1)
     cut.drop(number)
+
+
+def test_a_drained_server_refuses_every_call_that_reads_or_changes_rows(serve: Callable[..., PsServers]) -> None:
+    once = RetryPolicy(attempts=1)
+    with RemoteStore(serve(1).addresses, [ONE], transport="grpc", retries=once) as store:
+        push(store)
+        store.drain()
+        with pytest.raises(ClusterError, match="draining"):
+            store.pull({"t": IDS})
+        with pytest.raises(ClusterError, match="draining"):
+            push(store)
 
 
 def test_draining_waits_for_calls_under_way() -> None:

@@ -20,6 +20,7 @@ from monolith.serving.http_server import HttpError, HttpLimits, HttpServer, Repl
 from monolith.serving.rest import error_body
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.certificates import Authority
+from native_http import NativeHttp
 
 
 class Echo:
@@ -55,12 +56,17 @@ def echo() -> Echo:
     return Echo()
 
 
-@pytest.fixture
-def http(echo: Echo) -> Iterator[Callable[..., HttpServer]]:
+@pytest.fixture(params=["python", "native"])
+def http(request: pytest.FixtureRequest, echo: Echo) -> Iterator[Callable[..., Any]]:
     with ExitStack() as stack:
 
-        def start(**limits: Any) -> HttpServer:
-            server = HttpServer(echo, error_body, "127.0.0.1", 0, HttpLimits(**limits))
+        def start(**limits: Any) -> HttpServer | NativeHttp:
+            bounds = HttpLimits(**limits)
+            server: HttpServer | NativeHttp
+            if request.param == "native":
+                server = NativeHttp(echo, bounds)
+            else:
+                server = HttpServer(echo, error_body, "127.0.0.1", 0, bounds)
             stack.callback(server.close)
             return server
 
@@ -91,6 +97,8 @@ def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
     return int(first.split()[1]), {line.split(": ")[0]: line.split(": ")[1] for line in lines}, body
 
 
+PYTHON_LOOP = pytest.mark.parametrize("http", ["python"], indirect=True)
+"""For tests that run code in the loop of the Python server."""
 CLOSE = b"Host: x\r\nConnection: close\r\n"
 
 
@@ -299,6 +307,7 @@ def test_a_port_in_use_is_reported(http: Callable[..., HttpServer], echo: Echo) 
         HttpServer(echo, error_body, "127.0.0.1", http().port, HttpLimits())
 
 
+@PYTHON_LOOP
 def test_answers_of_other_threads_all_arrive_in_the_servers_thread(http: Callable[..., HttpServer]) -> None:
     server = http()
     names: list[str] = []
@@ -398,6 +407,7 @@ def test_a_client_that_pipelines_without_reading_is_not_answered_further(
     assert len([request for request in echo.requests if request.path == "/large"]) <= 2
 
 
+@PYTHON_LOOP
 def test_pipelined_requests_leave_turns_to_other_connections(http: Callable[..., HttpServer], echo: Echo) -> None:
     server = http()
     blocked, released = threading.Event(), threading.Event()

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import queue
 import threading
+from pathlib import Path
 
 import pytest
 
-from monolith import _native
+from monolith import _native, data
+from monolith.data.records.messages import Example
 from monolith.data.schema import Schema, make_parser
+from monolith.data.sources.event_log.source import EventLogSource
+from monolith.data.sources.event_log.topic import Topic
+from monolith.data.sources.event_log.writer import LogWriter
 from monolith.data.stages import Mark, PrefetchStage, RepeatStage, State
 
 WAIT_S = 30.0
@@ -111,3 +116,28 @@ def test_a_mark_is_not_materialized_while_the_thread_reads(reads: int) -> None:
     state = states.get(timeout=WAIT_S)
     assert state["given"] == reads
     stage.close()
+
+
+def test_interrupt_ends_a_stream_that_waits_for_records(tmp_path: Path) -> None:
+    topic = Topic.create(tmp_path, "rows")
+    with LogWriter(topic) as writer:
+        for number in range(3):
+            writer.write(Example(line_id={"uid": number}).SerializeToString(), key=b"k")
+    rows = data.from_source(lambda: EventLogSource(topic, "example"), is_stream=True)
+    batches = rows.with_schema(Schema(labels=0)).batch(2).prefetch(2)
+    sizes: list[int] = []
+    is_waiting = threading.Event()
+
+    def read() -> None:
+        for batch in batches:
+            sizes.append(batch.size)
+            is_waiting.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert is_waiting.wait(30)
+    batches.interrupt()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert sum(sizes) <= 3
+    assert sizes[0] == 2

@@ -1,11 +1,11 @@
 import os
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from monolith.core import lifeline
 from monolith.core.errors import ClusterError
 from monolith.demo.process import DemoProcess
 
@@ -38,11 +38,17 @@ def test_a_process_that_fails_is_one_error_with_its_last_lines(tmp_path: Path) -
     assert "BASE_PATH" in text
 
 
-def test_writing_to_a_process_that_has_ended_raises_its_reason(tmp_path: Path) -> None:
-    with DemoProcess("trainer", ["serve"], tmp_path) as process:
-        wait_until(lambda: is_over(process))
-        with pytest.raises(ClusterError, match=r"trainer.*status 1"):
-            process.tell(b"event")
+def test_a_restarted_process_runs_the_same_command(tmp_path: Path) -> None:
+    arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
+    with DemoProcess("server", arguments, tmp_path) as process:
+        wait_until(lambda: process.output)
+        first = process.pid
+        process.send_signal(signal.SIGSTOP)
+        process.restart()
+        with pytest.raises(ProcessLookupError):
+            os.kill(first, 0)
+        wait_until(lambda: process.output.count("rest_address") == 2)
+        process.check()
 
 
 def test_a_process_is_gone_after_every_end_of_the_block(tmp_path: Path) -> None:
@@ -61,9 +67,9 @@ def test_a_process_is_gone_after_every_end_of_the_block(tmp_path: Path) -> None:
     assert "model server stopped" in process.log.read_text()
 
 
-def test_a_server_ends_with_the_one_whose_pipe_is_its_lifeline(tmp_path: Path) -> None:
+def test_a_server_ends_with_its_starter(tmp_path: Path) -> None:
     arguments = ["serve", tmp_path, "--port", 0, "--rest-port", 0, "--json"]
-    with DemoProcess("server", arguments, tmp_path, {lifeline.VARIABLE: "0"}) as process:
+    with DemoProcess("server", arguments, tmp_path) as process:
         wait_until(lambda: process.output)
         process._stdin.close()  # as the system does when this process is killed
         wait_until(lambda: is_over(process))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import islice
+from itertools import islice, pairwise
 
 import numpy as np
 import pytest
@@ -104,3 +104,27 @@ def test_wrong_settings_and_rows_of_another_world_are_refused(world: DriftingWor
         world.stale_probability(World(users=5, items=5).clicks(10), 60)
     with pytest.raises(ConfigError, match="interval_s is 0"):
         world.stale_probability(world.clicks(10), 0)
+
+
+def test_a_page_has_one_user_distinct_items_and_the_history_before_its_part() -> None:
+    world = DriftingWorld(users=20, items=40, events_per_s=10, seed=3)
+    parts = world.pages(6, 8)
+    first, second = next(parts), next(parts)
+    assert len(first) == 48
+    assert len(first.history) == 0
+    for begin in range(0, 48, 8):
+        page = second.rows(begin, begin + 8)
+        assert len(set(page.user_id)) == 1
+        assert len(set(page.item_id)) == 8
+        assert len(set(page.event_time_s)) == 1
+        histories = {tuple(page.history[a:b]) for a, b in pairwise(page.history_offsets.tolist())}
+        assert len(histories) == 1
+        user = page.user_id[0]
+        clicked = first.item_id[(first.user_id == user) & (first.click == 1)]
+        assert histories == {tuple(clicked[-world.history_length :])}
+    assert 0.6 < second.best_auc <= 1.0
+
+
+def test_a_page_wider_than_the_world_is_refused() -> None:
+    with pytest.raises(ConfigError, match="width is 41"):
+        next(DriftingWorld(items=40).pages(1, 41))

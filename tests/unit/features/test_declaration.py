@@ -68,6 +68,18 @@ def test_shapes_of_the_layouts() -> None:
     }
 
 
+def test_stacked_sequences_lie_one_after_the_other() -> None:
+    made = declared()
+    made.add_feature("seen", slot=3, max_sequence_length=3)
+    (stacked,) = made.add_layout(["history", "seen"], "vec", 4, out="stack").tensors()
+    assert [(part.piece.feature, part.offset, part.stride) for part in stacked.parts] == [
+        ("history", 0, 4),
+        ("seen", 12, 4),
+    ]
+    (single,) = made.add_layout(["user_id", "item_id"], "vec", 4, out="stack").tensors()
+    assert [part.offset for part in single.parts] == [0, 4]
+
+
 def test_groups_are_joined_before_the_layout() -> None:
     made = declared()
     added = made.add_layout([("user_id", "item_id"), ("user_id",)], "a", 4, out="concat").tensors()[0]

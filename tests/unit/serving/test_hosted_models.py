@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -411,6 +412,34 @@ def test_a_version_that_is_found_damaged_while_it_is_served_gives_way_to_the_one
     settle(models)
     assert served(models) == 2
     assert checked.count(2) >= 1
+
+
+@pytest.mark.parametrize("shortage", [OSError(errno.EMFILE, "Too many open files"), MemoryError("out of memory")])
+def test_a_version_that_cannot_be_verified_for_lack_of_descriptors_or_memory_stays(
+    hosted: Callable[..., HostedModels], tmp_path: Path, shortage: Exception
+) -> None:
+    clock = FakeClock()
+    verifications = threading.Semaphore(0)
+
+    def verify(version: HostedVersion, is_wanted: Callable[[], bool]) -> None:
+        verifications.release()
+        raise ManifestInvalid("the tables cannot be read") from shortage
+
+    models = hosted(verify=verify, clock=clock)
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    assert verifications.acquire(timeout=60)
+    models.poll()
+    assert states(models) == {1: "AVAILABLE"}
+    assert served(models) == 1
+    end_s = time.monotonic() + 60
+    while not verifications.acquire(blocking=False):
+        assert time.monotonic() < end_s, "the version is not verified again"
+        clock.advance_s(6)
+        models.poll()
+        time.sleep(0.01)
+    assert states(models) == {1: "AVAILABLE"}
 
 
 def test_an_old_version_stays_until_all_wanted_versions_are_loaded(

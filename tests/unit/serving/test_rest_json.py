@@ -65,6 +65,11 @@ def test_records_that_are_lifted_are_those_of_the_plain_json(value: object, inde
     assert put_back(json.loads(rest)) == value
 
 
+def test_a_body_of_instances_is_answered_by_row_and_one_of_inputs_by_column() -> None:
+    assert parse_body(b'{"instances": [1, 2]}').is_by_row
+    assert not parse_body(b'{"inputs": [1, 2]}').is_by_row
+
+
 def test_the_form_of_a_body_does_not_change_the_request() -> None:
     records = [{"b64": "Zm9v"}, {"b64": "YmFy"}]
     for body in ({"inputs": {"r": records}}, {"instances": [{"r": each} for each in records]}):

@@ -129,6 +129,74 @@ def test_a_stopped_process_that_wakes_up_writes_nothing(tmp_path: Path) -> None:
         assert read_topic(tmp_path, f"examples{topic}") == read_topic(tmp_path, f"expected{topic}")
 
 
+def test_a_stopped_process_that_wakes_up_without_rows_removes_no_state(root: Path) -> None:
+    settings = JoinSettings(window_ms=3_600_000, out_of_order_ms=0)  # no row before the end
+    write(root, impressions(200))
+    old = make_group(root, options=OPTIONS, settings=settings)
+    old.start()
+    for _ in range(3):
+        old.step(0.0)
+    new = make_group(root, take_over=True, options=OPTIONS, settings=settings)
+    new.start()
+
+    def run_old() -> None:
+        while old.step(0.0):
+            pass
+
+    with pytest.raises(ClusterError, match=r"has owner 2, and this process is owner 1; another process has taken over"):
+        run_old()
+    old.abandon()
+    new.abandon()
+    run_to_end(make_group(root, settings=settings))
+    assert [item for item, _ in labels(root)] == list(range(200))
+
+
+def test_a_process_that_takes_over_saves_the_state_before_its_predecessor_can_remove_it(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    old = make_group(tmp_path, options=OPTIONS)
+    old.start()
+    old.step(0.0)
+    new = make_group(tmp_path, take_over=True, options=OPTIONS)
+    new.start()
+    assert list((tmp_path / "state").glob("snap-000002-*"))
+    for group in (old, new):
+        group.abandon()
+
+
+def test_a_process_that_takes_over_recovers_though_its_predecessor_removes_a_journal(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    old = make_group(tmp_path, options=OPTIONS)
+    old.start()
+    old.step(0.0)
+    surplus = Journal(tmp_path / "state" / "journal-000000-000000000001.log", {})
+    new = make_group(tmp_path, take_over=True, options=OPTIONS)
+    surplus.path.unlink()
+    new.start()
+    for group in (old, new):
+        group.abandon()
+    surplus.close()
+
+
+def test_processes_that_start_together_have_different_owner_numbers(tmp_path: Path) -> None:
+    first, second = StateFolder(tmp_path), StateFolder(tmp_path, take_over=True)
+    assert (first.owner, second.owner) == (1, 2)
+    with pytest.raises(ClusterError, match="another process has taken over"):
+        first.start_journal(1, {})
+    for folder in (first, second):
+        folder.close()
+
+
+def test_a_state_folder_with_journals_and_no_snapshot_is_refused(tmp_path: Path) -> None:
+    make_topics(tmp_path, 300, 7)
+    run_to_end(make_group(tmp_path))
+    for path in (tmp_path / "state").glob("snap-*"):
+        shutil.rmtree(path)
+    group = make_group(tmp_path)
+    with pytest.raises(SnapshotCorrupt, match="journals and no snapshot"):
+        group.start()
+    group.abandon()
+
+
 def test_a_state_folder_of_other_inputs_raises(root: Path) -> None:
     group = make_group(root)
     group.start()
@@ -219,6 +287,43 @@ def test_a_key_with_many_actions_costs_only_its_bounds(root: Path) -> None:
     assert group.status.counters["orphan_overflow"] == 3000 - 8
     assert group.status.counters["action_overflow"] >= 3000 - 8
     assert labels(root) == [(1, [1.0]), (5, [0.0]), (6, [0.0])]
+
+
+class BrokenCore:
+    """A core that raises for one item: always in a batch, and as often as asked alone."""
+
+    def __init__(self, core: Any, item: int, failures: int) -> None:
+        self._core, self._item, self._failures = core, item, failures
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._core, name)
+
+    def join(self, batch: Any, first: int = 0) -> int:
+        values = [bytes(value) for value in batch.values[first:]]
+        if any(MESSAGES.Example.FromString(value).line_id.item_id == self._item for value in values):
+            raise RuntimeError("slot is out of range")
+        return self._core.join(batch, first)
+
+    def add(self, event: Any, ingest_ms: int) -> None:
+        if event.item == self._item and self._failures:
+            self._failures -= 1
+            raise RuntimeError("slot is out of range")
+        self._core.add(event, ingest_ms)
+
+
+@pytest.mark.parametrize(("failures", "dead"), [(1, 0), (1000, 1)])
+def test_an_event_that_makes_the_core_raise_twice_is_a_dead_letter(root: Path, failures: int, dead: int) -> None:
+    write(root, impressions(5))
+    group = make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS)
+    group._core = BrokenCore(group._core, 3, failures)
+    run_to_end(group)
+    assert dict(group.status.dead_letters) == ({"core_error": 1} if dead else {})
+    assert labels(root) == [(number, [0.0]) for number in range(5) if not dead or number != 3]
+    letters = read_topic(root, "examples.dead")
+    assert [key for key, _ in letters] == [
+        b'{"reason":"core_error","topic":"events","partition":0,"offset":3}' for _ in range(dead)
+    ]
+    assert [value for _, value in letters] == [impressions(5)[3]] * dead
 
 
 def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:

@@ -214,22 +214,29 @@ def test_lookups_that_go_back_in_time_are_found(world: World) -> None:
 
 
 class Shaky:
-    """A store that fails at times, before or after it has executed a call."""
+    """A store that fails at times, before or after it has executed a call.
+
+    It fails at most 20 times, because each unacknowledged push makes the check longer.
+    """
 
     def __init__(self, table: MultiTable, seed: int) -> None:
         self._table = table
         self._chance = random.Random(seed)
+        self._faults_left = 20
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._table, name)
 
     @contextmanager
     def _fault(self) -> Iterator[None]:
-        if self._chance.random() < 0.05:
-            raise ShardUnavailable("before")
+        self._fail_at_times("before")
         yield
-        if self._chance.random() < 0.05:
-            raise ShardUnavailable("after")
+        self._fail_at_times("after")
+
+    def _fail_at_times(self, moment: str) -> None:
+        if self._faults_left and self._chance.random() < 0.05:
+            self._faults_left -= 1
+            raise ShardUnavailable(moment)
 
     def pull(self, ids: object) -> object:
         with self._fault():
@@ -252,5 +259,40 @@ def test_clients_of_a_sound_store_leave_a_possible_history(seed: int) -> None:
     assert history.violations(final) == []
     assert any(push.end is None for push in history.pushes)
     assert clients.failures
-    wrong = {**final, 3: [final[3][0] + 1, *final[3][1:]]}
+    wrong = {key: [row[0] + 1, *row[1:]] for key, row in final.items()}
     assert history.violations(wrong)
+
+
+# --- many unacknowledged pushes ---
+
+
+def doubtful_history(seed: int, count: int, keys: int) -> tuple[History, dict[int, list[int]]]:
+    """Return a history of one client whose pushes all failed, and rows with a random half of them."""
+    chance = random.Random(seed)
+    history = History(clients=1, shards=1)
+    cells = {key: [0] for key in KEYS}
+    for number in range(count):
+        amounts = {key: chance.randint(1, 999) for key in chance.sample(KEYS, chance.randint(2, keys))}
+        history.pushes.append(NotedPush(client=0, amounts=amounts, start=float(number), end=None))
+        if chance.random() < 0.5:
+            for key, amount in amounts.items():
+                cells[key][0] += amount
+    return history, cells
+
+
+def test_a_history_with_many_unacknowledged_pushes_is_decided(seed: int) -> None:
+    history, cells = doubtful_history(seed, 40, 4)
+    assert history.violations(cells) == []
+    for key in KEYS:
+        wrong = {**cells, key: [cells[key][0] + 1]}
+        assert history.violations(wrong), f"key {key}"
+
+
+def test_a_history_with_too_many_unacknowledged_pushes_is_checked_by_bounds(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monolith.testing.suites.history._MOST_STEPS", 1000)
+    history, cells = doubtful_history(seed, 200, 10)
+    assert history.violations(cells) == []
+    most = sum(push.amounts.get(3, 0) for push in history.pushes)
+    assert {violation.kind for violation in history.violations({**cells, 3: [most + 1]})} == {"doubled"}

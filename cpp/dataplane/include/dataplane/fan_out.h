@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,7 @@ struct PushCall {
   std::int64_t time_s = 0;
   std::int64_t step = 0;
   std::vector<PushPart> parts;
+  std::optional<JobRecord> record = std::nullopt;  // for shard 0
 };
 
 // Concurrent.

@@ -11,6 +11,7 @@
 
 #include "dataplane/call_stats.h"
 #include "dataplane/client_marks.h"
+#include "dataplane/job_records.h"
 #include "dataplane/push_gate.h"
 #include "dataplane/shard_map.h"
 #include "dataplane/wire.h"
@@ -62,13 +63,18 @@ class Shard {
   // Throws Late before the first row; once one is handed out, the rest follows whatever the time.
   void pull(const PullRequest& request, bool half, Deadline deadline, RowSink& sink);
 
-  // Applies the gradients once per (client, sequence), however often the client repeats them. Throws Late,
-  // SequenceForgotten, PartlyApplied and the engine's errors; except for PartlyApplied nothing was changed.
+  // Applies the gradients, and replaces the job record of the push, once per (client, sequence), however often the
+  // client repeats them. Throws Late, SequenceForgotten, PartlyApplied and the engine's errors; except for
+  // PartlyApplied nothing was changed.
   void push(Bytes payload, bool half, Deadline deadline);
 
   // While held, no push is under way: tables and marks agree. Pushes wait, so hold it for an instant.
   [[nodiscard]] engine::SharedMutex& push_lock() noexcept { return push_lock_; }
   [[nodiscard]] ClientMarks& marks() noexcept { return marks_; }
+  [[nodiscard]] JobRecords& records() noexcept { return records_; }
+
+  // Replaces a job record without a push. A thread that holds the push lock alone sees no change.
+  void put_record(JobRecord record);
 
   // Holds back all pushes from now on, until release_pushes() or for as long as the lease; returns when no push is
   // under way any more. The caller names the hold; it ends the one before.
@@ -105,6 +111,7 @@ class Shard {
   engine::SharedMutex push_lock_;
   PushGate gate_;
   ClientMarks marks_;
+  JobRecords records_;
   CallStats pulls_;
   CallStats pushes_;
   std::atomic<std::uint64_t> repeats_{0};

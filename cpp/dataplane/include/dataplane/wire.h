@@ -6,7 +6,9 @@
 //   pull    := list, per table: i64 ids                             list := u32 tables, per table: u32 number, u32 ids
 //   rows    := per table: float rows
 //   push    := u64 client, u64 sequence, i64 time_s, i64 step, list, per table: i64 ids, u32 counts, f32 rates, float
-//              gradients                             list := u32 tables, per table: u32 number, u32 ids, u32 rates
+//              gradients; then a job record or nothing
+//                                                    list := u32 tables, per table: u32 number, u32 ids, u32 rates
+//              job record := u64 "jobrecrd", u64 key, u64 revision, u64 bytes, value
 //   applied := nothing
 //   error   := u32 code, text
 //
@@ -17,12 +19,14 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dataplane/error.h"
+#include "dataplane/job_records.h"
 
 namespace dataplane {
 
@@ -30,7 +34,8 @@ static_assert(std::endian::native == std::endian::little, "the wire and the memo
 
 using Bytes = std::span<const std::byte>;
 
-inline constexpr std::uint64_t kMagic = 0x3176'7370'6f6e'6f6dULL;  // "monopsv1"
+inline constexpr std::uint64_t kMagic = 0x3176'7370'6f6e'6f6dULL;      // "monopsv1"
+inline constexpr std::uint64_t kJobRecord = 0x6472'6365'7262'6f6aULL;  // "jobrecrd"
 inline constexpr std::uint32_t kVersion = 1;
 inline constexpr std::size_t kMaxTokenBytes = 1024;
 inline constexpr std::size_t kMaxHelloBytes = 40 + kMaxTokenBytes;
@@ -119,6 +124,7 @@ struct PushRequest {
   std::int64_t time_s = 0;
   std::int64_t step = 0;
   std::vector<PushTable> tables;
+  std::optional<JobRecord> record = std::nullopt;  // replaced together with the rows
 };
 
 // The spans lie in the payload, which begins at a multiple of 8. Throw engine::ConfigError, or DimensionMismatch for a
@@ -132,6 +138,8 @@ constexpr std::size_t float_bytes(bool half) noexcept { return half ? 2 : 4; }
 // The beginning of a request, up to the first id.
 [[nodiscard]] std::vector<std::byte> encode_pull_list(std::span<const PullTable> tables);
 [[nodiscard]] std::vector<std::byte> encode_push_list(const PushRequest& request);
+// The end of a push, behind the last gradient.
+[[nodiscard]] std::vector<std::byte> encode_job_record(const JobRecord& record);
 
 // --- errors ---
 

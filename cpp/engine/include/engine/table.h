@@ -235,6 +235,7 @@ class Table {
   void forbid_cuts() noexcept;
   void lock_all() noexcept;
   void unlock_all() noexcept;
+  class AllPartsLock;
   // Bookkeeping before a row changes or leaves, and after one is made. The part is locked for writing.
   void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
   void touch(Part& part, std::int64_t id, std::uint32_t row);

@@ -174,6 +174,7 @@ class Assembler::Pass {
       return;
     }
     ids.offsets = take<std::int64_t>(count_ + 1);
+    if (!may_be_flat && write_single_values(feature, ids)) return;
     const std::uint32_t* flat = may_be_flat ? flat_counts_[place].data() : nullptr;
     std::size_t integer_bytes = 0;
     const std::size_t total = count_ids(feature, flat, ids.offsets, integer_bytes);
@@ -190,6 +191,34 @@ class Assembler::Pass {
         feature, flat, begin, [&](std::size_t row, const std::int64_t* out) { ids.offsets[row + 1] = out - begin; });
     ids.values = take_ids(static_cast<std::size_t>(end - begin));
     std::copy(begin, end, ids.values.data());
+  }
+
+  // Writes the ids of a feature with one integer or one text in each row, as most columns of tables have: one pass, and
+  // the offsets are known. Returns false at the first other row; the ids are then written in the general way.
+  bool write_single_values(const SparseFeature& feature, BatchData::RaggedIds& ids) {
+    if (count_ == 0) return false;
+    const bool is_integer = feature.kind == ValueKind::kInteger;
+    const Arm arm = rows_.cell(0, feature.column).arm;
+    if ((arm != Arm::kInt64 || !is_integer) && arm != Arm::kBytes) return false;
+    ids.values = take_ids(count_);
+    std::int64_t* const out = ids.values.data();
+    bool is_single = true;
+    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
+      if (!is_single) return;
+      std::string_view text;
+      if (cell.arm != arm) {
+        is_single = false;
+      } else if (arm == Arm::kInt64) {
+        is_single = varints::single(cell.bytes(), out[row]);
+      } else if (only_text(cell, text)) {
+        out[row] = text_id(feature, text, row);
+      } else {
+        is_single = false;
+      }
+    });
+    if (!is_single) return false;
+    for (std::size_t row = 0; row <= count_; ++row) ids.offsets[row] = static_cast<std::int64_t>(row);
+    return true;
   }
 
   // Counts ids row by row and fills the offsets. Cells of integers are not counted, unless there are very many: their
@@ -272,6 +301,10 @@ class Assembler::Pass {
         }
         return out;
       case Arm::kBytes:
+        if (std::string_view only; only_text(cell, only)) [[likely]] {
+          *out++ = text_id(feature, only, row);
+          return out;
+        }
         for_each_block(cell.bytes(), cell.field, [&](Bytes text) {
           *out++ = text_id(feature, {reinterpret_cast<const char*>(text.data()), text.size()}, row);
         });
@@ -580,6 +613,10 @@ class Assembler::Pass {
       Value* out = values.data() + row * width;
       if (cell.arm == Arm::kFloat && cell.size == width * sizeof(float) && std::is_same_v<Value, float>) [[likely]] {
         std::memcpy(out, cell.data, cell.size);
+        return;
+      }
+      if (cell.arm == Arm::kDouble && cell.size == sizeof(double) && width == 1 && std::is_same_v<Value, float>) {
+        *out = static_cast<Value>(load<double>(cell.data));
         return;
       }
       std::size_t count = 0;

@@ -35,6 +35,16 @@ void for_each_block(Bytes message, std::uint32_t field, Use&& use) {
   }
 }
 
+// The only text of a cell of bytes, where it is short; nothing when a closer look is needed.
+inline bool only_text(const Cell& cell, std::string_view& text) {
+  if (cell.size < 2 || cell.size > 0x81 || cell.field > 15) return false;
+  const auto tag = static_cast<std::uint32_t>(cell.data[0]);
+  const auto size = static_cast<std::uint32_t>(cell.data[1]);
+  if (tag != (std::uint32_t{cell.field} << 3 | wire::kBlock) || size != cell.size - 2) return false;
+  text = {reinterpret_cast<const char*>(cell.data) + 2, size};
+  return true;
+}
+
 // The arm of the values: of a cell of lists, the arm that each of its lists has.
 inline Arm value_arm(Arm arm) {
   switch (arm) {
@@ -85,6 +95,8 @@ inline std::size_t count_values(const Cell& cell) {
     case Arm::kInt64:
       return varints::count(cell.bytes());
     case Arm::kBytes: {
+      std::string_view text;
+      if (only_text(cell, text)) return 1;
       std::size_t count = 0;
       for_each_block(cell.bytes(), cell.field, [&count](Bytes) { ++count; });
       return count;

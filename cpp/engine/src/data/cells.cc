@@ -335,6 +335,41 @@ Cell read_example_feature(Bytes feature, Arena& arena) {
   return read_example_feature_slow(feature, arena);
 }
 
+std::size_t read_short_features(Bytes list, Cell* cells, std::uint64_t most, std::uint64_t& count) noexcept {
+  // [2][length] [arm][length - 2] [1][length - 4] values
+  constexpr std::size_t kHeads = 6;
+  const std::byte* at = list.data();
+  const std::byte* const end = at + list.size();
+  while (count < most && end - at >= static_cast<std::ptrdiff_t>(kHeads + 2)) {
+    std::uint64_t head = 0;
+    std::memcpy(&head, at, sizeof head);
+    const std::uint64_t size = head >> 8 & 0xff;
+    const std::uint64_t arm = head >> 19 & 0x1f;
+    const std::uint64_t expected = std::uint64_t{2 << 3 | kBlock} | size << 8 | (arm << 3 | kBlock) << 16 |
+                                   (size - 2) << 24 | std::uint64_t{1 << 3 | kBlock} << 32 | (size - 4) << 40;
+    if (size <= 4 || size > 0x7f || (head & 0xffff'ffff'ffff) != expected || arm == 0 || arm > 6 ||
+        static_cast<std::uint64_t>(end - at) < size + 2) {
+      break;
+    }
+    const std::byte* const values = at + kHeads;
+    const auto bytes = static_cast<std::uint32_t>(size - 4);
+    const ArmOfField& kind = kExampleArms[arm];
+    if (kind.arm == Arm::kInt64) {
+      // The last number ends here, and none has ten bytes.
+      if (bytes > 9 || values[bytes - 1] >= std::byte{0x80}) break;
+      cells[count] = {values, bytes, kind.arm, 0};
+    } else if (kind.arm == Arm::kBytes) {
+      cells[count] = {values - 2, bytes + 2, Arm::kBytes, 1};
+    } else {
+      if ((bytes & (kind.spelling.width - 1)) != 0) break;
+      cells[count] = {values, bytes, kind.arm, 0};
+    }
+    ++count;
+    at += size + 2;
+  }
+  return static_cast<std::size_t>(at - list.data());
+}
+
 // --- Instance ---
 
 Cell read_instance_feature(Bytes feature, Arena& arena) {

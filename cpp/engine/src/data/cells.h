@@ -11,6 +11,12 @@ namespace engine::data {
 // `idl.matrix.proto.Example`'s Feature: one arm of a oneof. The last arm counts; the same arm again is merged.
 [[nodiscard]] Cell read_example_feature(Bytes feature, Arena& arena);
 
+// Reads Features at the beginning of `list`, fields `feature` of NamedFeatureList, while they are in the common form
+// and short: one packed list of numbers, or one text. Stops before one that needs a closer look. Returns the bytes
+// read.
+[[nodiscard]] std::size_t read_short_features(Bytes list, Cell* cells, std::uint64_t most,
+                                              std::uint64_t& count) noexcept;
+
 // The Feature of Instance without its name: the first of its value fields that holds something.
 [[nodiscard]] Cell read_instance_feature(Bytes feature, Arena& arena);
 

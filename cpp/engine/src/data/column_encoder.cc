@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/error.h"
+#include "varints.h"
 #include "wire.h"
 
 namespace engine::data {
@@ -390,12 +391,126 @@ std::uint64_t name_bytes(std::string_view name) noexcept { return block_bytes(1,
                     " on take a GiB or more; a record has less than 1 GiB; lower batch_rows");
 }
 
+// --- columns with one number per row, which most are ---
+
+// Bytes before the number: [feature][length] [arm][length] [values][length].
+constexpr std::size_t kPlainHead = 6;
+
+bool is_plain(const ColumnLayout& column, Spelling spelling) noexcept {
+  return !column.line_field && column.list_offsets.empty() && spelling != Spelling::kText &&
+         spelling != Spelling::kFixed32 && column.type != ValueType::kNothing;
+}
+
+bool is_there(const ColumnLayout& column, std::uint64_t index) noexcept {
+  return column.value_valid.empty() || bit(column.value_valid, index);
+}
+
+template <typename Values>
+void measure_plain(Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows, const Place& place) {
+  using T = typename Values::Value;
+  const ColumnLayout& column = *plan.column;
+  std::uint64_t present = 0;
+  std::uint64_t payloads = 0;
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    const std::uint64_t index = column.first_value + begin + row;
+    if (!is_there(column, index)) {
+      plan.payloads[row] = 0;
+      continue;
+    }
+    std::size_t payload = 8;
+    if (plan.spelling == Spelling::kFloat) payload = 4;
+    if constexpr (std::is_integral_v<T>) {
+      if (plan.spelling == Spelling::kVarint) {
+        check_number(column, values, plan.spelling, index, place, row);
+        payload = varint_bytes(as_varint(values[index]));
+      }
+    }
+    plan.payloads[row] = static_cast<std::uint32_t>(payload);
+    payloads += payload;
+    ++present;
+  }
+  plan.bytes += present * kPlainHead + payloads + (rows - present) * 2;
+}
+
+template <typename Values>
+void write_plain(wire::Writer& out, const Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows) {
+  using T = typename Values::Value;
+  const ColumnLayout& column = *plan.column;
+  constexpr std::uint64_t kFeatureTag = kFeatureOfColumn << 3 | wire::kBlock;
+  const std::uint64_t arm_tag = std::uint64_t{static_cast<std::uint32_t>(column.kind)} << 3 | wire::kBlock;
+  const std::uint64_t tags = kFeatureTag | arm_tag << 16 | std::uint64_t{kValuesOfList << 3 | wire::kBlock} << 32;
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    const std::uint64_t payload = plan.payloads[row];
+    if (payload == 0) {
+      out.fixed(static_cast<std::uint16_t>(kFeatureTag));
+      continue;
+    }
+    const std::uint64_t head = tags | (payload + 4) << 8 | (payload + 2) << 24 | payload << 40;
+    out.fixed(static_cast<std::uint32_t>(head));
+    out.fixed(static_cast<std::uint16_t>(head >> 32));
+    const T value = values[column.first_value + begin + row];
+    switch (plan.spelling) {
+      case Spelling::kFloat:
+        out.fixed(static_cast<float>(value));
+        break;
+      case Spelling::kDouble:
+        out.fixed(static_cast<double>(value));
+        break;
+      case Spelling::kFixed64:
+        out.fixed(as_varint(value));
+        break;
+      default:
+        if constexpr (std::is_integral_v<T>) {
+          if (payload <= 8) [[likely]] {
+            out.put_word(varints::spread(as_varint(value), payload), payload);
+          } else {
+            out.varint(as_varint(value));
+          }
+        }
+    }
+  }
+}
+
+// One text per row.
+bool is_plain_text(const ColumnLayout& column) noexcept { return !column.line_field && column.list_offsets.empty(); }
+
+constexpr std::uint64_t kMostShortText = 0x7f - 4;
+
+template <typename Values>
+void write_plain_texts(wire::Writer& out, const Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows) {
+  const ColumnLayout& column = *plan.column;
+  constexpr std::uint64_t kTags = (kFeatureOfColumn << 3 | wire::kBlock) | (kBytesListArm << 3 | wire::kBlock) << 16;
+  constexpr std::uint64_t kTextTag = std::uint64_t{kValuesOfList << 3 | wire::kBlock} << 32;
+  for (std::uint64_t row = 0; row < rows; ++row) {
+    const std::uint64_t payload = plan.payloads[row];
+    if (payload == 0) {
+      write_block(out, kFeatureOfColumn, 0);
+      continue;
+    }
+    const std::string_view text = values[column.first_value + begin + row];
+    if (text.size() <= kMostShortText) [[likely]] {
+      const std::uint64_t head =
+          kTags | kTextTag | (text.size() + 4) << 8 | (text.size() + 2) << 24 | std::uint64_t{text.size()} << 40;
+      out.fixed(static_cast<std::uint32_t>(head));
+      out.fixed(static_cast<std::uint16_t>(head >> 32));
+    } else {
+      write_block(out, kFeatureOfColumn, block_bytes(1, payload));
+      write_block(out, kBytesListArm, payload);
+      write_block(out, kValuesOfList, text.size());
+    }
+    out.bytes(text.data(), text.size());
+  }
+}
+
 void measure(Plan& plan, std::uint64_t begin, std::uint64_t rows, const Place& place) {
   const ColumnLayout& column = *plan.column;
   const bool is_feature = !column.line_field.has_value();
   const std::size_t text_tag_bytes = is_feature ? 1 : tag_bytes_of(*column.line_field);
   if (is_feature) plan.bytes = name_bytes(column.name);
   with_values(column, [&](auto values) {
+    if constexpr (!std::is_same_v<typename decltype(values)::Value, std::string_view>) {
+      if (is_plain(column, plan.spelling)) return measure_plain(plan, values, begin, rows, place);
+    }
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::uint64_t payload =
           payload_bytes(column, values, plan.spelling, text_tag_bytes, begin + row, row, place);
@@ -412,6 +527,11 @@ void write_feature_column(wire::Writer& out, const Plan& plan, std::uint64_t beg
   write_name(out, column.name);
   constexpr std::uint64_t kTextTag = kValuesOfList << 3 | wire::kBlock;
   with_values(column, [&](auto values) {
+    if constexpr (!std::is_same_v<typename decltype(values)::Value, std::string_view>) {
+      if (is_plain(column, plan.spelling)) return write_plain(out, plan, values, begin, rows);
+    } else if (is_plain_text(column)) {
+      return write_plain_texts(out, plan, values, begin, rows);
+    }
     for (std::uint64_t row = 0; row < rows; ++row) {
       const std::uint64_t payload = plan.payloads[row];
       if (payload == 0) {
@@ -656,7 +776,7 @@ Records encode_columns(std::span<const Column* const> columns, std::uint64_t beg
   if (!lines.empty()) total += block_bytes(1, line_ids);
   if (total >= kMostBytes) refuse_size(place, rows);
 
-  auto buffer = Buffer::take(total);
+  auto buffer = Buffer::take(total + wire::Writer::kSlack);
   wire::Writer out(buffer->data());
   for (const Plan& plan : features) write_feature_column(out, plan, begin, rows);
   if (!lines.empty()) write_line_ids(out, lines, begin, rows, line_ids);

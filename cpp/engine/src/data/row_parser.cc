@@ -219,6 +219,11 @@ class RowParser::RecordReader {
     std::uint64_t count = 0;
     Reader reader(list);
     while (!reader.done()) {
+      const Bytes left{reader.at(), list.data() + list.size()};
+      if (const std::size_t size = read_short_features(left, cells, rows, count)) {
+        reader = Reader(left.subspan(size));
+        continue;
+      }
       const Tag tag = reader.tag();
       if (tag.field == 2 && tag.wire == kBlock) {
         const Bytes feature = reader.block();

@@ -28,6 +28,14 @@ inline std::uint64_t load(const std::byte* at, std::size_t size) noexcept {
          get(std::uint8_t{}, size - 1) << (8 * (size - 1));
 }
 
+// The number below 2^56 as a varint of `size` bytes; bytes above them are zero. The reverse of `for_each`.
+inline std::uint64_t spread(std::uint64_t value, std::size_t size) noexcept {
+  value = (value & 0x000000000fffffff) | (value & 0x00fffffff0000000) << 4;
+  value = (value & 0x00003fff00003fff) | (value & 0x0fffc0000fffc000) << 2;
+  value = (value & 0x007f007f007f007f) | (value & 0x3f803f803f803f80) << 1;
+  return value | (kMore & ((std::uint64_t{1} << (8 * (size - 1))) - 1));
+}
+
 inline std::size_t count(Bytes bytes) noexcept {
   std::size_t numbers = 0;
   for (std::size_t at = 0; at < bytes.size(); at += 8) {
@@ -51,6 +59,20 @@ inline bool are_plain(Bytes bytes) noexcept {
     run = static_cast<std::size_t>(std::countl_zero(ends) - std::countl_zero(used)) / 8;
   }
   return run == 0;
+}
+
+// The only number of at most eight bytes; false for several numbers, none, or a longer one.
+inline bool single(Bytes bytes, std::int64_t& number) noexcept {
+  if (bytes.empty() || bytes.size() > 8) return false;
+  const std::uint64_t word = load(bytes.data(), bytes.size());
+  const std::uint64_t ends = ~word & kMore;
+  if (static_cast<std::size_t>(std::countr_zero(ends)) + 1 != bytes.size() * 8) return false;
+  std::uint64_t value = word & ~kMore;
+  value = (value & 0x007f007f007f007f) | (value & 0x7f007f007f007f00) >> 1;
+  value = (value & 0x00003fff00003fff) | (value & 0x3fff00003fff0000) >> 2;
+  value = (value & 0x000000000fffffff) | (value & 0x0fffffff00000000) >> 4;
+  number = static_cast<std::int64_t>(value);
+  return true;
 }
 
 // Calls `use` with each number; the bytes were checked.

@@ -17,6 +17,12 @@ class AppendRefused : public DataError {
   using DataError::DataError;
 };
 
+// A newer release wrote the file. Nothing was changed.
+class VersionConflict : public engine::Error {
+ public:
+  using Error::Error;
+};
+
 // Another process has taken over the producer id. Nothing was written.
 class Fenced : public engine::Error {
  public:

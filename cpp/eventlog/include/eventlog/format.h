@@ -9,6 +9,7 @@
 #include <limits>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 namespace eventlog {
@@ -71,6 +72,11 @@ void encode(const BatchHeader& header, std::span<std::byte, kBatchHeaderBytes> o
 void append_record(std::vector<std::byte>& body, const Record& record);
 
 // None where magic, version, checksum or a bound does not hold.
+// Returns the format version of a sound header that this release does not read. Every version keeps magic, version and
+// checksum of the header at the same places.
+[[nodiscard]] std::optional<std::uint16_t> foreign_version(Bytes bytes) noexcept;
+// Throws VersionConflict for the header of another format version.
+void check_version(Bytes header, const std::string& path);
 [[nodiscard]] std::optional<SegmentHeader> decode_segment_header(Bytes bytes) noexcept;
 [[nodiscard]] std::optional<BatchHeader> decode_batch_header(Bytes bytes) noexcept;
 

@@ -75,7 +75,8 @@ class Core {
   void close(std::uint32_t place, std::string_view key);
   void emit_first(Entry& entry, std::string_view key);
   void emit(const Entry& entry, const std::vector<float>& labels, const std::vector<std::int32_t>& actions,
-            double weight);
+            double weight, std::int64_t cause_time);
+  [[nodiscard]] std::int64_t first_row_time(const Entry& entry) const;
   void labels_of(const Entry& entry, std::vector<float>& labels) const;
   void expire_impression(std::uint32_t place);
   void prune(std::uint32_t place);

@@ -55,6 +55,7 @@ struct Rows {
     std::uint64_t item;
     std::uint64_t event_id;
     std::int64_t ingest_time;
+    std::int64_t cause_time;  // event time from which the row can exist
     std::size_t key_begin;  // in `bytes`; the packed payload follows the key
     std::uint32_t key_size;
     std::uint32_t payload_size;

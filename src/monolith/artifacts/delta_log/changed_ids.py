@@ -9,7 +9,7 @@ from os import PathLike
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["changed_ids"]
+__all__ = ["changed_ids", "written_ids"]
 
 _MAGIC_BYTES = 8
 _HEADER = struct.Struct("<IIIIQQQqqIQI")
@@ -26,23 +26,37 @@ def changed_ids(path: str | PathLike[str]) -> dict[str, NDArray[np.int64]]:
     Args:
         path: The segment, which was verified: nothing is checked here.
     """
+    return {name: np.sort(np.concatenate([written, removed])) for name, (written, removed) in _read_ids(path).items()}
+
+
+def written_ids(path: str | PathLike[str]) -> dict[str, NDArray[np.int64]]:
+    """Return the ids of every table whose rows are in a segment, ascending; removed ids are left out.
+
+    Args:
+        path: The segment, which was verified: nothing is checked here.
+    """
+    return {name: written for name, (written, _) in _read_ids(path).items()}
+
+
+def _read_ids(path: str | PathLike[str]) -> dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """Return written and removed ids by table."""
     content = np.memmap(path, np.uint8, mode="r").data
     (header_bytes,) = _COUNT.unpack_from(content, _MAGIC_BYTES)
     begin = _MAGIC_BYTES + _COUNT.size
     at = begin + header_bytes + _CHECKSUM_BYTES
-    found: dict[str, NDArray[np.int64]] = {}
+    ids: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
     for name, blocks, tombstones, row_bytes in _tables(content[begin : begin + header_bytes]):
-        parts = []
+        parts = [np.empty(0, np.int64)]
         for _ in range(blocks):
             (rows,) = _COUNT.unpack_from(content, at)
             at += _COUNT.size
             parts.append(np.frombuffer(content, "<i8", rows, at))
             at += rows * row_bytes + _CHECKSUM_BYTES
+        removed = np.frombuffer(content, "<i8", tombstones, at)
         if tombstones:
-            parts.append(np.frombuffer(content, "<i8", tombstones, at))
             at += tombstones * _ID_BYTES + _CHECKSUM_BYTES
-        found[name] = np.sort(np.concatenate(parts)) if parts else np.empty(0, np.int64)
-    return found
+        ids[name] = np.concatenate(parts), removed
+    return ids
 
 
 def _tables(header: memoryview) -> Iterator[tuple[str, int, int, int]]:

@@ -16,6 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from monolith.artifacts.delta_log.event_ages import CutAges
 from monolith.core.clock import Clock
 from monolith.core.durable_files import make_folder, only_writer, replace_file, seal, unseal
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
@@ -45,6 +46,8 @@ class Cut:
     """Wall time; set by ``publish``."""
     epoch: int = 0
     """Fencing number of the publisher: each one that opens the folder takes a larger one."""
+    ages: tuple[CutAges, ...] = ()
+    """Ages of the events in this cut and in the cuts before it, oldest first."""
     folders: tuple[str, ...] = ()
     """Folder of each shard's log, relative to the cut's folder; empty means the names of ``shard_folder``."""
 
@@ -92,7 +95,9 @@ def publish(root: str | PathLike[str], cut: Cut, *, clock: Clock) -> Cut:
             aside = folder / f"{CUT}.corrupt-{secrets.token_hex(4)}"
             (folder / CUT).rename(aside)
             logger.error("corrupt cut moved aside path=%s last=%d error=%s", aside, last, error)
-        new = dataclasses.replace(cut, number=last + 1, published_at_s=clock.now_s())
+        number, now_s = last + 1, clock.now_s()
+        ages = tuple(dataclasses.replace(each, number=each.number or number) for each in cut.ages)
+        new = dataclasses.replace(cut, number=number, published_at_s=now_s, ages=ages)
         replace_file(folder / CUT, encoded_cut(new))
     return new
 
@@ -139,4 +144,5 @@ def _decode(body: dict[str, Any]) -> Cut:
     body = {name: value for name, value in body.items() if name in known}  # a later release may add fields
     sequences = {int(shard): sequence for shard, sequence in body.pop("sequences").items()}
     folders = tuple(body.pop("folders", ()))
-    return Cut(sequences=sequences, folders=folders, **body)
+    ages = tuple(CutAges.from_json(each) for each in body.pop("ages", ()))
+    return Cut(sequences=sequences, folders=folders, ages=ages, **body)

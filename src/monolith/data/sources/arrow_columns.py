@@ -34,6 +34,7 @@ __all__ = [
     "LineField",
     "TableColumns",
     "load_pyarrow",
+    "native_column",
     "native_columns",
 ]
 
@@ -294,11 +295,12 @@ def native_columns(batch: Any, choices: Sequence[Choice]) -> list[_native.Column
 
     Memory is shared; only types that the engine does not read (dictionaries, views, half floats) are copied.
     """
-    columns = []
-    for choice in choices:
-        array = batch.column(batch.schema.get_field_index(choice.name))
-        columns.append(_native_column(choice, _unix_seconds(array, choice.name) if choice.is_time else array))
-    return columns
+    return [native_column(choice, batch.column(batch.schema.get_field_index(choice.name))) for choice in choices]
+
+
+def native_column(choice: Choice, array: Any) -> _native.Column:
+    """Return a column of an Arrow array; see ``native_columns``."""
+    return _native_column(choice, _unix_seconds(array, choice.name) if choice.is_time else array)
 
 
 def _unix_seconds(array: Any, name: str) -> Any:

@@ -12,8 +12,8 @@ from typing_extensions import override
 
 from monolith.core import storage
 from monolith.core.errors import DataError, RecordCorrupt
-from monolith.data.sources.arrow_columns import Choice, TableColumns, load_pyarrow
-from monolith.data.sources.table_files import OpenFile, TableFile, TableFormat, open_table_file
+from monolith.data.sources.arrow_columns import TableColumns, load_pyarrow, native_columns
+from monolith.data.sources.table_files import OpenFile, TableFile, TableFormat, TableRows, open_table_file
 
 __all__ = ["ArrowFormat"]
 
@@ -69,11 +69,6 @@ class _ArrowFile(TableFile):
 
     @property
     @override
-    def choices(self) -> tuple[Choice, ...]:
-        return self._choices
-
-    @property
-    @override
     def size(self) -> int:
         return self._size
 
@@ -83,7 +78,7 @@ class _ArrowFile(TableFile):
         return "bytes"
 
     @override
-    def read(self) -> tuple[Any, int] | None:
+    def read(self) -> TableRows | None:
         while True:
             batch = self._load()
             if batch is None:
@@ -94,7 +89,8 @@ class _ArrowFile(TableFile):
             if first < end:
                 count = min(self._batch_rows, end - first)
                 self._row = first + count
-                return batch.slice(first, count), self._rows_before + first
+                columns = native_columns(batch.slice(first, count), self._choices)
+                return TableRows(columns, 0, count, self._rows_before + first)
             self._rows_before += batch.num_rows
             self._number += 1
             self._row = 0

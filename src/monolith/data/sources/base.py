@@ -8,12 +8,12 @@ exist once.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from monolith import _native
 from monolith.telemetry.names import MetricSpec
 
-__all__ = ["MetricSink", "Position", "RecordKind", "Sink", "Source"]
+__all__ = ["MeteredSource", "MetricSink", "Position", "RecordKind", "Sink", "Source"]
 
 RecordKind: TypeAlias = Literal["instance", "example", "example_batch", "example_batch_row_major", "tf_example"]
 """The message type of a record."""
@@ -23,6 +23,14 @@ Position: TypeAlias = Mapping[str, Any]
 
 MetricSink: TypeAlias = Callable[[MetricSpec, float, tuple[str, ...]], None]
 """Receives a metric, a number (a counter's increment or a gauge's value) and the values of its labels."""
+
+
+@runtime_checkable
+class MeteredSource(Protocol):
+    """A source with metrics."""
+
+    def export_to(self, metrics: MetricSink) -> None:
+        """Send counts and lag to ``metrics``. Call it before the first ``read``."""
 
 
 class Source(Protocol):

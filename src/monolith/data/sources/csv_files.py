@@ -1,6 +1,7 @@
 """``CsvFormat``: CSV files, with the types of their columns declared or inferred from the first file.
 
-Empty fields and the words in ``NULLS`` are missing values, except in quotes. Quoted fields may contain line ends.
+Empty fields and the words in ``NULLS`` are missing values, except in quotes. Quoted fields may contain line ends. The
+native parser reads blocks of rows; pyarrow is used for the types of columns and for compressed files.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from typing import Any
 
 from typing_extensions import override
 
-from monolith.core.errors import RecordCorrupt
-from monolith.data.sources.arrow_columns import Choice, TableColumns, load_pyarrow
+from monolith import _native
+from monolith.core.errors import ConfigError, RecordCorrupt
+from monolith.data.sources.arrow_columns import TableColumns, load_pyarrow
+from monolith.data.sources.parsed_text import TextField, arrow_types
 from monolith.data.sources.table_files import OpenFile, TableFile, TableFormat
 from monolith.data.sources.text_tables import (
     TextFile,
@@ -21,6 +24,7 @@ from monolith.data.sources.text_tables import (
     TextType,
     arrow_type,
     check_types,
+    refuse_text,
     without_compression,
 )
 
@@ -30,6 +34,7 @@ NULLS = ("", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "\\N")
 """The fields that are missing values."""
 
 _SAMPLE_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 14
 _OTHER_DELIMITERS = (";", "\t", "|")
 _BOM = b"\xef\xbb\xbf"
 
@@ -45,7 +50,7 @@ class CsvFormat(TableFormat):
         open_file: Opens a file by its path.
 
     Raises:
-        ConfigError: A type is unknown.
+        ConfigError: A type is unknown, or the delimiter is invalid.
     """
 
     def __init__(
@@ -57,8 +62,10 @@ class CsvFormat(TableFormat):
         header: Sequence[str] = (),
         open_file: OpenFile | None = None,
     ) -> None:
-        load_pyarrow("pyarrow.csv")  # a missing package is an error before the first read
+        load_pyarrow()  # a missing package is an error before the first read
         check_types(types or {})
+        if delimiter is not None and (len(delimiter.encode()) != 1 or delimiter in '"\r\n'):
+            raise ConfigError(f"delimiter is {delimiter!r}, expected one ASCII character such as ';'")
         self._first_path = first_path
         self._declared = {name: arrow_type(kind) for name, kind in (types or {}).items()}
         self._delimiter = delimiter
@@ -74,9 +81,14 @@ class CsvFormat(TableFormat):
         """Return the delimiter of a file."""
         return self._delimiter or ("\t" if without_compression(path).lower().endswith(".tsv") else ",")
 
+    def cut_of(self, path: str) -> Callable[[bytes, int], int]:
+        """Return the function that finds the end of the last whole row; see ``TextStream.take``."""
+        delimiter = self.delimiter_of(path)
+        return lambda data, size: _native.cut_csv(memoryview(data)[:size], delimiter)
+
     def read_header(self, path: str, stream: TextStream) -> tuple[list[str], int]:
         """Return the names of the columns, and the offset of the first row."""
-        first = stream.take(_SAMPLE_BYTES, cut_rows)
+        first = bytes(stream.take(_HEADER_BYTES, self.cut_of(path)))
         marked = len(_BOM) if first.startswith(_BOM) else 0
         if self._header:
             return self._header, marked
@@ -102,28 +114,8 @@ class CsvFormat(TableFormat):
             self._types = {**self._infer(path), **self._types}
         return {name: self._types[name] for name in names}
 
-    def parse(self, path: str, block: bytes, names: Sequence[str], types: Mapping[str, Any], chosen: list[str]) -> Any:
-        """Return columns of a block of rows as an Arrow table."""
-        arrow, reader = load_pyarrow(), load_pyarrow("pyarrow.csv")
-        return reader.read_csv(
-            arrow.BufferReader(block),
-            read_options=reader.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=list(names)),
-            parse_options=reader.ParseOptions(
-                delimiter=self.delimiter_of(path), newlines_in_values=b'"' in block, invalid_row_handler=None
-            ),
-            convert_options=reader.ConvertOptions(
-                column_types=dict(types),
-                include_columns=chosen,
-                null_values=list(NULLS),
-                strings_can_be_null=True,
-                quoted_strings_can_be_null=False,
-                check_utf8=False,
-            ),
-        )
-
     def _infer(self, path: str) -> dict[str, Any]:
         """Return the types of the columns of the first rows: integers, reals, truth values or text."""
-        arrow = load_pyarrow()
         stream = TextStream(path, self.open_file)
         try:
             names, offset = self.read_header(path, stream)
@@ -132,36 +124,13 @@ class CsvFormat(TableFormat):
         stream = TextStream(path, self.open_file)
         try:
             stream.skip_to(offset)
-            sample = stream.take(_SAMPLE_BYTES, cut_rows)
+            sample = stream.take(_SAMPLE_BYTES, self.cut_of(path))
         finally:
             stream.close()
-        known = {name: kind for name, kind in self._declared.items() if name in names}
-        try:
-            table = self.parse(path, sample, names, known, [])
-            types = {}
-            for field in table.schema:
-                kind = field.type
-                if (
-                    kind == arrow.float64()
-                    and field.name not in known
-                    and self._are_integers(path, sample, names, field.name)
-                ):
-                    kind = arrow.uint64()
-                elif kind not in (arrow.int64(), arrow.float64(), arrow.bool_(), arrow.null()):
-                    kind = arrow.string()
-                types[field.name] = kind
-        except arrow.ArrowException as error:
-            raise RecordCorrupt(f"{path} cannot be read as CSV: {error}; correct the file, or its delimiter") from error
-        return types
-
-    def _are_integers(self, path: str, sample: bytes, names: Sequence[str], name: str) -> bool:
-        """Return whether reals are integers of 64 bits without a sign, which Arrow takes for reals."""
-        arrow = load_pyarrow()
-        try:
-            table = self.parse(path, sample, names, {name: arrow.uint64()}, [name])
-        except arrow.ArrowException:
-            return False
-        return bool(table.num_rows > table.column(0).null_count)
+        fields, problem = _native.infer_csv(sample, self.delimiter_of(path), len(names))
+        if problem is not None:
+            refuse_text(path, offset, problem, self.open_file)
+        return arrow_types([(name, kind, is_list) for name, (_, kind, is_list) in zip(names, fields, strict=True)])
 
 
 class _CsvFile(TextFile):
@@ -172,7 +141,6 @@ class _CsvFile(TextFile):
     ) -> None:
         self._format = csv_format
         self._names: list[str] = []
-        self._types: dict[str, Any] = {}
         super().__init__(path, columns, batch_rows=batch_rows, shard=shard, open_file=csv_format.open_file)
 
     @override
@@ -181,34 +149,21 @@ class _CsvFile(TextFile):
         return offset
 
     @override
-    def _arrow_schema(self) -> Any:
-        self._types = self._format.types_of(self._path, self._names)
-        return load_pyarrow().schema([(name, self._types[name]) for name in self._names])
+    def _types_of_columns(self) -> list[tuple[str, Any]]:
+        types = self._format.types_of(self._path, self._names)
+        return [(name, types[name]) for name in self._names]
 
     @override
-    def _cut(self, block: bytes) -> int:
-        return cut_rows(block)
+    def _places(self) -> Mapping[str, int]:
+        return {name: place for place, name in enumerate(self._names)}
 
     @override
-    def _parse(self, block: bytes, choices: tuple[Choice, ...]) -> Any:
-        chosen = list(dict.fromkeys(choice.name for choice in choices))
-        types = {name: self._types[name] for name in chosen}
-        return self._format.parse(self._path, block, self._names, types, chosen)
+    def _cut(self, data: bytes, size: int) -> int:
+        return self._format.cut_of(self._path)(data, size)
 
-
-def cut_rows(block: bytes) -> int:
-    r"""Return the end of the last whole row: behind a line end that is not in quotes.
-
-    >>> cut_rows(b'1,"a\nb"\n2,"c\n'), cut_rows(b"1,a")
-    (8, 0)
-    """
-    end = block.rfind(b"\n") + 1
-    quotes = block.count(b'"', 0, end)
-    while end and quotes % 2:
-        before = block.rfind(b"\n", 0, end - 1) + 1
-        quotes -= block.count(b'"', before, end)
-        end = before
-    return end
+    @override
+    def _parse(self, block: memoryview, fields: list[TextField]) -> _native.ParsedText:
+        return _native.parse_csv(block, self._format.delimiter_of(self._path), len(self._names), fields)
 
 
 def _first_row_end(block: bytes) -> int:

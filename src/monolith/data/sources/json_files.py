@@ -1,6 +1,7 @@
 """``JsonLinesFormat``: files with one JSON object per line, with the types of their columns declared or inferred.
 
-The fields of the objects are columns. Lists are lists of values. Fields that the first rows lack are not known.
+The fields of the objects are columns. Lists are lists of values. Fields that the first rows lack are not known. The
+native parser reads blocks of lines; pyarrow is used for the types of columns and for compressed files.
 """
 
 from __future__ import annotations
@@ -10,14 +11,17 @@ from typing import Any
 
 from typing_extensions import override
 
+from monolith import _native
 from monolith.core.errors import RecordCorrupt
-from monolith.data.sources.arrow_columns import Choice, TableColumns, load_pyarrow
+from monolith.data.sources.arrow_columns import TableColumns, load_pyarrow
+from monolith.data.sources.parsed_text import TextField, arrow_types
 from monolith.data.sources.table_files import OpenFile, TableFile, TableFormat
-from monolith.data.sources.text_tables import TextFile, TextStream, TextType, arrow_type, check_types
+from monolith.data.sources.text_tables import TextFile, TextStream, TextType, arrow_type, check_types, refuse_text
 
-__all__ = ["JsonLinesFormat", "choose_json_type", "parse_json_lines"]
+__all__ = ["JsonLinesFormat", "choose_json_type"]
 
 _SAMPLE_BYTES = 1 << 20
+_BOM = b"\xef\xbb\xbf"
 
 
 class JsonLinesFormat(TableFormat):
@@ -39,7 +43,7 @@ class JsonLinesFormat(TableFormat):
         *,
         open_file: OpenFile | None = None,
     ) -> None:
-        load_pyarrow("pyarrow.json")  # a missing package is an error before the first read
+        load_pyarrow()  # a missing package is an error before the first read
         check_types(types or {})
         self._first_path = first_path
         self._declared = dict(types or {})
@@ -58,19 +62,19 @@ class JsonLinesFormat(TableFormat):
         return {name: self._first_types.get(name, kind) for name, kind in own.items()}
 
     def _infer(self, path: str) -> dict[str, Any]:
-        arrow = load_pyarrow()
         stream = TextStream(path, self.open_file)
         try:
-            sample = stream.take(_SAMPLE_BYTES, cut_lines)
+            sample = bytes(stream.take(_SAMPLE_BYTES, cut_lines))
         finally:
             stream.close()
+        start = len(_BOM) if sample.startswith(_BOM) else 0
+        sample = sample[start:]
         if not sample.strip():
             raise RecordCorrupt(f"{path} is empty, expected one JSON object per line")
-        try:
-            table = parse_json_lines(sample, None)
-        except arrow.ArrowException as error:
-            raise RecordCorrupt(f"{path} cannot be read as JSON lines: {error}; correct the file") from error
-        return {field.name: choose_json_type(field.type, self._declared.get(field.name)) for field in table.schema}
+        fields, problem = _native.infer_json_lines(sample)
+        if problem is not None:
+            refuse_text(path, start, problem, self.open_file)
+        return {name: choose_json_type(kind, self._declared.get(name)) for name, kind in arrow_types(fields).items()}
 
 
 class _JsonLinesFile(TextFile):
@@ -80,53 +84,39 @@ class _JsonLinesFile(TextFile):
         self, path: str, columns: TableColumns, json_format: JsonLinesFormat, *, batch_rows: int, shard: tuple[int, int]
     ) -> None:
         self._format = json_format
-        self._types: dict[str, Any] = {}
         super().__init__(path, columns, batch_rows=batch_rows, shard=shard, open_file=json_format.open_file)
 
     @override
     def _read_header(self, stream: TextStream) -> int:
-        return 0
+        return len(_BOM) if bytes(stream.take(len(_BOM), lambda _, size: size)) == _BOM else 0
 
     @override
-    def _arrow_schema(self) -> Any:
-        self._types = self._format.types_of(self._path)
-        return load_pyarrow().schema(list(self._types.items()))
+    def _types_of_columns(self) -> list[tuple[str, Any]]:
+        return list(self._format.types_of(self._path).items())
 
     @override
-    def _cut(self, block: bytes) -> int:
-        return cut_lines(block)
+    def _places(self) -> None:
+        return None
 
     @override
-    def _parse(self, block: bytes, choices: tuple[Choice, ...]) -> Any:
-        names = dict.fromkeys(choice.name for choice in choices)
-        return parse_json_lines(block, load_pyarrow().schema([(name, self._types[name]) for name in names]))
+    def _cut(self, data: bytes, size: int) -> int:
+        return cut_lines(data, size)
+
+    @override
+    def _parse(self, block: memoryview, fields: list[TextField]) -> _native.ParsedText:
+        return _native.parse_json_lines(block, fields)
 
 
 def choose_json_type(kind: Any, declared: TextType | None) -> Any:
-    """Return the declared type of a field, or the inferred one; a text that looks like a time stays a text."""
+    """Return the declared type of a field, or the inferred one; a list has the type of its values."""
     arrow = load_pyarrow()
     is_list = arrow.types.is_list(kind)
     value = kind.value_type if is_list else kind
     if declared is not None:
         value = arrow_type(declared)
-    elif arrow.types.is_timestamp(value):
-        value = arrow.string()
     return arrow.list_(value) if is_list else value
 
 
-def cut_lines(block: bytes) -> int:
-    """Return the end of the last whole line."""
-    return block.rfind(b"\n") + 1
-
-
-def parse_json_lines(block: bytes, schema: Any) -> Any:
-    """Return the fields of JSON lines as an Arrow table: those of ``schema``, or, if it is None, all."""
-    arrow, reader = load_pyarrow(), load_pyarrow("pyarrow.json")
-    if not block.strip():
-        return schema.empty_table()
-    options = {} if schema is None else {"explicit_schema": schema, "unexpected_field_behavior": "ignore"}
-    return reader.read_json(
-        arrow.BufferReader(block),
-        read_options=reader.ReadOptions(use_threads=False, block_size=len(block) + 1),
-        parse_options=reader.ParseOptions(**options),
-    )
+def cut_lines(data: bytes, size: int) -> int:
+    """Return the end of the last whole line of the first bytes."""
+    return data.rfind(b"\n", 0, size) + 1

@@ -12,9 +12,16 @@ from typing import Any
 from typing_extensions import override
 
 from monolith.core.errors import DataError, RecordCorrupt
-from monolith.data.sources.arrow_columns import Choice, Columns, LineField, TableColumns, load_pyarrow
+from monolith.data.sources.arrow_columns import Columns, LineField, TableColumns, load_pyarrow, native_columns
 from monolith.data.sources.column_options import ColumnOptions
-from monolith.data.sources.table_files import OpenFile, TableFile, TableFilesSource, TableFormat, open_table_file
+from monolith.data.sources.table_files import (
+    OpenFile,
+    TableFile,
+    TableFilesSource,
+    TableFormat,
+    TableRows,
+    open_table_file,
+)
 
 __all__ = ["ParquetFormat", "ParquetSource"]
 
@@ -100,11 +107,6 @@ class _ParquetFile(TableFile):
 
     @property
     @override
-    def choices(self) -> tuple[Choice, ...]:
-        return self._choices
-
-    @property
-    @override
     def size(self) -> int:
         return self._rows
 
@@ -114,7 +116,7 @@ class _ParquetFile(TableFile):
         return "rows"
 
     @override
-    def read(self) -> tuple[Any, int] | None:
+    def read(self) -> TableRows | None:
         while self._row_group < len(self._group_rows):
             if self._batches is None:
                 self._batches = self._read_group(self._row_group, self._row, self._end(self._row_group))
@@ -122,7 +124,7 @@ class _ParquetFile(TableFile):
             if batch is not None:
                 first_row = sum(self._group_rows[: self._row_group]) + self._row
                 self._row += batch.num_rows
-                return batch, first_row
+                return TableRows(native_columns(batch, self._choices), 0, batch.num_rows, first_row)
             self._batches = None
             self._row_group += 1
             self._row = self._begin(self._row_group)

@@ -8,30 +8,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
 from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import ConfigError, DataError
 from monolith.core.storage import open_file as open_path
-from monolith.data.sources.arrow_columns import Choice, Columns, LineField, TableColumns, load_pyarrow, native_columns
+from monolith.data.sources.arrow_columns import Columns, LineField, TableColumns, load_pyarrow
 from monolith.data.sources.base import Position, RecordKind, Source
 from monolith.data.sources.column_options import ColumnOptions, WantedColumns
 from monolith.data.sources.frame import check_batch_rows, check_shard
 
-__all__ = ["OpenFile", "TableFile", "TableFilesSource", "TableFormat", "open_table_file"]
+__all__ = ["OpenFile", "TableFile", "TableRows", "TableFilesSource", "TableFormat", "open_table_file"]
 
 OpenFile: TypeAlias = Callable[[str], BinaryIO]
 """Opens a file by its path or URL."""
 
 
+class TableRows(NamedTuple):
+    """Rows of a file: a range of rows of columns in memory."""
+
+    columns: Sequence[_native.Column]
+    begin: int
+    end: int
+    first_row: int
+    """Number of row ``begin`` in the file."""
+
+
 class TableFile(Protocol):
     """One open file: the rows of one shard, in batches. Used by one thread."""
-
-    @property
-    def choices(self) -> tuple[Choice, ...]:
-        """The columns that are read."""
 
     @property
     def size(self) -> int:
@@ -41,8 +47,8 @@ class TableFile(Protocol):
     def unit(self) -> str:
         """The unit of ``size``: rows or bytes."""
 
-    def read(self) -> tuple[Any, int] | None:
-        """Return the next Arrow record batch and the number of its first row; None at the end.
+    def read(self) -> TableRows | None:
+        """Return the next rows; None at the end.
 
         Raises:
             RecordCorrupt: The file is corrupt; the text names the file and the place.
@@ -166,14 +172,14 @@ class TableFilesSource(Source):
         """
         while not self._is_closed and self._file_index < len(self._paths):
             file = self._open()
-            piece = file.read()
-            if piece is None:
+            rows = file.read()
+            if rows is None:
                 self._drop_file()
                 self._file_index = self._next_file(self._file_index + 1)
                 continue
-            batch, first_row = piece
-            columns = native_columns(batch, file.choices)
-            return _native.encode_columns(columns, 0, batch.num_rows, self._paths[self._file_index], first_row)
+            return _native.encode_columns(
+                rows.columns, rows.begin, rows.end, self._paths[self._file_index], rows.first_row
+            )
         return None
 
     @override

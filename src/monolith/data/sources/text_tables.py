@@ -2,23 +2,35 @@
 
 CSV and JSON lines derive from it. A block starts at a row and ends behind a row; it is at most ``_BLOCK_BYTES`` long
 unless one row is longer. The offset of a block alone decides its end, so that a resumed reader cuts the same blocks.
-Readers that share a file read every n-th block. Offsets of compressed files count decompressed bytes.
+Readers that share a file read every n-th block. Offsets of compressed files count decompressed bytes. Native parsers
+turn a block into columns.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, BinaryIO, Literal, TypeAlias, get_args
+from collections.abc import Callable, Mapping
+from typing import Any, BinaryIO, Literal, NoReturn, TypeAlias, get_args
 
 from typing_extensions import override
 
+from monolith import _native
 from monolith.core import storage
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
-from monolith.data.sources.arrow_columns import Choice, TableColumns, load_pyarrow
-from monolith.data.sources.table_files import OpenFile, TableFile, open_table_file
+from monolith.data.sources.arrow_columns import TableColumns, load_pyarrow
+from monolith.data.sources.parsed_text import Problem, TextField, describe_problem, text_columns, text_fields
+from monolith.data.sources.table_files import OpenFile, TableFile, TableRows, open_table_file
 
-__all__ = ["SUFFIXES", "TextFile", "TextStream", "TextType", "arrow_type", "check_types", "without_compression"]
+__all__ = [
+    "SUFFIXES",
+    "TextFile",
+    "TextStream",
+    "TextType",
+    "arrow_type",
+    "check_types",
+    "refuse_text",
+    "without_compression",
+]
 
 TextType: TypeAlias = Literal["int", "float", "text"]
 """The type of the values of a column of text."""
@@ -26,6 +38,7 @@ TextType: TypeAlias = Literal["int", "float", "text"]
 _BLOCK_BYTES = 1 << 20
 _SMALLEST_BLOCK = 1 << 12
 _BLOCKS_PER_SHARD = 8
+_MOST_ROW_BYTES = 1 << 28
 
 SUFFIXES: Mapping[str, str] = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2", ".lz4": "lz4"}
 """Codec of each suffix of a compressed file."""
@@ -69,7 +82,7 @@ class TextStream:
         if self.is_compressed:
             arrow = load_pyarrow()
             self._stream = arrow.CompressedInputStream(arrow.PythonFile(self._handle), codec)
-        self._rest = b""  # bytes that were read behind the last block
+        self._ahead = b""  # bytes that were read behind the last block
 
     def skip_to(self, offset: int) -> None:
         """Go to an offset, before the first read."""
@@ -81,20 +94,39 @@ class TextStream:
         if offset:
             raise DataError(f"{self._path} ends {offset} bytes before the position; restore the file")
 
-    def take(self, size: int, cut: Any) -> bytes:
-        """Return about ``size`` bytes, cut behind a row; empty at the end."""
-        block = self._rest + self._read(size - len(self._rest))
-        while len(block) >= size:
-            end = cut(block)
+    def take(self, size: int, cut: Callable[[bytes, int], int]) -> memoryview:
+        """Return at most ``size`` bytes, cut behind a row; empty at the end. A longer row comes alone or with others.
+
+        ``cut(data, size)`` returns the end of the last whole row of the first bytes of ``data``; 0 without one.
+
+        Raises:
+            RecordCorrupt: A row is longer than 256 MiB, or the file cannot be read.
+        """
+        while True:
+            if len(self._ahead) < size:
+                self._ahead += self._read(size - len(self._ahead))
+            data = self._ahead
+            if len(data) < size:  # the end of the file
+                self._ahead = b""
+                return memoryview(data)
+            end = cut(data, size)
             if end:
-                self._rest = block[end:]
-                return block[:end]
-            more = self._read(size)
-            if not more:
-                break
-            block += more
-        self._rest = b""
-        return block
+                self._ahead = data[end:]
+                return memoryview(data)[:end]
+            if size >= _MOST_ROW_BYTES:
+                raise RecordCorrupt(
+                    f"{self._path} has a row of more than {_MOST_ROW_BYTES} bytes, expected less; close its quote, or "
+                    "split the row"
+                )
+            size *= 2
+
+    def count_lines(self, offset: int) -> int:
+        """Return the number of line ends before an offset, before the first read."""
+        lines = 0
+        while offset > 0 and (piece := self._read(min(offset, _BLOCK_BYTES))):
+            lines += piece.count(b"\n")
+            offset -= len(piece)
+        return lines
 
     def close(self) -> None:
         """Close the file."""
@@ -138,14 +170,18 @@ class TextFile(TableFile):
             self._size = storage.file_bytes(path)
             self._block_bytes = _choose_block_bytes(self._size, self._shards, self._stream.is_compressed)
             self._offset = self._read_header(self._stream)
-            self._choices = columns.choose(self._arrow_schema(), path)
+            types = self._types_of_columns()
+            self._choices = columns.choose(load_pyarrow().schema(types), path)
+            chosen = dict.fromkeys(choice.name for choice in self._choices)
+            self._fields = text_fields({name: dict(types)[name] for name in chosen}, self._places())
         except BaseException:
             self._stream.close()
             raise
         self._block = 0
         self._rows_before = 0
         self._row = 0
-        self._batch: Any = None
+        self._rows: int | None = None  # of the current block
+        self._block_columns: list[_native.Column] = []
         self._block_end = self._offset
         self._has_started = False
 
@@ -156,23 +192,22 @@ class TextFile(TableFile):
         """Read the rows before the data; return the offset behind them."""
 
     @abstractmethod
-    def _arrow_schema(self) -> Any:
-        """Return the Arrow schema of the rows."""
+    def _types_of_columns(self) -> list[tuple[str, Any]]:
+        """Return names and Arrow types of the columns, in the order of the file."""
 
     @abstractmethod
-    def _cut(self, block: bytes) -> int:
-        """Return the end of the last whole row of a block; 0 without one."""
+    def _places(self) -> Mapping[str, int] | None:
+        """Return the place of each column in a row; None where names find it."""
 
     @abstractmethod
-    def _parse(self, block: bytes, choices: tuple[Choice, ...]) -> Any:
-        """Return the chosen columns of the rows of a block as an Arrow table."""
+    def _cut(self, data: bytes, size: int) -> int:
+        """Return the end of the last whole row of the first bytes; 0 without one."""
+
+    @abstractmethod
+    def _parse(self, block: memoryview, fields: list[TextField]) -> _native.ParsedText:
+        """Return columns of the rows of a block."""
 
     # --- TableFile ---
-
-    @property
-    @override
-    def choices(self) -> tuple[Choice, ...]:
-        return self._choices
 
     @property
     @override
@@ -185,20 +220,20 @@ class TextFile(TableFile):
         return "bytes"
 
     @override
-    def read(self) -> tuple[Any, int] | None:
+    def read(self) -> TableRows | None:
         while True:
-            if self._batch is None and not self._load_block():
+            rows = self._load_block() if self._rows is None else self._rows
+            if rows is None:
                 return None
-            rows = self._batch.num_rows
             if self._row < rows:
-                first, count = self._row, min(self._batch_rows, rows - self._row)
-                self._row += count
-                return self._batch.slice(first, count), self._rows_before + first
+                first = self._row
+                self._row = min(first + self._batch_rows, rows)
+                return TableRows(self._block_columns, first, self._row, self._rows_before + first)
             self._leave_block(rows)
 
     @override
     def position(self) -> dict[str, int]:
-        if self._batch is not None and self._row == self._batch.num_rows:
+        if self._rows is not None and self._row == self._rows:
             return {
                 "offset": self._block_end,
                 "block": self._block + 1,
@@ -216,27 +251,30 @@ class TextFile(TableFile):
         self._offset = self._block_end = offset
         self._block, self._rows_before = int(position["block"]), int(position["before"])
         row = int(position["row"])
-        if row and (not self._load_block() or row > self._batch.num_rows):
+        if row and row > (self._load_block() or 0):
             raise DataError(f"{self._path} has no row {row} behind byte {offset}; restore the file")
         self._row = row
 
     @override
     def close(self) -> None:
-        self._batch = None
+        self._rows, self._block_columns = None, []
         self._stream.close()
 
-    def _load_block(self) -> bool:
-        """Parse the next block of this shard; return False at the end of the file."""
+    def _load_block(self) -> int | None:
+        """Parse the next block of this shard; return the number of its rows, or None at the end of the file."""
         if not self._has_started:
             self._reopen(self._offset)  # the header has read ahead
         while block := self._stream.take(self._block_bytes, self._cut):
             self._block_end = self._offset + len(block)
             if self._block % self._shards == self._shard:
-                table = self._parse_checked(block)
-                self._batch = _as_batch(table)
-                return True
-            self._leave_block(block.count(b"\n"))
-        return False
+                parsed = self._parse(block, self._fields)
+                if parsed.problem is not None:
+                    refuse_text(self._path, self._offset, parsed.problem, self._open_file)
+                self._block_columns = text_columns(parsed, self._fields, self._choices)
+                self._rows = parsed.rows
+                return parsed.rows
+            self._leave_block(bytes(block).count(b"\n"))
+        return None
 
     def _reopen(self, offset: int) -> None:
         self._stream.close()
@@ -245,25 +283,29 @@ class TextFile(TableFile):
         self._has_started = True
 
     def _leave_block(self, rows: int) -> None:
-        self._batch = None
+        self._rows, self._block_columns = None, []
         self._offset = self._block_end
         self._rows_before += rows
         self._block += 1
         self._row = 0
 
-    def _parse_checked(self, block: bytes) -> Any:
-        try:
-            return self._parse(block, self._choices)
-        except load_pyarrow().ArrowException as error:
-            raise SchemaMismatch(
-                f"{self._path}, in the rows behind row {self._rows_before} (byte {self._offset}): {error}; correct the "
-                "file, or name the types of the columns: column_types"
-            ) from error
 
+def refuse_text(path: str, offset: int, problem: Problem, open_file: OpenFile | None = None) -> NoReturn:
+    """Raise the error of a block that begins at an offset of a file; the text names file, line, column and value.
 
-def _as_batch(table: Any) -> Any:
-    batches = table.combine_chunks().to_batches()
-    return batches[0] if batches else load_pyarrow().RecordBatch.from_pylist([], schema=table.schema)
+    Raises:
+        SchemaMismatch: A value does not fit the type of its column.
+        RecordCorrupt: A row is malformed.
+    """
+    stream = TextStream(path, open_file)
+    try:
+        line = stream.count_lines(offset + problem[1]) + 1
+    finally:
+        stream.close()
+    text = f"{path}, line {line}, {describe_problem(problem)}; correct the file"
+    if problem[2]:
+        raise SchemaMismatch(f"{text}, or name the types of the columns: column_types")
+    raise RecordCorrupt(text)
 
 
 def _choose_block_bytes(size: int, shards: int, is_compressed: bool) -> int:

@@ -136,8 +136,29 @@ class DriftingWorld:
         if start_s < START_S:
             raise ConfigError(f"start_s is {start_s}, expected at least {START_S}, the world's first second")
         histories = ClickHistories(self.users, self.history_length)
-        for part in self._parts(n, start_s):
-            yield self._fill(*part, histories)
+        for rng, age_s in self._parts(n, start_s):
+            user = self._users.activity.searchsorted(rng.random(n), side="right")
+            slot = self._popularity.searchsorted(rng.random(n), side="right")
+            yield self._fill(rng, user, slot, age_s, histories)
+
+    def pages(self, n: int, width: int, start_s: int = START_S) -> Iterator[Clicks]:
+        """Yield requests without end, ``n`` at a time: ``width`` rows each, of one user and of distinct items.
+
+        All histories of a part are those before the part, as a server knows them.
+
+        Raises:
+            ConfigError: ``start_s`` is before the world's first second, or ``width`` exceeds the number of items.
+        """
+        if not 1 <= width <= self.items:
+            raise ConfigError(f"width is {width}, expected 1 to {self.items}, the number of items")
+        if start_s < START_S:
+            raise ConfigError(f"start_s is {start_s}, expected at least {START_S}, the world's first second")
+        histories = ClickHistories(self.users, self.history_length)
+        weight = np.log(np.diff(self._popularity, prepend=0.0))
+        for rng, age_s in self._parts(n * width, start_s):
+            user = self._users.activity.searchsorted(rng.random(n), side="right").repeat(width)
+            slot = np.argpartition(-(weight + rng.gumbel(size=(n, self.items))), width - 1, axis=1)[:, :width]
+            yield self._fill(rng, user, slot.reshape(-1), age_s[::width].repeat(width), histories, is_page=True)
 
     def _parts(self, n: int, start_s: int) -> Iterator[tuple[np.random.Generator, Floats]]:
         """Yield the generator and the times of each part."""
@@ -148,17 +169,28 @@ class DriftingWorld:
             yield rng, start_s - START_S + number * length_s + np.sort(rng.random(n)) * length_s
             number += 1
 
-    def _fill(self, rng: np.random.Generator, age_s: Floats, histories: ClickHistories) -> Clicks:
+    def _fill(
+        self,
+        rng: np.random.Generator,
+        user: Ints,
+        slot: Ints,
+        age_s: Floats,
+        histories: ClickHistories,
+        *,
+        is_page: bool = False,
+    ) -> Clicks:
         n = len(age_s)
-        user = self._users.activity.searchsorted(rng.random(n), side="right")
-        slot = self._popularity.searchsorted(rng.random(n), side="right")
         item = self._timeline.items_at(slot, age_s)
         price = self._timeline.price(item) + 0.3 * rng.standard_normal(n)
         click_chance = self._chance(user, slot, item, age_s, age_s, price)
         like_chance = sigmoid(-0.5 + 1.2 * dot(self._users.like_taste[user], self._timeline.style(item)))
         luck = rng.random((2, n))
         click = luck[0] < click_chance
-        history, offsets = histories.extend(user, item + 1, click)
+        if is_page:
+            history, offsets = histories.extend(user, item + 1, np.zeros(n, np.bool_))
+            histories.extend(user, item + 1, click)
+        else:
+            history, offsets = histories.extend(user, item + 1, click)
         return Clicks(
             user_id=user + 1,
             item_id=item + 1,

@@ -20,7 +20,17 @@ from monolith.demo.world.clicks import Clicks
 from monolith.demo.world.files import example_batch
 from monolith.stream.line_id import ACTION, IMPRESSION, MESSAGES
 
-__all__ = ["CLICK", "LIKE", "EncodedEvent", "EventColumns", "EventDelays", "draw_events", "encode_events"]
+__all__ = [
+    "CLICK",
+    "LIKE",
+    "EncodedEvent",
+    "EventColumns",
+    "EventDelays",
+    "draw_events",
+    "encode_action",
+    "encode_events",
+    "encode_impressions",
+]
 
 CLICK: Final = 1
 """Action code of a click."""
@@ -120,26 +130,40 @@ def encode_events(clicks: Clicks, events: EventColumns, *, first_request: int = 
         events: Their events.
         first_request: Number of the first row's request, so that the keys of several parts of a stream differ.
     """
-    impressions = _encode_impressions(clicks)
+    impressions = encode_impressions(clicks)
     for code, row, time_ms, arrival_ms in zip(
         events.code.tolist(), events.row.tolist(), events.time_ms.tolist(), events.arrival_ms.tolist(), strict=True
     ):
         key = b"%016x" % (first_request + row)
-        example: Any = MESSAGES.Example()
+        item, uid = int(clicks.item_id[row]), int(clicks.user_id[row])
         if code == 0:
+            example: Any = MESSAGES.Example()
             example.CopyFrom(impressions[row])
             example.line_id.event_kind = IMPRESSION
+            example.line_id.item_id = item
+            example.line_id.request_key = key
+            example.line_id.event_time_ms = time_ms
+            value = example.SerializeToString(deterministic=True)
         else:
-            example.line_id.event_kind = ACTION
-            example.line_id.actions.append(code)
-            example.line_id.uid = int(clicks.user_id[row])
-        example.line_id.item_id = int(clicks.item_id[row])
-        example.line_id.request_key = key
-        example.line_id.event_time_ms = time_ms
-        yield EncodedEvent(arrival_ms, time_ms, code, key, example.SerializeToString(deterministic=True))
+            value = encode_action(key, item, code, time_ms, uid=uid)
+        yield EncodedEvent(arrival_ms, time_ms, code, key, value)
 
 
-def _encode_impressions(clicks: Clicks) -> list[Any]:
+def encode_action(key: bytes, item: int, code: int, time_ms: int, *, uid: int = 0) -> bytes:
+    """Return an action as a record."""
+    example: Any = MESSAGES.Example()
+    line_id = example.line_id
+    line_id.event_kind = ACTION
+    line_id.actions.append(code)
+    line_id.uid = uid
+    line_id.item_id = item
+    line_id.request_key = key
+    line_id.event_time_ms = time_ms
+    value: bytes = example.SerializeToString(deterministic=True)
+    return value
+
+
+def encode_impressions(clicks: Clicks) -> list[Any]:
     """Return one unlabelled Example per row."""
     examples = batch_to_examples(parse_message(MESSAGES.ExampleBatch, example_batch(clicks)))
     for example in examples:

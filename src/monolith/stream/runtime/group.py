@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ConfigError, DataError
-from monolith.stream.events import Impression
+from monolith.core.errors import ConfigError, DataError, MonolithError
+from monolith.stream.events import Action, Impression
 from monolith.stream.native_core import JoinBatch, NativeJoiner
 from monolith.stream.parsing import DeadLetter, EventParser, InputRecord, RecordPlace
 from monolith.stream.runtime.ports import JoinInput, JoinSink, Lot
@@ -39,6 +39,8 @@ _CLOCK_JUMP_MS = 60_000
 _RETRY_S = 0.5
 _SPILL_SHARE = 0.8
 _HELD_SHARE = 0.1
+_PASSED_ON = (OSError, MemoryError, MonolithError)
+"""Errors of the machine or of the settings, which no record causes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,6 +174,9 @@ class JoinGroup:
             logger.info("join restored snapshot=%d commit=%d rows=%d", snapshot.commit, self._commit, self.status.rows)
             if self._core.settings != self._settings:
                 self._change_settings()
+            elif self._folder.has_taken_over:
+                # The stopped process may wake up and remove the snapshot that was restored.
+                self._save_snapshot(is_first=True)
         self._start_journal()
         self._schedule_snapshot()
 
@@ -258,10 +263,10 @@ class JoinGroup:
 
     def _join(self, number: int, lot: Lot) -> None:
         batch, core = lot.batch, self._core
-        first = core.join(batch)
+        first = self._join_batch(number, lot, 0)
         while first < len(batch):
             self._join_slowly(number, lot, first)
-            first = core.join(batch, first + 1)
+            first = self._join_batch(number, lot, first + 1)
         largest_ms = core.take_largest_time()
         last_ingest_ms = int(batch.ingest_ms[-1]) if len(batch) else 0
         if largest_ms is not None:
@@ -269,22 +274,55 @@ class JoinGroup:
         self._snapshot_events += len(batch)
         self.status.records += len(batch)
 
+    def _join_batch(self, number: int, lot: Lot, first: int) -> int:
+        """Join records up to one that the native reader refuses; return its index, or the size of the lot."""
+        try:
+            return self._core.join(lot.batch, first)
+        except _PASSED_ON:
+            raise
+        except Exception as error:
+            # Records of the batch that were joined before the error are duplicates now, which change no row.
+            logger.error("core failed, joining records one by one offset=%d error=%s", int(lot.offsets[first]), error)
+            for index in range(first, len(lot.batch)):
+                self._join_slowly(number, lot, index)
+            return len(lot.batch)
+
     def _join_slowly(self, number: int, lot: Lot, index: int) -> None:
-        """Join a record that the native reader refused: JSON, a rare form, or a dead letter."""
+        """Join a record that the native reader refused: JSON, a rare form, or a dead letter.
+
+        A record that makes the core raise twice becomes a dead letter. A restart repeats the same decision.
+        """
         batch, port = lot.batch, self._inputs[number]
         ingest_ms = int(batch.ingest_ms[index])
-        events = self._parser.parse(
-            batch.values[index],
-            RecordPlace(port.topic, port.partition, int(lot.offsets[index])),
-            key=batch.keys[index] if batch.keys is not None else b"",
-            time_ms=int(batch.times_ms[index]) if batch.times_ms is not None else None,
-            ingest_time_ms=ingest_ms,
-        )
-        if isinstance(events, DeadLetter):
-            self._dead_letters.append(events)
-            return
-        for event in events:
-            self._core.add(event, ingest_ms if not isinstance(event, Impression) else 0)
+        place = RecordPlace(port.topic, port.partition, int(lot.offsets[index]))
+        try:
+            events = self._parser.parse(
+                batch.values[index],
+                place,
+                key=batch.keys[index] if batch.keys is not None else b"",
+                time_ms=int(batch.times_ms[index]) if batch.times_ms is not None else None,
+                ingest_time_ms=ingest_ms,
+            )
+            if isinstance(events, DeadLetter):
+                self._dead_letters.append(events)
+                return
+            for event in events:
+                self._add(event, ingest_ms if not isinstance(event, Impression) else 0)
+        except _PASSED_ON:
+            raise
+        except Exception as error:
+            logger.error("record refused by the core place=%s error=%r", place, error)
+            self._dead_letters.append(
+                DeadLetter(place=place, reason="core_error", detail=repr(error), value=bytes(batch.values[index]))
+            )
+
+    def _add(self, event: Impression | Action, ingest_ms: int) -> None:
+        try:
+            self._core.add(event, ingest_ms)
+        except _PASSED_ON:
+            raise
+        except Exception:  # one retry with this event alone
+            self._core.add(event, ingest_ms)
 
     def _advance(self, watermark_ms: int | None) -> None:
         if watermark_ms is None or watermark_ms == self._core.watermark_ms:

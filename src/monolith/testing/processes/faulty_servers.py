@@ -27,9 +27,10 @@ from monolith.testing.suites.history import History, Kill, numbers_table
 
 __all__ = ["FAULTS", "Fault", "FaultyServers", "tcp_addresses"]
 
-Fault: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers"]
-FAULTS: tuple[Fault, ...] = ("kill", "hold", "cut", "hang", "lose answers")
-"""kill: SIGKILL. hold: paused for a while. Others: connections broken, delayed, or broken with pending answers."""
+Fault: TypeAlias = Literal["kill", "hold", "cut", "hang", "lose answers", "lose requests"]
+FAULTS: tuple[Fault, ...] = ("kill", "hold", "cut", "hang", "lose answers", "lose requests")
+"""kill: SIGKILL. hold: paused for a while. cut: connections broken. hang: both directions delayed. lose answers and
+lose requests: a one-way partition, whose delayed bytes never arrive."""
 
 PROXY_HOST = "127.0.0.2"
 _RETRIES = RetryPolicy(attempts=100_000, initial_backoff_s=0.02, max_backoff_s=0.2, deadline_s=120.0)
@@ -124,11 +125,12 @@ class FaultyServers:
             "cut": lambda: _each(proxies, CuttingProxy.cut),
             "hang": lambda: _each(proxies, CuttingProxy.hang),
             "lose answers": lambda: _each(proxies, lambda proxy: proxy.hang(requests=False)),
+            "lose requests": lambda: _each(proxies, lambda proxy: proxy.hang(answers=False)),
         }
         begin[fault]()
         try:
             wait()
-            if fault == "lose answers":
+            if fault in ("lose answers", "lose requests"):
                 _each(proxies, CuttingProxy.drop)
         finally:
             process.release()

@@ -9,7 +9,7 @@ clock.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -26,6 +26,8 @@ Cells: TypeAlias = Mapping[int, Sequence[int]]
 
 _Vector: TypeAlias = NDArray[np.int64]
 _MOST_SUBSETS = 12
+_MOST_STEPS = 300_000
+"""Steps of one search for lost pushes: some seconds."""
 
 
 def numbers_table(clients: int) -> TableSpec:
@@ -141,16 +143,24 @@ class _Stream:
     def violations(self) -> Iterator[Violation]:
         everything = _total([*self._acknowledged, *self._doubtful], len(self._keys))
         missing = everything - self._value
-        groups = [self._runs(kill) for kill in self._kills]
-        groups += [[_NOTHING, _Run(-1, -1, step.amounts)] for step in self._doubtful]
-        chosen = _explain(missing, groups)
+        try:
+            chosen = _explain(missing, [self._runs(kill) for kill in self._kills], [s.amounts for s in self._doubtful])
+        except _Undecided:
+            # Too many unacknowledged pushes: check the bounds of each key, and let kills take all that they may.
+            yield from self._violations_of_bounds(missing)
+            self._note_lost(range(len(self._acknowledged)))
+            return
         if chosen is None:
             yield from self._unexplained(missing)
             return
-        for run in chosen[: len(self._kills)]:
-            for number in range(run.first, run.last + 1) if run.first >= 0 else ():
-                step = self._acknowledged[number]
-                self._lost[number] = [kill for kill in self._kills if _may_take(kill, step)]
+        for run in chosen:
+            self._note_lost(range(run.first, run.last + 1) if run.first >= 0 else range(0))
+
+    def _note_lost(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            step = self._acknowledged[number]
+            if kills := [kill for kill in self._kills if _may_take(kill, step)]:
+                self._lost[number] = kills
 
     def _runs(self, kill: Kill) -> list[_Run]:
         """Return the pushes that a kill may have lost: all since some moment that are not durable."""
@@ -170,23 +180,27 @@ class _Stream:
         return runs
 
     def _unexplained(self, missing: _Vector) -> Iterator[Violation]:
+        is_explained = False
+        for violation in self._violations_of_bounds(missing):
+            yield violation
+            is_explained = True
+        if not is_explained:
+            sums = dict(zip(self._keys, self._value.tolist(), strict=True))
+            yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
+
+    def _violations_of_bounds(self, missing: _Vector) -> Iterator[Violation]:
+        """Find keys that lack more than kills and doubtful pushes explain, or have more than all pushes."""
         most = _total(
             [step for step in self._acknowledged if any(_may_take(kill, step) for kill in self._kills)]
             + self._doubtful,
             len(self._keys),
         )
-        is_explained = False
         for key, lacks, value, may_lack in zip(self._keys, missing, self._value, most, strict=True):
             where = f"key {key}, client {self._client}: the sum is {value}"
             if lacks < 0:
                 yield Violation("doubled", f"{where}, which is {-lacks} more than was ever pushed")
-                is_explained = True
             elif lacks > may_lack:
                 yield Violation("lost", f"{where}, of which {lacks} are missing and at most {may_lack} may be")
-                is_explained = True
-        if not is_explained:
-            sums = dict(zip(self._keys, self._value.tolist(), strict=True))
-            yield Violation("impossible", f"client {self._client}: no possible pushes add up to {sums}")
 
     # --- lookups ---
 
@@ -266,22 +280,35 @@ def _total(steps: Sequence[_Step], keys: int) -> _Vector:
     return sum((step.amounts for step in steps), np.zeros(keys, np.int64))
 
 
-def _explain(missing: _Vector, groups: Sequence[Sequence[_Run]]) -> list[_Run] | None:
-    """Choose one element of each group so that they add up to the missing sum; None if no choice does."""
-    most: list[_Vector] = [np.zeros_like(missing)]
-    for group in reversed(groups):
+class _Undecided(Exception):
+    """The search for lost pushes took too many steps."""
+
+
+def _explain(missing: _Vector, kills: Sequence[Sequence[_Run]], doubtful: Sequence[_Vector]) -> list[_Run] | None:
+    """Choose one run per kill, so that the rest of the missing sum is a sum of some doubtful pushes.
+
+    Returns:
+        The runs; None if no choice explains the sum.
+
+    Raises:
+        _Undecided: The search took too many steps.
+    """
+    subsets = _Subsets(doubtful, len(missing))
+    most = [subsets.total]
+    for runs in reversed(kills):
         largest = np.zeros_like(missing)
-        for run in group:
+        for run in runs:
             largest = np.maximum(largest, run.amounts)
         most.append(most[-1] + largest)
     most.reverse()
 
     def choose(number: int, left: _Vector, since: int) -> list[_Run] | None:
+        subsets.count_step()
         if (left < 0).any() or (left > most[number]).any():
             return None
-        if number == len(groups):
-            return []
-        for run in groups[number]:
+        if number == len(kills):
+            return [] if subsets.has_sum(left) else None
+        for run in kills[number]:
             if run.first >= 0 and run.first <= since:
                 continue  # a lost push cannot be lost again
             rest = choose(number + 1, left - run.amounts, max(since, run.last))
@@ -290,6 +317,78 @@ def _explain(missing: _Vector, groups: Sequence[Sequence[_Run]]) -> list[_Run] |
         return None
 
     return choose(0, missing, -1)
+
+
+class _Subsets:
+    """Decides whether some of the vectors add up to a sum.
+
+    Every vector belongs to one layer: the first column, in a fixed order, where it is not 0. The search takes one layer
+    after the other. In a layer it tries only subsets with the right sum in the layer's column, of which there are few.
+    The possible sums of all suffixes of the layer are known, so the search finds these subsets without a detour.
+
+    Args:
+        vectors: Vectors of numbers from 0.
+        columns: Length of each vector.
+    """
+
+    def __init__(self, vectors: Sequence[_Vector], columns: int) -> None:
+        self._steps = 0
+        self.total: _Vector = sum(vectors, np.zeros(columns, np.int64))
+        """Sum of all vectors."""
+        waiting = [vector for vector in vectors if vector.any()]
+        self._layers: list[_Layer] = []
+        while waiting:
+            counts = np.count_nonzero(np.array(waiting), axis=0)
+            column = min(np.flatnonzero(counts).tolist(), key=lambda column: int(counts[column]))
+            layer = [vector for vector in waiting if vector[column]]
+            waiting = [vector for vector in waiting if not vector[column]]
+            self._layers.append(_Layer(column, layer, sum(waiting, np.zeros(columns, np.int64))))
+
+    def count_step(self) -> None:
+        """Count a step of a search; raise ``_Undecided`` after too many steps."""
+        self._steps += 1
+        if self._steps > _MOST_STEPS:
+            raise _Undecided
+
+    def has_sum(self, left: _Vector) -> bool:
+        """Return whether some of the vectors add up to ``left``."""
+        return self._has_sum(0, left)
+
+    def _has_sum(self, number: int, left: _Vector) -> bool:
+        if number == len(self._layers):
+            return not left.any()
+        layer = self._layers[number]
+        return any(
+            self._has_sum(number + 1, rest)
+            for rest in self._rests(layer, 0, left)
+            if rest[layer.column] == 0 and (rest <= layer.later).all()
+        )
+
+    def _rests(self, layer: _Layer, at: int, left: _Vector) -> Iterator[_Vector]:
+        """Iterate over the differences of ``left`` and subsets of the layer that have the right sum in its column."""
+        self.count_step()
+        if (left < 0).any() or not layer.sums[at] >> int(left[layer.column]) & 1:
+            return
+        if at == len(layer.vectors):
+            yield left
+            return
+        yield from self._rests(layer, at + 1, left)
+        yield from self._rests(layer, at + 1, left - layer.vectors[at])
+
+
+class _Layer:
+    """Vectors that are not 0 in one column, among those that no earlier layer has."""
+
+    def __init__(self, column: int, vectors: Sequence[_Vector], later: _Vector) -> None:
+        self.column = column
+        self.vectors = vectors
+        self.later = later
+        """Sum of the vectors of later layers."""
+        sums = [1]
+        for vector in reversed(vectors):
+            sums.append(sums[-1] | sums[-1] << int(vector[column]))
+        self.sums = sums[::-1]
+        """Possible sums in the column from each place on, as bits."""
 
 
 def _subset_sums(amounts: Sequence[int]) -> set[int]:

@@ -16,11 +16,12 @@ from typing import Literal, Protocol, runtime_checkable
 import monolith
 from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest
+from monolith.artifacts.remote_folder import push_folder
 from monolith.artifacts.retention import Retention
 from monolith.core.clock import Clock
-from monolith.core.errors import ArtifactError
+from monolith.core.errors import ArtifactError, VersionConflict
 from monolith.training.checkpoints import files
-from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading, local_folder
+from monolith.training.checkpoints.choice import CHECKPOINTS, DENSE_ONLY, choose, choose_for_reading
 from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.checkpoints.pending import BackgroundWriter, PendingSave
 from monolith.training.checkpoints.restoring import Restored, restore_all, restore_dense_part, restore_without_dense
@@ -74,7 +75,7 @@ class Checkpointer:
         dense_timer: SaveTimer | None = None,
         around_save: Callable[[Callable[[], Path]], Path] | None = None,
     ) -> None:
-        self._model_dir = local_folder("model_dir", str(model_dir))
+        self._model_dir = Path(model_dir)
         self._config = config
         self._clock = clock
         self._timer = timer
@@ -200,6 +201,7 @@ class Checkpointer:
             saved = folder.add(header, fill, retention=self._retention, started_at_s=self._started_at_s)
         except OSError as error:
             raise ArtifactError(_failure(save, folder, error)) from error
+        self._upload()
         logger.info(
             "checkpoint saved path=%s reason=%s bytes=%d pause_ms=%.1f write_s=%.2f",
             saved.path,
@@ -209,6 +211,19 @@ class Checkpointer:
             self._clock.monotonic_s() - started_s,
         )
         return saved.path
+
+    def _upload(self) -> None:
+        """Upload the model folder of a URL. A failure does not end the training: the next save tries again.
+
+        Raises:
+            VersionConflict: Another run writes to the URL.
+        """
+        try:
+            push_folder(self._model_dir)
+        except VersionConflict:
+            raise
+        except ArtifactError as error:
+            logger.error("upload failed, retrying with the next checkpoint folder=%s error=%s", self._model_dir, error)
 
     # --- restoring ---
 

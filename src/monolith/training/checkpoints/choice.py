@@ -16,12 +16,12 @@ from typing import Any
 from monolith.artifacts.checkpoint_folder import CheckpointFolder, SavedCheckpoint
 from monolith.artifacts.checkpoint_manifest import MANIFEST
 from monolith.artifacts.markers import read_marker, write_marker
+from monolith.artifacts.remote_folder import artifact_url, open_folder
 from monolith.core.errors import CheckpointMissing, ConfigError
-from monolith.core.storage import is_url
 from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.config.checkpoint import RestoreConfig
 
-__all__ = ["CHECKPOINTS", "DENSE_ONLY", "CheckpointChoice", "choose", "choose_for_reading", "local_folder"]
+__all__ = ["CHECKPOINTS", "DENSE_ONLY", "CheckpointChoice", "choose", "choose_for_reading"]
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def choose(model_dir: Path, settings: RestoreConfig) -> CheckpointChoice:
     marker = read_marker(marker_path)
     is_new_request = any(asked.values()) and (marker is None or marker.get("asked", asked) != asked)
     if is_new_request and (saved := _requested(folder, settings)) is not None:
-        notes[marker_path] = {"asked": asked, "checkpoint": str(saved.path.resolve()), "number": number}
+        notes[marker_path] = {"asked": asked, "checkpoint": artifact_url(saved.path), "number": number}
     else:
         saved = _current(folder, marker, number)
     clear_path = model_dir / "clear_nn"
@@ -84,14 +84,14 @@ def choose_for_reading(model_dir: Path, settings: RestoreConfig) -> SavedCheckpo
 def _requested(folder: CheckpointFolder, settings: RestoreConfig) -> SavedCheckpoint | None:
     """Return the requested checkpoint; None when the request is another folder and this run has checkpoints."""
     if settings.restore_dir and not folder.saved():
-        place = local_folder("restore_dir", str(settings.restore_dir))
+        place = open_folder(settings.restore_dir)
         if (place / MANIFEST).is_file() and not settings.restore_ckpt:
             return open_checkpoint(place)
         folder = CheckpointFolder(place / CHECKPOINTS if (place / CHECKPOINTS).is_dir() else place)
         if not settings.restore_ckpt:
             saved = folder.newest()
             if saved is None:
-                raise CheckpointMissing(f"restore_dir '{place}' holds no checkpoint; check the path")
+                raise CheckpointMissing(f"restore_dir '{settings.restore_dir}' holds no checkpoint; check the path")
             return saved
     if settings.restore_ckpt is None:
         logger.info("restore_dir ignored: the run has checkpoints dir=%s", folder.root)
@@ -113,21 +113,10 @@ def _name_in(folder: CheckpointFolder, restore_ckpt: str) -> str:
 def _current(folder: CheckpointFolder, marker: dict[str, Any] | None, number: int) -> SavedCheckpoint | None:
     """The newest checkpoint, or the one that was asked for when none is newer."""
     if marker and marker["number"] >= number:
-        return open_checkpoint(Path(marker["checkpoint"]))
+        return open_checkpoint(open_folder(marker["checkpoint"]))
     return folder.newest()
 
 
 def _is_still_to_do(marker: dict[str, Any] | None, number: int) -> bool:
     """Return whether no checkpoint saved since contains the effect of a one-time request."""
     return marker is None or marker.get("number", -1) >= number
-
-
-def local_folder(field: str, path: str) -> Path:
-    """Return a folder's path, or refuse a URL (also one that went through ``Path``, which drops a slash)."""
-    scheme, colon, _ = path.partition(":/")
-    if is_url(path) or (colon and scheme.isalnum()):
-        raise ConfigError(
-            f"{field} is {path!r}; checkpoints are written to and read from local folders: give a local path, and "
-            "copy to or from the URL with monolith.artifacts.copy_folder"
-        )
-    return Path(path)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from monolith.artifacts.checkpoint_folder import SavedCheckpoint
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest, read_manifest
+from monolith.artifacts.remote_folder import fetch_bundle
 from monolith.core.errors import ManifestInvalid, SnapshotCorrupt
 from monolith.embedding import snapshot
 
@@ -19,6 +20,7 @@ def open_checkpoint(folder: Path) -> SavedCheckpoint:
         CheckpointMissing: The folder has neither.
         ManifestInvalid: The manifest is corrupt, or of another kind of folder.
     """
+    fetch_bundle(folder)
     try:
         return SavedCheckpoint(folder, read_manifest(folder))
     except ManifestInvalid:

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable, Mapping
 from os import PathLike
 
-from numpy.typing import ArrayLike
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from monolith.embedding import Manifest, RestoreReport, TableSpec
 from monolith.embedding.store import Ids, Rows
@@ -84,6 +85,10 @@ class ClusterStore:
             skipped=report.skipped,
             missing=tuple(name for name in report.missing if name not in self._hidden),
         )
+
+    def delete(self, ids: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.bool_]]:
+        """Remove rows by table; return for each id whether it had a row."""
+        return self._remote.delete(ids)
 
     def evict(self, now_s: int | None = None) -> int:
         """Remove expired rows; return how many."""

@@ -2,17 +2,16 @@
 
 Plain values: no discovery, no transport. The rules and their texts are those of the original system; each rule is
 checked for the roles that it concerns. They name fields as users write them, in milliseconds; fields hold seconds.
+``PushConfig`` has the rules of synchronization targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from monolith.core.config_sections import fill_sections, section, time_s
 from monolith.core.errors import ConfigError
-from monolith.sync.push_targets import canonical_target
 from monolith.training.config.cluster import ClusterConfig, ListenConfig
 from monolith.training.config.runtime import RuntimeConfig
 
@@ -62,20 +61,6 @@ class SingleTableConfig:
     """Columns of a table that a single-table call creates without a dimension."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ParameterSyncConfig:
-    """Serving processes that receive changed rows from a server."""
-
-    parameter_sync_targets: Sequence[str] = ()
-    """Serving processes that receive changed rows: host:port, or http(s)://host:port."""
-    parameter_sync_interval_s: float = time_s(0.2, flat="parameter_sync_interval_ms", unit_s=0.001, is_whole=True)
-    """Seconds between two pushes."""
-    parameter_sync_model_name: str = "default"
-    """Name of the model at the targets."""
-    parameter_sync_signature_name: str = "serving_default"
-    """Name of the signature at the targets."""
-
-
 @dataclass(frozen=True, kw_only=True, init=False)
 class DistributedConfig:
     """The settings of one process of a job. ``check`` raises for the first rule that they break.
@@ -95,7 +80,6 @@ class DistributedConfig:
     discovery: ProcessDiscovery = section(ProcessDiscovery)
     search: ServerSearchConfig = section(ServerSearchConfig)
     table: SingleTableConfig = section(SingleTableConfig)
-    parameter_sync: ParameterSyncConfig = section(ParameterSyncConfig)
 
     def __init__(self, **settings: Any) -> None:
         fill_sections(self, settings, {})
@@ -137,8 +121,6 @@ class DistributedConfig:
             _require(search.barrier_timeout_s > 0, "barrier_timeout_ms > 0")
         self._check_discovery(is_worker)
         _check_name(self.table, "table_name")
-        if is_ps:
-            self._check_sync()
 
     def _check_discovery(self, is_worker: bool) -> None:
         discovery = self.discovery
@@ -159,28 +141,6 @@ class DistributedConfig:
         if is_worker:
             where = f"index < num_workers for worker role (index={self.index} num_workers={self.num_workers})"
             _require(0 <= self.index < self.num_workers, where)
-
-    def _check_sync(self) -> None:
-        targets = self.parameter_sync.parameter_sync_targets
-        if not targets:
-            return
-        when = " when parameter_sync_targets are configured"
-        _require(self.parameter_sync.parameter_sync_interval_s > 0, f"parameter_sync_interval > 0{when}")
-        for target in targets:
-            _require(bool(target.strip()), "non-empty parameter_sync_targets entries")
-            _require(target == target.strip(), "parameter_sync_targets entries without leading/trailing whitespace")
-        seen: set[str] = set()
-        for target in targets:
-            try:
-                canonical = canonical_target(target)
-            except ValueError as error:
-                raise ConfigError(
-                    f"distributed config has invalid parameter_sync_targets entry `{target}`: {error}"
-                ) from error
-            _require(canonical not in seen, "unique parameter_sync_targets entries")
-            seen.add(canonical)
-        _check_name(self.parameter_sync, "parameter_sync_model_name", when)
-        _check_name(self.parameter_sync, "parameter_sync_signature_name", when)
 
 
 def from_cluster(cluster: ClusterConfig, process: RuntimeConfig) -> DistributedConfig:
@@ -205,11 +165,11 @@ def from_cluster(cluster: ClusterConfig, process: RuntimeConfig) -> DistributedC
     )
 
 
-def _check_name(owner: object, field: str, when: str = "") -> None:
+def _check_name(owner: object, field: str) -> None:
     value: str = getattr(owner, field)
-    _require(bool(value.strip()), f"non-empty {field}{when}")
-    _require(value == value.strip(), f"{field} without leading/trailing whitespace{when}")
-    _require(not any(sign.isspace() for sign in value), f"{field} without whitespace characters{when}")
+    _require(bool(value.strip()), f"non-empty {field}")
+    _require(value == value.strip(), f"{field} without leading/trailing whitespace")
+    _require(not any(sign.isspace() for sign in value), f"{field} without whitespace characters")
 
 
 def _require(is_met: bool, rule: str) -> None:

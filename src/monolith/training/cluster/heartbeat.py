@@ -1,12 +1,14 @@
-"""``Heartbeat``: heartbeats of a registered process to discovery. A failure never ends the process."""
+"""``Heartbeat``: heartbeats of a registered process to discovery. A failed call never ends the process."""
 
 from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from monolith.core.errors import AlreadyRegistered
 from monolith.discovery import Discovery
 
 __all__ = ["Heartbeat"]
@@ -23,12 +25,20 @@ class Heartbeat:
         discovery: Receives the heartbeats.
         service_id: The id of this process.
         interval_s: Seconds between two heartbeats; None = no heartbeats.
+        on_replaced: Called once in the thread of the heartbeats when another process has taken the id.
     """
 
-    def __init__(self, discovery: Discovery, service_id: str, interval_s: float | None) -> None:
+    def __init__(
+        self,
+        discovery: Discovery,
+        service_id: str,
+        interval_s: float | None,
+        on_replaced: Callable[[AlreadyRegistered], None] | None = None,
+    ) -> None:
         self._discovery = discovery
         self._service_id = service_id
         self._interval_s = interval_s
+        self._on_replaced = on_replaced
         self._ending = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -50,6 +60,11 @@ class Heartbeat:
         while not self._ending.wait(interval_s):
             try:
                 self._discovery.heartbeat(self._service_id)
+            except AlreadyRegistered as error:
+                logger.error("place in discovery lost to another process id=%s error=%s", self._service_id, error)
+                if self._on_replaced is not None:
+                    self._on_replaced(error)
+                    return
             except Exception as error:
                 if not self._ending.is_set():
                     logger.warning("heartbeat failed id=%s error=%s", self._service_id, error)

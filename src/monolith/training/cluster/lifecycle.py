@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from monolith.core.errors import ClusterError, MonolithError, RpcTimeout
+from monolith.core.errors import AlreadyRegistered, ClusterError, MonolithError, RpcTimeout
 from monolith.discovery import Discovery, ServiceInfo
 from monolith.training.cluster.bounded_calls import bounded_call
 from monolith.training.cluster.config import DistributedConfig
@@ -47,9 +47,14 @@ class Session:
         )
         self._call(lambda: self._discovery.register(service), f"register {config.service_id} as {config.service_type}")
 
-    def heartbeat(self) -> Heartbeat:
-        """Return the heartbeat that keeps the registration alive inside a ``with`` block."""
-        return Heartbeat(self._discovery, self.config.service_id, self.config.discovery.heartbeat_interval_s)
+    def heartbeat(self, on_replaced: Callable[[AlreadyRegistered], None] | None = None) -> Heartbeat:
+        """Return the heartbeat that keeps the registration alive inside a ``with`` block.
+
+        Args:
+            on_replaced: Called when another process has taken the place of this one.
+        """
+        interval_s = self.config.discovery.heartbeat_interval_s
+        return Heartbeat(self._discovery, self.config.service_id, interval_s, on_replaced)
 
     def servers(self) -> list[ServiceInfo]:
         """Return the parameter servers that are registered now."""

@@ -113,7 +113,7 @@ class ServerConnection:
         self._close()
 
     def _connect(self, specs: Sequence[TableSpec]) -> None:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {"half": self._config.cluster.sync.fp16_exchange}
         if self._config.cluster.wait.operation_timeout_s is not None:
             options["timeout_s"] = self._config.cluster.wait.operation_timeout_s
         self.remote = RemoteStore(

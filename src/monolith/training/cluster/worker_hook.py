@@ -29,6 +29,7 @@ on the servers. A worker that sees another session was left behind by a rollback
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ logger = logging.getLogger(__name__)
 
 _END_POLL_S = 0.2
 _PAUSE_POLL_S = 0.5
+_IDLE_POLL_S = 1.0
 _STOPPING_S = 20.0
 """Cap of the final wait on a stop: ``chief_timeout_secs`` (30 minutes) would block on dead workers."""
 
@@ -129,6 +131,7 @@ class MemberHook(Hook):
         self._earlier_steps = 0
         self._steps_of_others = 0
         self._has_stopped_all = False
+        self._idle_due_s = -math.inf
         self._on_new_session: Callable[[], None] | None = None
         self._run: Run | None = None
         self.state: JobState
@@ -172,6 +175,15 @@ class MemberHook(Hook):
             self._check_end(run, self._wait_while_paused(run, entries))
         elif self._index and self._coupling.is_pausing:
             self._wait_while_paused(run, self.state.read())
+
+    @override
+    def on_idle(self, run: Run) -> None:
+        """Follow the end of the job while the stream is idle."""
+        now_s = run.clock.monotonic_s()
+        if self._coupling.is_lockstep or now_s < self._idle_due_s:
+            return
+        self._idle_due_s = now_s + _IDLE_POLL_S
+        self._check_end(run, self.state.read())
 
     def _wait_while_paused(self, run: Run, entries: list[WorkerEntry]) -> list[WorkerEntry]:
         """Wait while the job is paused. The chief is paused by its own run, so that it can save."""

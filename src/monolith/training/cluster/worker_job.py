@@ -45,6 +45,7 @@ from monolith.training.hooks import ControllerHook, Hook, PublishHook, PushHook,
 from monolith.training.hooks.publish import stream_of
 from monolith.training.job_data import WorkListShare
 from monolith.training.runner import Job
+from monolith.training.staging import stage_model_folder
 
 __all__ = ["WorkerJob", "connect"]
 
@@ -100,6 +101,7 @@ def connect(
     Raises:
         ConfigError: The settings need a folder that several workers see.
     """
+    config = stage_model_folder(config, config.run.model_dir)
     if config.run.runtime.num_workers > 1 and not config.run.model_dir:
         raise ConfigError(
             f"num_workers is {config.run.runtime.num_workers} and model_dir is empty; give a folder that all workers "
@@ -140,7 +142,7 @@ def _own_config(config: ClusterJobConfig) -> RunConfig:
     """Return the settings of this process: only the chief writes to the model folder and opens ports."""
     own = replace_settings(config.run, publish_dir=None, publish_port=None, sync_targets=())
     if not config.is_chief:
-        own = replace_settings(own, model_dir="", metrics_port=None)
+        own = replace_settings(own, model_dir="", metrics_port=None, logger=None, logger_offline=False)
     if config.run.runtime.num_workers > 1:
         own = replace_settings(own, controller_port=None)  # the controller of the chief acts for all workers
     return own
@@ -273,6 +275,7 @@ class _Member:
             group=None if self._sync is None else self._make_group(self._sync),
         )
         self._estimator = job.estimator
+        self._estimator.drop_blocked(config.run.model_dir)  # only the chief has the folder in its own settings
         return job, self._resume_position
 
     # --- parts ---

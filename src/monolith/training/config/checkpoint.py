@@ -42,7 +42,7 @@ class RestoreConfig:
     """Which state a run starts from."""
 
     restore_dir: str | Path | None = None
-    """Model folder, checkpoint or snapshot to start from, when the own folder has no checkpoint yet."""
+    """Model folder, checkpoint or snapshot (path or URL) to start from, when the own folder has no checkpoint yet."""
     restore_ckpt: str | None = None
     """Name of the checkpoint to start from instead of the latest; applied once."""
     clear_nn: bool = False

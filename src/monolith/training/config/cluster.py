@@ -82,9 +82,11 @@ class SyncConfig:
     """Tables on parameter servers; workers sum their dense gradients at each step and step together."""
     dense_exchange_steps: int = 1
     """Steps between exchanges of dense weights among workers; in partial sync, between copies to the servers."""
+    fp16_exchange: bool = False
+    """Tables' rows and gradients travel as float16 between processes: half the bytes; dense ones stay float32."""
 
     def __post_init__(self) -> None:
-        check_bool(self, "enable_sync_training", "enable_partial_sync_training")
+        check_bool(self, "enable_sync_training", "enable_partial_sync_training", "fp16_exchange")
         check_whole(self, "dense_exchange_steps", at_least=1)
         if self.enable_sync_training and self.enable_partial_sync_training:
             raise ConfigError(
@@ -249,6 +251,11 @@ class ClusterConfig:
     def __post_init__(self) -> None:
         check_choice(self, "server_type", get_args(ServerType))
         check_whole(self, "num_ps", "num_extra_ps", "num_redundant_ps")
+        if self.sync.fp16_exchange and isinstance(self.mode, SoloMode) and self.server_type == "worker":
+            raise ConfigError(
+                "fp16_exchange is True and num_ps is 0, expected parameter servers or ranks that exchange rows; give "
+                "--num-ps or --enable-sync-training, or drop it"
+            )
 
     @property
     def mode(self) -> Mode:

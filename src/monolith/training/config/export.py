@@ -29,7 +29,7 @@ class ExportConfig:
     export_shares_tables: bool = False
     """Let exports refer to the tables of the checkpoint instead of copying them; servers convert them at load."""
     export_dir_base: str | Path = "exported_models"
-    """Folder of the exports, inside the model folder unless absolute."""
+    """Folder of the exports, inside the model folder unless absolute or a URL."""
     warmup_file: str | Path | None = None
     """File of recorded requests that each export carries for warm-up; None = generated requests."""
     skip_zero_embedding_when_serving: bool = False

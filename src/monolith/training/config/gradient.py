@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-from monolith.training.config._checks import check_choice, check_mapping, check_number, check_whole
+from monolith.training.config._checks import check_bool, check_choice, check_mapping, check_number, check_whole
 
 __all__ = ["ClipType", "DenseOptimizerName", "GradientConfig"]
 
@@ -32,6 +32,8 @@ class GradientConfig:
     """Steps over which the bound of the row gradients climbs from 0, under global_norm."""
     dense_weight_decay: float = 0.0
     """Share of each weight that is added to its gradient after clipping."""
+    dense_reduce_mean: bool = False
+    """Average the dense gradients of ranks and of partially synchronous workers, instead of adding them."""
     dense_optimizer: DenseOptimizerName = "adam"
     """Optimizer of the dense part: adam, adamw, adagrad, sgd, momentum, rmsprop, adamom, rmsprop_v2 or shampoo."""
     dense_learning_rate: float = 0.001
@@ -44,5 +46,6 @@ class GradientConfig:
         check_number(self, "clip_norm", "sparse_clip_norm", above=0)
         check_whole(self, "sparse_norm_warmup_steps", at_least=1)
         check_number(self, "dense_weight_decay", "dense_learning_rate", at_least=0)
+        check_bool(self, "dense_reduce_mean")
         check_choice(self, "dense_optimizer", get_args(DenseOptimizerName))
         check_mapping(self, "dense_optimizer_options")

@@ -11,6 +11,7 @@ from monolith.core.errors import ConfigError
 from monolith.data.records.framing import Framing
 from monolith.data.sources.kafka.start_offsets import parse_start
 from monolith.data.sources.text_tables import check_types
+from monolith.data.sources.urls import is_stream_url, parse_url
 from monolith.training.config._checks import (
     check_bool,
     check_choice,
@@ -24,10 +25,10 @@ from monolith.training.config._checks import (
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run import RunConfig
 
-__all__ = ["ColumnsConfig", "DataConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
+__all__ = ["ColumnsConfig", "DataConfig", "FollowingConfig", "FramingConfig", "JobConfig", "KafkaConfig", "TaskConfig"]
 
 RecordName: TypeAlias = Literal[
-    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow"
+    "auto", "instance", "example", "example_batch", "tf_example", "parquet", "csv", "json_lines", "arrow", "avro"
 ]
 CompressionName: TypeAlias = Literal["auto", "none", "snappy", "zstd", "zlib", "gzip"]
 
@@ -88,6 +89,35 @@ class FramingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FollowingConfig:
+    """The stream that follows the history."""
+
+    then: str | None = None
+    """Stream to read after the end of data, which is then the history: log://PATH/TOPIC or kafka://HOST:PORT/TOPIC."""
+    then_record: RecordName = "auto"
+    """Message in that stream; auto = record, or example after files of columns."""
+    until_time: int | None = None
+    """Unix seconds of event time between history and then: history gives the rows before, the stream those from it on.
+    None = all rows of both."""
+
+    def __post_init__(self) -> None:
+        check_text(self, "then")
+        check_choice(self, "then_record", get_args(RecordName))
+        check_whole(self, "until_time", at_least=1, at_most=(1 << 32) - 1)
+        if self.then is None:
+            for name, default in (("until_time", None), ("then_record", "auto")):
+                if getattr(self, name) != default:
+                    raise ConfigError(f"{label(self, name)} and then is None, expected a stream; give --then")
+        elif not is_stream_url(self.then):
+            raise ConfigError(f"{label(self, 'then')}, expected log://PATH/TOPIC or kafka://HOST:PORT/TOPIC")
+        elif parse_url(self.then).options.get("start") == "latest":
+            raise ConfigError(
+                f"{label(self, 'then')}, expected a start other than 'latest', which loses events of the time that the "
+                "history takes; give until_time, start=earliest or a group"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class KafkaConfig:
     """The stream that a job trains on."""
 
@@ -105,9 +135,15 @@ class KafkaConfig:
     """Messages fetched together at most; None = 64 for example_batch, else 1024."""
     kafka_config: str | None = None
     """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
+    following: FollowingConfig = subsection(FollowingConfig)
+    avro_schema: str | None = None
+    """File (.avsc) with the schema of Avro messages, for --record avro; with a registry: the schema to read them as."""
+    schema_registry: str | None = None
+    """Address of a schema registry, for --record avro; messages start with the id of their schema."""
 
     def __post_init__(self) -> None:
         check_text(self, "kafka_servers", "kafka_group_id", "kafka_config", "kafka_start")
+        check_text(self, "avro_schema", "schema_registry")
         check_names(self, "kafka_topics")
         check_number(self, "kafka_idle_end_s", at_least=0)
         check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
@@ -183,6 +219,21 @@ class DataConfig:
         check_bool(self, "resume_data", "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
+        self._check_then()
+
+    def _check_then(self) -> None:
+        then = self.kafka.following.then
+        if then is None:
+            return
+        if self.data is None or self.data == "-":
+            raise ConfigError(f"{label(self, 'data')} and then is {then!r}, expected the files of the history")
+        if self.epochs == 0:
+            raise ConfigError(f"epochs is 0 and then is {then!r}: the history never ends; give a number of epochs")
+        if self.enable_dynamic_sharding:
+            raise ConfigError(
+                f"enable_dynamic_sharding is True and then is {then!r}, expected every n-th file for each worker; "
+                "leave it out"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, init=False)

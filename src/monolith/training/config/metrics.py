@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from monolith.core.config_sections import subsection
 from monolith.core.errors import ConfigError
 from monolith.training.config._checks import (
     check_bool,
+    check_choice,
     check_names,
     check_number,
     check_path,
@@ -17,7 +19,7 @@ from monolith.training.config._checks import (
     label,
 )
 
-__all__ = ["EarlyStoppingConfig", "MetricsConfig", "PredictionDumpConfig", "RankingConfig"]
+__all__ = ["EarlyStoppingConfig", "LoggerConfig", "MetricsConfig", "PredictionDumpConfig", "RankingConfig"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +93,34 @@ class RankingConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoggerConfig:
+    """The service that the metrics of a run are sent to."""
+
+    logger: Literal["mlflow", "wandb"] | None = None
+    """Service that gets the metrics of the run: mlflow or wandb (Weights & Biases); None = none."""
+    logger_project: str = "monolith"
+    """Experiment of MLflow, or project of Weights & Biases."""
+    logger_run: str | None = None
+    """Name of the run; None = the service chooses one."""
+    logger_address: str | None = None
+    """Address of the service; None = files in the model folder for mlflow, the public server for wandb."""
+    logger_steps: int = 100
+    """Steps between two logs of metrics."""
+    logger_offline: bool = False
+    """Weights & Biases writes files in the model folder, for wandb sync, and contacts no server."""
+
+    def __post_init__(self) -> None:
+        check_choice(self, "logger", ("mlflow", "wandb"))
+        check_text(self, "logger_project", "logger_run", "logger_address")
+        check_whole(self, "logger_steps", at_least=1)
+        check_bool(self, "logger_offline")
+        if self.logger_offline and self.logger != "wandb":
+            raise ConfigError(
+                f"{label(self, 'logger_offline')} and logger is {self.logger!r}, expected wandb; leave it out"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
 class MetricsConfig:
     """Logging, summaries, the metrics page and dumps of predictions."""
 
@@ -113,6 +143,7 @@ class MetricsConfig:
     ranking: RankingConfig = subsection(RankingConfig)
     dump: PredictionDumpConfig = subsection(PredictionDumpConfig)
     early_stopping: EarlyStoppingConfig = subsection(EarlyStoppingConfig)
+    experiment: LoggerConfig = subsection(LoggerConfig)
 
     def __post_init__(self) -> None:
         check_whole(self, "log_step_count_steps", "save_summary_steps", "auc_exact_size")

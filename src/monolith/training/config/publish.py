@@ -17,7 +17,7 @@ class PublishConfig:
     """Publishing of learned rows and dense weights."""
 
     publish_dir: str | Path | None = None
-    """Folder to publish in; servers follow it (monolith serve --sync-from). None = no publishing."""
+    """Folder or URL to publish in; servers follow it (monolith serve --sync-from). None = no publishing."""
     publish_interval_s: float = 1.0
     """Seconds between publishes."""
     publish_flavour: Literal["serving", "durable"] = "serving"

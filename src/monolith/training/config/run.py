@@ -7,6 +7,7 @@ A component receives its own section: ``config.checkpoint``. Callers name fields
 from __future__ import annotations
 
 import dataclasses
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -43,7 +44,7 @@ class RunConfig:
     """
 
     model_dir: str | Path = ""
-    """Folder of the run: checkpoints, summaries, exports. Empty = keep nothing."""
+    """Folder or URL of the run: checkpoints, summaries, exports. Empty = keep nothing."""
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     pipeline: PipelineConfig = section(PipelineConfig)
     gradient: GradientConfig = section(GradientConfig)
@@ -66,7 +67,7 @@ class RunConfig:
                     f"{label(self.push, 'sync_targets')} without publish_dir or model_dir; the log of changed rows "
                     "needs a folder: give one of them"
                 )
-            folder = str(Path(self.model_dir) / "published")
+            folder = f"{os.fspath(self.model_dir).rstrip('/')}/published"
             object.__setattr__(self, "publish", dataclasses.replace(self.publish, publish_dir=folder))
 
     def to_runner_config(self, **settings: Any) -> RunnerConfig:

@@ -63,6 +63,7 @@ class RunSettings(TypedDict, total=False):
     sparse_clip_norm: float | None
     sparse_norm_warmup_steps: int | None
     dense_weight_decay: float
+    dense_reduce_mean: bool
     dense_optimizer: DenseOptimizerName
     dense_learning_rate: float
     dense_optimizer_options: Mapping[str, Any]
@@ -88,6 +89,12 @@ class RunSettings(TypedDict, total=False):
     early_stopping_patience: int
     early_stopping_min_delta: float
     keep_best_checkpoint: bool
+    logger: Literal["mlflow", "wandb"] | None
+    logger_project: str
+    logger_run: str | None
+    logger_address: str | None
+    logger_steps: int
+    logger_offline: bool
     seed: int
     deterministic: bool
     accelerator: Accelerator

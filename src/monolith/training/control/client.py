@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from monolith.core.errors import ClusterError, ConfigError, NoSuchService, RpcTimeout
+from monolith.artifacts.forget_receipts import Receipt
+from monolith.core.errors import ClusterError, ConfigError, MonolithError, NoSuchService, RpcTimeout
 from monolith.training.control import messages
 from monolith.training.control.address import read_address
 from monolith.training.control.pause import BlockStatus, WorkerStatus
@@ -81,6 +84,35 @@ class ControllerClient:
         answer = self._call("GetTrainingStatus", self._timeout_s)
         return tuple(WorkerStatus(index=one.index, step=one.step, state=one.state) for one in answer.workers)
 
+    def forget(
+        self,
+        values: Sequence[str],
+        *,
+        features: Sequence[str] = (),
+        tables: Sequence[str] = (),
+        block: bool = False,
+        drop_checkpoints: bool = False,
+        checkpoint_wait_s: float = 60.0,
+    ) -> Receipt:
+        """Remove the rows of values, and return the receipt once a checkpoint without them is on disk.
+
+        The receipt of a run that waits for events is incomplete: its next step saves the checkpoint.
+
+        Raises:
+            ConfigError: The request is invalid; nothing was removed.
+            ClusterError: The rows are removed, and the cut or the checkpoint failed; ask again.
+        """
+        request = messages.ForgetRequest(
+            values=values,
+            features=features,
+            tables=tables,
+            block=block,
+            drop_checkpoints=drop_checkpoints,
+            checkpoint_wait_s=checkpoint_wait_s,
+        )
+        answer = self._call("Forget", self._save_timeout_s, request)
+        return Receipt.from_json(json.loads(answer.receipt))
+
     def close(self) -> None:
         """Let the connection go."""
         self._channel.close()
@@ -93,15 +125,17 @@ class ControllerClient:
     ) -> None:
         self.close()
 
-    def _call(self, verb: str, timeout_s: float | None) -> Any:
-        request, _ = messages.METHODS[verb]
+    def _call(self, verb: str, timeout_s: float | None, request: Any = None) -> Any:
+        empty, _ = messages.METHODS[verb]
         try:
-            return self._calls[verb](request(), timeout=timeout_s)
+            return self._calls[verb](empty() if request is None else request, timeout=timeout_s)
         except grpc.RpcError as exc:
             raise self._translated(verb, exc) from exc
 
-    def _translated(self, verb: str, error: Any) -> ClusterError:
+    def _translated(self, verb: str, error: Any) -> MonolithError:
         code, text = error.code(), error.details()
+        if code == grpc.StatusCode.INVALID_ARGUMENT:
+            return ConfigError(text)
         if code == grpc.StatusCode.UNAVAILABLE:
             return NoSuchService(f"no controller answers at {self.address} ({text}); the training may have ended")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -12,6 +12,8 @@ from monolith.data.records.messages import STANDARD
 
 if TYPE_CHECKING:
     from monolith._proto.controller_pb2 import (
+        ForgetRequest,
+        ForgetResponse,
         GetBlockStatusRequest,
         GetBlockStatusResponse,
         GetTrainingStatusRequest,
@@ -29,6 +31,8 @@ __all__ = [
     "METHODS",
     "ORIGINAL_SERVICE",
     "SERVICE",
+    "ForgetRequest",
+    "ForgetResponse",
     "GetBlockStatusRequest",
     "GetBlockStatusResponse",
     "GetTrainingStatusRequest",
@@ -47,7 +51,7 @@ SERVICE = "monolith.training.Controller"
 ORIGINAL_SERVICE = "Controller"
 """The original's: it is in no package. The bytes of the messages are the same, so its clients are answered too."""
 
-_VERBS = ("StopTraining", "ResumeTraining", "GetBlockStatus", "SaveCheckpoint", "GetTrainingStatus")
+_VERBS = ("StopTraining", "ResumeTraining", "GetBlockStatus", "SaveCheckpoint", "GetTrainingStatus", "Forget")
 
 
 def _message(name: str) -> type[Any]:

@@ -5,16 +5,19 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.rpc.security import Security, warn_if_exposed
 from monolith.training.control import messages
 from monolith.training.control.pause import PauseControl, WorkerStatus
 
 if TYPE_CHECKING:
+    from monolith.artifacts.forget_receipts import Receipt
     from monolith.training.run import Run
 
 try:
@@ -22,7 +25,7 @@ try:
 except ImportError as exc:
     raise ConfigError("the controller needs gRPC: pip install 'monolith[train]'") from exc
 
-__all__ = ["ControllerServer", "Watch"]
+__all__ = ["ControllerServer", "Forget", "Watch"]
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +34,24 @@ GRACE_S = 20.0
 
 Watch: TypeAlias = Callable[[], Sequence[WorkerStatus]]
 """Tells where the workers of a job stand."""
+
+
+class Forget(Protocol):
+    """Removes the rows of values; see ``ForgetHook.forget``."""
+
+    def __call__(
+        self,
+        values: Sequence[str],
+        *,
+        features: Sequence[str],
+        tables: Sequence[str],
+        block: bool,
+        drop_checkpoints: bool,
+        checkpoint_wait_s: float,
+    ) -> Receipt:
+        """Remove the rows; return the completed receipt."""
+        ...
+
 
 # Saves may take minutes; status and resume must be answered meanwhile.
 _THREADS = 8
@@ -45,6 +66,7 @@ class ControllerServer:
         host: The interface to listen on. Every client that reaches it can stop the training: there is no password.
         port: 0 lets the system choose.
         workers: Returns the status of all workers; None = the run is the only worker.
+        forget: Forgets ids on request; None = such requests are refused.
     """
 
     def __init__(
@@ -55,12 +77,14 @@ class ControllerServer:
         host: str = "127.0.0.1",
         port: int = 0,
         workers: Watch | None = None,
+        forget: Forget | None = None,
     ) -> None:
         if type(port) is not int or not 0 <= port < 1 << 16:
             raise ConfigError(f"controller port is {port!r}; give 0 (any) to 65535")
         self._run = run
         self._pause_control = pause_control
         self._watch = workers or self._only_worker
+        self._forget_rows = forget or _refuse_forget
         self._host = host
         self._port = port
         self._workers = ThreadPoolExecutor(_THREADS, thread_name_prefix="controller")
@@ -72,6 +96,7 @@ class ControllerServer:
             "GetBlockStatus": self._get_block_status,
             "SaveCheckpoint": self._save_checkpoint,
             "GetTrainingStatus": self._get_training_status,
+            "Forget": self._forget,
         }
         methods = {verb: _handler(verb, answer) for verb, answer in handlers.items()}
         for service in (messages.SERVICE, messages.ORIGINAL_SERVICE):
@@ -90,6 +115,7 @@ class ControllerServer:
             raise ClusterError(
                 f"the controller cannot listen on {wanted} ({exc}); set controller_port to a free port, or to 0"
             ) from exc
+        warn_if_exposed(f"{self._host}:{port}", Security(), "server")
         self._server.start()
         return f"{self._host}:{port}"
 
@@ -141,8 +167,29 @@ class ControllerServer:
             workers=[messages.WorkerStatus(index=one.index, step=one.step, state=one.state) for one in workers],
         )
 
+    def _forget(self, request: messages.ForgetRequest, context: Any) -> messages.ForgetResponse:
+        try:
+            receipt = self._forget_rows(
+                list(request.values),
+                features=list(request.features),
+                tables=list(request.tables),
+                block=request.block,
+                drop_checkpoints=request.drop_checkpoints,
+                checkpoint_wait_s=request.checkpoint_wait_s,
+            )
+        except ConfigError as exc:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(exc))
+        except Exception as exc:  # the caller gets the error; the loop handles its own failures
+            logger.warning("forget request failed", exc_info=True)
+            context.abort(grpc.StatusCode.INTERNAL, f"the request was not completed: {exc}")
+        return messages.ForgetResponse(receipt=json.dumps(receipt.to_json()))
+
     def _only_worker(self) -> tuple[WorkerStatus, ...]:
         return (WorkerStatus(index=0, step=self._run.step, state="held" if self._run.is_paused else "training"),)
+
+
+def _refuse_forget(values: Sequence[str], **options: Any) -> Receipt:
+    raise ConfigError("this training has no folder for receipts, expected a model_dir; give RunConfig(model_dir=...)")
 
 
 def _handler(verb: str, answer: Callable[[Any, Any], Any]) -> Any:

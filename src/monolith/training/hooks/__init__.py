@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.controller import ControllerHook
 from monolith.training.hooks.early_stopping import EarlyStoppingHook
+from monolith.training.hooks.experiment import ExperimentHook
 from monolith.training.hooks.expiry import ExpiryHook
 from monolith.training.hooks.export import ExportHook
+from monolith.training.hooks.forget import ForgetHook
 from monolith.training.hooks.memory_profile import MemoryProfileHook, heap_profile_environment
 from monolith.training.hooks.prediction_dump import PredictionDumpHook
 from monolith.training.hooks.profiler import ProfilerHook
@@ -49,12 +51,14 @@ __all__ = [
     "BarrierHook",
     "ControllerHook",
     "EarlyStoppingHook",
+    "ForgetHook",
     "SlowStartHook",
     "StopFileHook",
     "StopSignalHook",
     "StoreHealthHook",
     "TideStopHook",
     # measuring and showing
+    "ExperimentHook",
     "MemoryProfileHook",
     "ProfilerHook",
     "ProgressHook",

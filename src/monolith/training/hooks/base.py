@@ -25,6 +25,9 @@ class Hook:
     def after_step(self, run: Run, result: StepResult) -> None:
         """After the updates of each step."""
 
+    def on_idle(self, run: Run) -> None:
+        """While a stream gives no batch, a few times per second; not for ranks that step together."""
+
     def before_save(self, run: Run) -> None:
         """Before the state of a checkpoint is copied."""
 

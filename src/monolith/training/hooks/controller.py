@@ -14,7 +14,7 @@ from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 
 if TYPE_CHECKING:
-    from monolith.training.control.server import ControllerServer, Watch
+    from monolith.training.control.server import ControllerServer, Forget, Watch
 
 __all__ = ["ControllerHook"]
 
@@ -49,6 +49,8 @@ class ControllerHook(Hook):
         self._pause_control = pause_control
         self._workers = workers
         self._grace_s = grace_s
+        self.forget: Forget | None = None
+        """Forgets ids on request; set before the run."""
         self._server: ControllerServer | None = None
         self._address = ""
 
@@ -62,7 +64,9 @@ class ControllerHook(Hook):
         from monolith.training.control.server import ControllerServer
 
         control = RunPause(run) if self._pause_control is None else self._pause_control
-        server = ControllerServer(run, control, host=self._host, port=self._port, workers=self._workers)
+        server = ControllerServer(
+            run, control, host=self._host, port=self._port, workers=self._workers, forget=self.forget
+        )
         address = server.start()
         self._server, self._address = server, address
         write_address(run.model_dir, address)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -21,8 +22,10 @@ from numpy.typing import NDArray
 from typing_extensions import override
 
 from monolith.artifacts.checkpoint_manifest import read_manifest
-from monolith.artifacts.delta_log import Flavour
+from monolith.artifacts.delta_log import Cut, Flavour
+from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.storage import is_url
 from monolith.embedding import MultiTable
 from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
 from monolith.telemetry import names
@@ -30,12 +33,14 @@ from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
 from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
+from monolith.training.hooks.event_stages import measure_stages, trained_rows
 from monolith.training.hooks.publish_ranks import RankPublisher
 from monolith.training.run import Run, StepResult
 
 if TYPE_CHECKING:
     from monolith.sync.feed_server import FeedServer
     from monolith.sync.push_sender import Export
+    from monolith.sync.remote_feed import FeedUpload
 
 __all__ = ["PublishHook", "copied_weights", "stream_of"]
 
@@ -49,7 +54,7 @@ class PublishHook(Hook):
     it.
 
     Args:
-        folder: Where to; servers read it.
+        folder: Folder or URL to publish to; servers read it. Of a URL, cuts are written locally, then uploaded.
         every_s: Seconds from one publish to the next.
         flavour: The form of the rows; see ``PublishConfig``.
         rows: Opens the logs of rows in other processes; takes the lock that pauses the run between two steps.
@@ -67,7 +72,9 @@ class PublishHook(Hook):
     ) -> None:
         if not every_s > 0:
             raise ConfigError(f"every_s is {every_s}; give a positive number of seconds")
-        self._folder = Path(folder)
+        self._folder = local_path(folder)
+        self._url = os.fspath(folder) if is_url(os.fspath(folder)) else ""
+        self._upload: FeedUpload | None = None
         self._every_s = every_s
         self._flavour: Flavour = flavour
         self._open_rows = rows
@@ -90,10 +97,9 @@ class PublishHook(Hook):
             return
         rows = self._rows(run)
         self._publisher = Publisher(self._folder, rows, lambda: copied_weights(run.model), clock=run.clock)
+        self._publisher.events.on_publish = self._note_publish
         self._publisher.publish()
-        if self._open_stream is not None:
-            self._stream = self._open_stream()
-            self._stream.start()
+        self._start_feeds()
         self._ended.clear()
         self._thread = threading.Thread(target=self._go_on, args=(run,), name="publish", daemon=True)
         self._thread.start()
@@ -110,9 +116,26 @@ class PublishHook(Hook):
         )
         self._publisher = self._ranks.publisher
         self._ranks.publish(run.step)
-        if self._open_stream is not None and store.connection.is_chief:
+        if store.connection.is_chief:
+            self._start_feeds()
+
+    def _start_feeds(self) -> None:
+        """Start to serve the folder over gRPC, and to upload it, where the settings ask for that."""
+        if self._open_stream is not None:
             self._stream = self._open_stream()
             self._stream.start()
+        if self._url:
+            from monolith.sync.remote_feed import FeedUpload
+
+            self._upload = FeedUpload(self._folder, self._url, every_s=self._every_s)
+            self._upload.start()
+
+    def _stop_feeds(self) -> None:
+        upload, self._upload = self._upload, None
+        if self._stream is not None:
+            self._stream.stop()
+        if upload is not None:
+            upload.close()
 
     def _rows(self, run: Run) -> RowLogs:
         between_steps = _BetweenSteps(run)
@@ -134,6 +157,25 @@ class PublishHook(Hook):
                 return
             self._try_publish()
 
+    @property
+    def folder(self) -> Path:
+        """The published folder."""
+        return self._folder
+
+    def publish_now(self) -> Cut:
+        """Publish the changes so far; return the newest cut. Call it from any thread during the run.
+
+        Raises:
+            OSError: A file could not be written; the next publish contains the changes.
+            ConfigError: The run has ended, or its ranks publish together.
+        """
+        publisher = self._publisher
+        if publisher is None or self._ranks is not None:
+            raise ConfigError("no publisher is open in this process; ask the chief while the run trains")
+        publisher.publish()
+        assert publisher.newest is not None
+        return publisher.newest
+
     def _try_publish(self) -> LogPositions | None:
         assert self._publisher is not None
         try:
@@ -148,6 +190,7 @@ class PublishHook(Hook):
         if self._ranks is not None and self._ranks.is_due(run.step):
             with run.between_steps():
                 self._ranks.publish(run.step)
+        self._note_events(run, result)
         now_s = run.clock.monotonic_s()
         if self.export is None or self._publisher is None or now_s < self._exported_s + 1.0:
             return
@@ -157,6 +200,26 @@ class PublishHook(Hook):
             self.export(names.PUBLISH_AGE_SECONDS, max(0.0, run.clock.now_s() - newest.published_at_s), ())
         is_alive = self._ranks is not None or (self._thread is not None and self._thread.is_alive())
         self.export(names.BACKGROUND_THREAD_UP, float(is_alive), ("publish",))
+
+    def _note_events(self, run: Run, result: StepResult) -> None:
+        """Keep the event times of the step for the next cut, and export the stages of a sample of its rows."""
+        if self._publisher is None:
+            return
+        now_s = run.clock.now_s()
+        rows = trained_rows(result.batch, now_s)
+        if rows is None:
+            return
+        self._publisher.events.add(rows)
+        if self.export is None:
+            return
+        for stage, seconds in measure_stages(result.batch, now_s):
+            self.export(names.EVENT_STAGE_SECONDS, max(0.0, seconds), (stage,))
+            if seconds < 0:
+                self.export(names.CLOCK_SKEW_TOTAL, 1, (stage,))
+
+    def _note_publish(self, seconds: float) -> None:
+        if self.export is not None:
+            self.export(names.EVENT_STAGE_SECONDS, seconds, ("publish",))
 
     @override
     def before_save(self, run: Run) -> None:
@@ -195,8 +258,7 @@ class PublishHook(Hook):
         """Publish the last step, unless the run failed, and release the folder."""
         if self._ranks is not None:
             self._ranks.close()
-            if self._stream is not None:
-                self._stream.stop()
+            self._stop_feeds()
             self._publisher = self._ranks = self._stream = None
             return
         if self._publisher is None:
@@ -209,8 +271,7 @@ class PublishHook(Hook):
                 self._publisher.publish()
         finally:
             self._publisher.close()
-            if self._stream is not None:
-                self._stream.stop()
+            self._stop_feeds()
             self._publisher = self._thread = self._stream = None
 
 
@@ -228,7 +289,7 @@ def stream_of(config: PublishConfig) -> Callable[[], FeedServer] | None:
         paths = [config.publish_tls_cert, config.publish_tls_key, config.publish_tls_ca]
         cert, key, authority = (None if path is None else Path(path) for path in paths)
         security = Security(cert_file=cert, key_file=key, ca_file=authority, token=token)
-        return FeedServer(folder, host=config.publish_host, port=port, security=security)
+        return FeedServer(local_path(folder), host=config.publish_host, port=port, security=security)
 
     return open_stream
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from typing_extensions import override
 
+from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError
 from monolith.sync.push_targets import FleetAddress, fleet_targets, parse_targets, split_fleets
 from monolith.training.config.push import PushConfig
@@ -45,7 +46,7 @@ class PushHook(Hook):
     """
 
     def __init__(self, folder: str | PathLike[str], config: PushConfig) -> None:
-        self._folder = Path(folder)
+        self._folder = local_path(folder)
         self._config = config
         fixed, self._fleets = split_fleets(config.sync_targets)
         self._targets = parse_targets(fixed, config.sync_model_name)

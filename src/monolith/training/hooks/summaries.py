@@ -24,7 +24,7 @@ from monolith.training.metrics.table_sizes import table_sizes
 from monolith.training.metrics.throughput import Throughput
 from monolith.training.run import Run, StepResult
 
-__all__ = ["SummaryFile", "SummaryHook", "write_summary"]
+__all__ = ["SummaryFile", "SummaryHook", "measure_run", "write_summary"]
 
 _PLUGIN = "monolith"
 
@@ -103,6 +103,20 @@ def write_summary(
         file.scalars(logs, step)
 
 
+def measure_run(run: Run, result: StepResult, metrics: RunMetrics, throughput: Throughput | None) -> dict[str, float]:
+    """Return the numbers of a run after a step, by the tags of ``SummaryHook``."""
+    values = {"loss": result.loss, **metrics.window()}
+    if throughput is not None:
+        rates = throughput.rates()
+        values["speed/samples_per_s"] = rates.samples_per_s
+        values["speed/ids_per_s"] = rates.ids_per_s
+        values["speed/steps_per_s"] = rates.steps_per_s
+    for name, size in table_sizes(run.store).items():
+        values[f"tables/{name}/rows"] = size.rows
+        values[f"tables/{name}/bytes"] = size.bytes
+    return values
+
+
 class SummaryHook(Hook):
     """Writes the state of a run to ``<model_dir>`` every ``every_steps`` steps, and once more at the end.
 
@@ -163,16 +177,7 @@ class SummaryHook(Hook):
         self._file = self._last = None  # a run that is over keeps no batch
 
     def _values(self, run: Run, result: StepResult) -> dict[str, float]:
-        values = {"loss": result.loss, **self._metrics.window()}
-        if self._throughput is not None:
-            rates = self._throughput.rates()
-            values["speed/samples_per_s"] = rates.samples_per_s
-            values["speed/ids_per_s"] = rates.ids_per_s
-            values["speed/steps_per_s"] = rates.steps_per_s
-        for name, size in table_sizes(run.store).items():
-            values[f"tables/{name}/rows"] = size.rows
-            values[f"tables/{name}/bytes"] = size.bytes
-        return values
+        return measure_run(run, result, self._metrics, self._throughput)
 
     def _write(self, step: int, values: Mapping[str, float]) -> None:
         self.file.scalars(values, step)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from queue import SimpleQueue
 
+from monolith.core.errors import AlreadyRegistered, ClusterError
 from monolith.core.retry import RetryPolicy
 from monolith.core.stop_signals import Endings
-from monolith.discovery import MemoryDiscovery, MemoryRegistry
+from monolith.discovery import FileDiscovery, MemoryDiscovery, MemoryRegistry
 from monolith.ps import PsClient, Security
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.ps_servers import PsServers
@@ -88,3 +90,38 @@ def test_lost_and_foreign_servers_do_not_delay_the_shutdown_of_the_others() -> N
         assert not server.is_alive()
         with PsClient(own.addresses) as client:
             assert client.health_check().message == "OK", "a server without a job continues"
+
+
+def test_a_server_of_a_job_that_loses_its_place_stops_and_leaves_the_place_to_its_successor(tmp_path: Path) -> None:
+    process = DistributedConfig(role="ps", index=0, num_ps=1, heartbeat_interval_s=0.05)
+    errors: list[BaseException] = []
+    endings: list[Endings] = [SimpleQueue(), SimpleQueue()]
+
+    def run(number: int) -> None:
+        told = server_config(process, Security(), "")
+        try:
+            run_role(FileDiscovery(tmp_path), process, lambda session: serve(session, told, endings[number]))
+        except ClusterError as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
+    observer = FileDiscovery(tmp_path)
+    observer.connect()
+    try:
+        threads[0].start()
+        eventually(lambda: len(observer.query("ps")) == 1)
+        (first,) = observer.query("ps")
+        threads[1].start()
+        threads[0].join(SOON_S)
+        assert not threads[0].is_alive()
+        (second,) = observer.query("ps")
+        assert second.address != first.address
+        assert threads[1].is_alive()
+    finally:
+        for each in endings:
+            each.put("the test is over")
+        for thread in threads:
+            thread.join(SOON_S)
+        observer.close()
+    assert [type(error) for error in errors] == [AlreadyRegistered]
+    assert "was taken over by" in str(errors[0])

@@ -167,3 +167,15 @@ def test_an_address_is_its_own_address(target: str) -> None:
 def test_a_folder_without_a_training_says_so(target: str) -> None:
     with pytest.raises(NoSuchService, match="no training with a controller"):
         read_address(target)
+
+
+@pytest.mark.parametrize(("host", "is_reported"), [("127.0.0.1", False), ("0.0.0.0", True)])
+def test_a_controller_beyond_loopback_logs_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, host: str, is_reported: bool
+) -> None:
+    hook, run = ControllerHook(host=host, grace_s=0.0), FakeRun(tmp_path / "model", [])
+    hook.on_start(run)
+    try:
+        assert ("server reachable without token and TLS" in caplog.text) == is_reported
+    finally:
+        hook.on_end(run, None)

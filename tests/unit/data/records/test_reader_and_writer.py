@@ -144,7 +144,7 @@ def test_urls_go_through_fsspec(tmp_path: Path) -> None:
     assert len(storage.find_files("memory://folder/*")) == 1
     write(f"file://{tmp_path}/local")
     assert list(read_records(tmp_path / "local")) == RECORDS
-    with pytest.raises(ConfigError, match="nosuchscheme://x cannot be opened"):
+    with pytest.raises(ConfigError, match="nosuchscheme://x' has the scheme"):
         storage.open_file("nosuchscheme://x")
 
 

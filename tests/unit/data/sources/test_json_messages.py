@@ -65,7 +65,7 @@ def test_messages_may_lack_fields_and_new_fields_get_a_type_later() -> None:
 
 
 def test_a_value_of_another_type_is_an_error_with_the_offset() -> None:
-    with pytest.raises(SchemaMismatch, match=r"topic, offsets from 3: .*column_types"):
+    with pytest.raises(SchemaMismatch, match=r"topic, offset 3: column 'n': value is '\"seven\"', .*column_types"):
         list(dataset([*rows(3), {"n": "seven", "click": 1}]).batch(10))
     text = Schema(sparse=[SparseFeature("n", 1)], label_features=["click"])
     mixed = [{"n": "7", "click": 1}] * 2

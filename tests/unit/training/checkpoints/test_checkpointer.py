@@ -258,12 +258,6 @@ def test_a_model_that_was_never_called_is_refused(tmp_path: Path) -> None:
         make_checkpointer(tmp_path).save(make_state(), reason="test")
 
 
-@pytest.mark.parametrize("url", ["s3://bucket/run", Path("s3://bucket/run")])
-def test_a_url_is_refused(url: Any) -> None:
-    with pytest.raises(ConfigError, match="local path"):
-        make_checkpointer(url)
-
-
 def test_saving_the_same_step_again_replaces_it(tmp_path: Path) -> None:
     state = save_run(tmp_path, (2,))
     state.extra = {"note": "second"}

@@ -307,8 +307,8 @@ def test_restore_dir_and_restore_ckpt_go_together(tmp_path: Path) -> None:
 def test_restore_dir_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match="nothing"):
         restore_step(tmp_path / "new", restore_dir=str(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match="local path"):
-        restore_step(tmp_path / "new", restore_dir="s3://bucket/run")
+    with pytest.raises(ConfigError, match="pip install gcsfs"):
+        restore_step(tmp_path / "new", restore_dir="gs://bucket/run")
     save_run(tmp_path / "own", (1,))
     assert restore_step(tmp_path / "own", restore_dir=str(tmp_path / "nothing")) == 1
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from monolith.core.errors import ClusterError, DataError, RpcTimeout
-from monolith.embedding import MultiTable
 from monolith.testing import FakeClock
+from monolith.testing.fakes.local_job_store import LocalJobStore
 from monolith.training.cluster.job_pause import JobPause
-from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase, job_state_specs
+from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase
 from monolith.training.cluster.worker_hook import ChiefHook, WaitTimeouts, WorkerHook, wait_for_chief, weights_of
 
 TIMEOUTS = WaitTimeouts(restore_timeout_s=30.0, restore_poll_s=1.0, chief_timeout_s=60.0)
@@ -61,7 +61,7 @@ class Job:
     """A chief and a worker on the same tables."""
 
     def __init__(self, *, is_live: bool = False, chief_step: int = 0, **options: Any) -> None:
-        self.store = MultiTable(job_state_specs())
+        self.store = LocalJobStore()
         self.clock = FakeClock()
         self.restored = 0
         self.chief_run, self.worker_run = FakeRun(1.0, self.clock, chief_step), FakeRun(-5.0, self.clock)
@@ -257,7 +257,7 @@ def test_a_restarted_worker_continues_its_step_count() -> None:
 
 
 def test_a_worker_waits_for_the_chief_and_not_for_ever() -> None:
-    store, clock = MultiTable(job_state_specs()), FakeClock()
+    store, clock = LocalJobStore(), FakeClock()
     worker = JobState(store, 1, 2, 0)
     with pytest.raises(RpcTimeout, match=r"waiting for the chief to restore: worker 1 waited 30 s; .* raise restore_"):
         wait_for_chief(worker, 1, TIMEOUTS, clock)
@@ -267,7 +267,7 @@ def test_a_worker_waits_for_the_chief_and_not_for_ever() -> None:
 
 
 def test_the_entry_of_the_chief_is_ignored_before_a_worker_has_trained_on_the_servers() -> None:
-    store, clock = MultiTable(job_state_specs()), FakeClock()
+    store, clock = LocalJobStore(), FakeClock()
     JobState(store, 0, 2, 0).write(WorkerEntry(WorkerPhase.READY, 1, 0))  # of an earlier job, and recovered
     answers = iter([False, False, True])
     wait_for_chief(JobState(store, 1, 2, 0), 1, TIMEOUTS, clock, lambda: next(answers))

@@ -13,8 +13,8 @@ import torch
 
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ClusterError
-from monolith.embedding import MultiTable
-from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase, job_state_specs
+from monolith.testing.fakes.local_job_store import LocalJobStore
+from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase
 from monolith.training.groups.base import ControlFlags, GroupClosed
 from monolith.training.groups.channel import PeersLost
 from monolith.training.groups.workers.connections import GroupAddress, open_store
@@ -44,7 +44,7 @@ class Workers:
     def __init__(self, size: int, stack: ExitStack, rendezvous_timeout_s: float = LIMIT_S) -> None:
         self.size = size
         self._lock = threading.Lock()
-        self._store = MultiTable(job_state_specs())
+        self._store = LocalJobStore()
         self._stack = stack
         self._options = {"size": size, "timeout_s": LIMIT_S, "rendezvous_timeout_s": rendezvous_timeout_s}
         self._pool = stack.enter_context(ThreadPoolExecutor(size))
@@ -230,7 +230,7 @@ def test_the_error_of_a_port_in_use_names_it() -> None:
 
 
 def test_a_rendezvous_point_is_kept_in_a_row() -> None:
-    rows = JobState(MultiTable(job_state_specs()), 0, 2, 0)
+    rows = JobState(LocalJobStore(), 0, 2, 0)
     assert rows.rendezvous() == RendezvousPoint()
     for point in (RendezvousPoint((1 << 22) - 1, 3, 65535), RendezvousPoint(9, 0, 0, is_over=True)):
         rows.write_rendezvous(point)

@@ -238,7 +238,7 @@ def test_the_age_of_the_newest_cut_is_exported_once_a_second_and_grows_while_pub
     hook = PublishHook(tmp_path)
     hook.export = lambda metric, value, labels: exported.append((metric.name, value, labels))
     run: Any = SimpleNamespace(clock=clock)
-    result: Any = None
+    result: Any = SimpleNamespace(batch=mt.data.Batch.from_arrays(label=[0.0]))
     hook.after_step(run, result)
     assert exported == [], "without a publisher there is no age"
     publisher: Any = SimpleNamespace(newest=SimpleNamespace(published_at_s=998.0))

@@ -41,6 +41,8 @@ class RowParser {
 
   // Throws RecordCorrupt, with the record's place and the byte in it, or SchemaMismatch.
   [[nodiscard]] Rows parse(std::shared_ptr<const Records> records);
+  [[nodiscard]] const ParserConfig& config() const noexcept { return config_; }
+  [[nodiscard]] const Columns& columns() const noexcept { return *columns_; }
 
   // Rows seen so far: the number of the next one. Settable, to continue where another parser stopped.
   std::uint64_t next_row = 0;

@@ -132,6 +132,10 @@ class EventLogSource(Source):
     def is_ordered(self) -> bool:
         return len(self._numbers) == 1
 
+    def export_to(self, metrics: MetricSink) -> None:
+        """Send counts and lag to ``metrics``. Call it before the first ``read``."""
+        self._metrics = metrics
+
     @override
     def read(self) -> _native.Records | None:
         """Return the next records of one partition; wait for them. None at the end, when idle too long, or closed.

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from monolith import _native
 from monolith.core.durable_files import make_folder, sync_folder, write_synced
-from monolith.core.errors import ConfigError, DataError
+from monolith.core.errors import ConfigError, DataError, VersionConflict
 
 __all__ = ["Durability", "Topic", "TopicSettings"]
 
@@ -28,6 +28,7 @@ Durability: TypeAlias = Literal["commit", "interval", "never"]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,200}")
 _MOST_PARTITIONS = 4096
 _FILE = "topic.json"
+_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,10 +123,16 @@ class Topic:
         Raises:
             ConfigError: The topic does not exist.
             DataError: ``topic.json`` is damaged.
+            VersionConflict: A newer release created the topic.
         """
         folder = _folder(root, name)
         try:
             body = json.loads((folder / _FILE).read_bytes())
+            if body.get("version") != _VERSION:
+                raise VersionConflict(
+                    f"version of '{folder / _FILE}' is {body.get('version')!r}, expected {_VERSION}; "
+                    "use the release that wrote it"
+                )
             settings = TopicSettings(**body["settings"])
             log_ids = [int(each, 16) for each in body["log_ids"]]
             if len(log_ids) != settings.partitions:
@@ -199,7 +206,7 @@ def _folder(root: str | os.PathLike[str], name: str) -> Path:
 def _write_once(path: Path, settings: TopicSettings) -> None:
     """Write ``topic.json``; the file of a process that came first stays."""
     body: dict[str, Any] = {
-        "version": 1,
+        "version": _VERSION,
         "id": secrets.token_hex(8),
         "log_ids": [secrets.token_hex(8) for _ in range(settings.partitions)],
         "settings": dataclasses.asdict(settings),

@@ -16,6 +16,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.data.sources.base import Sink
 from monolith.data.sources.event_log.topic import Topic
+from monolith.data.sources.event_log.writer_metrics import register_writer, unregister_writer
 
 __all__ = ["LogWriter"]
 
@@ -72,6 +73,7 @@ class LogWriter(Sink):
             buffer_bytes,
         )
         self._is_closed = False
+        register_writer(self)
 
     @override
     def write(
@@ -141,6 +143,11 @@ class LogWriter(Sink):
         return self._native.written_records
 
     @property
+    def written_bytes(self) -> int:
+        """Bytes appended by this writer."""
+        return self._native.written_bytes
+
+    @property
     def waiting_bytes(self) -> int:
         """Bytes that wait in memory."""
         return self._native.waiting_bytes
@@ -175,6 +182,7 @@ class LogWriter(Sink):
             self._native.flush()
         finally:
             self._is_closed = True
+            unregister_writer(self)
             self._native.stop()
 
     def __enter__(self) -> Self:

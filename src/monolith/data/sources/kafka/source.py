@@ -180,6 +180,10 @@ class KafkaSource(Source):
     def is_ordered(self) -> bool:
         return False
 
+    def export_to(self, metrics: MetricSink) -> None:
+        """Send counts and lag to ``metrics``. Call it before the first ``read``."""
+        self._metrics = metrics
+
     @override
     def read(self) -> _native.Records | None:
         """Return the next records of one partition; wait for them. None when idle too long, or closed.

@@ -20,6 +20,7 @@ from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.logs import setup_logging
 from monolith.core.stop_signals import Endings
+from monolith.core.storage import is_url
 from monolith.discovery import FileDiscovery
 from monolith.discovery.address import split_address
 from monolith.training.cluster.config import from_cluster
@@ -143,6 +144,10 @@ class RayJob:
             raise ConfigError(f"num_ps is {config.cluster.num_ps}, expected at least 1 server for a job on Ray")
         if not config.run.model_dir:
             raise ConfigError("model_dir is empty; give a folder that all machines of the Ray cluster see")
+        if is_url(str(config.run.model_dir)):
+            raise ConfigError(
+                f"model_dir is {str(config.run.model_dir)!r}, expected a folder that all machines of the cluster see"
+            )
         if (
             config.cluster.security.ps_token_file is None
             and config.cluster.security.ps_tls_ca is None

@@ -19,6 +19,7 @@ from monolith.training.cluster.config import from_cluster
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.lifecycle import Session, run_role
 from monolith.training.config.cluster import PsSecurityConfig
+from monolith.training.staging import stage_model_folder
 
 __all__ = ["run_process", "security_of", "server_settings"]
 
@@ -38,6 +39,7 @@ def run_process(config: ClusterJobConfig, environment: Mapping[str, str]) -> dic
     Raises:
         ConfigError: The settings are invalid, or name no discovery.
     """
+    config = stage_model_folder(config, config.run.model_dir)
     end_with_starter(environment, patience_s=SERVER_PATIENCE_S if config.cluster.server_type == "ps" else 0.0)
     if config.cluster.server_type == "evaluator":
         return _evaluate(config)

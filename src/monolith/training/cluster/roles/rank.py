@@ -34,7 +34,7 @@ def run_rank(
         rendezvous_timeout_s=config.cluster.wait.session_creation_timeout_s,
     ) as connection:
         placed = replace_settings(config, index=info.rank, num_workers=info.size)
-        metrics = Job(placed, hooks=hooks, group=Ranks(connection)).train()
+        metrics = Job(placed, hooks=hooks, group=Ranks(connection, half=config.cluster.sync.fp16_exchange)).train()
     return metrics if info.rank == 0 else None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from monolith.core.config_sections import replace_settings
-from monolith.core.errors import MonolithError
+from monolith.core.errors import AlreadyRegistered, MonolithError
 from monolith.core.retry import RetryPolicy, retry
 from monolith.core.stop_signals import Endings
 from monolith.ps import ParameterServer, Security, ServerConfig, messages
@@ -45,7 +45,12 @@ def server_config(config: DistributedConfig, security: Security, model_dir: str 
 
 
 def serve(session: Session, config: ServerConfig, endings: Endings) -> None:
-    """Serve until a signal or the chief ends the server, registered under the port that the server has."""
+    """Serve until a signal or the chief ends the server, registered under the port that the server has.
+
+    Raises:
+        AlreadyRegistered: Another server has taken the place of this one. Workers must not train on two copies of one
+            shard, so this server stops.
+    """
     session.config.check()
     index = session.config.index
     log = None if config.recovery.delta_log is None else config.recovery.delta_log.with_name(f"ps_{index}")
@@ -54,8 +59,16 @@ def serve(session: Session, config: ServerConfig, endings: Endings) -> None:
     with server:
         host, _, port = server.address.rpartition(":")
         session.register(host.strip("[]"), int(port))
-        with session.heartbeat():
+        replaced: list[AlreadyRegistered] = []
+
+        def stop(error: AlreadyRegistered) -> None:
+            replaced.append(error)
+            endings.put("place in discovery lost to another server")
+
+        with session.heartbeat(stop):
             logger.info("parameter server stopping index=%d reason=%s", config.index, endings.get())
+        if replaced:
+            raise replaced[0]
 
 
 def shut_down_servers(addresses: Sequence[str], security: Security, retries: RetryPolicy = _RETRIES) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
@@ -12,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.rendezvous import rendezvous
 
+from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.training.groups.channel import Channel, short_reason
 from monolith.training.groups.ranks.rank_env import RankInfo
@@ -24,6 +26,9 @@ TIMEOUT_S = 300.0
 """Timeout of one collective call."""
 RENDEZVOUS_TIMEOUT_S = 600.0
 """Timeout of the rendezvous of all ranks."""
+_LEAVE_S = 5.0
+"""Timeout of rank 0 for the other ranks to leave."""
+_MEET_AGAIN_S = 0.05
 
 
 class RankConnection:
@@ -60,11 +65,11 @@ class RankConnection:
             backend = "cpu:gloo,cuda:nccl"
         timeout = timedelta(seconds=timeout_s)
         try:
-            store = _meet(info, timedelta(seconds=rendezvous_timeout_s))
-            store.set_timeout(timeout)
+            self._store = _meet(info, timedelta(seconds=rendezvous_timeout_s))
+            self._store.set_timeout(timeout)
             dist.init_process_group(
                 backend,
-                store=dist.PrefixStore("monolith", store),  # type: ignore[attr-defined]
+                store=dist.PrefixStore("monolith", self._store),  # type: ignore[attr-defined]
                 rank=info.rank,
                 world_size=info.size,
                 timeout=timeout,
@@ -97,8 +102,25 @@ class RankConnection:
         """Whether this is rank 0."""
         return self.info.rank == 0
 
+    def leave(self) -> None:
+        """Close the connections when all ranks are done, so that they can connect again at the same address.
+
+        Rank 0 has the store of the rendezvous, and closes it after the other ranks, which mark the store they leave.
+        A rank that connects again before rank 0 has closed the store finds its mark, and tries again.
+        """
+        store, self._store = self._store, None
+        if store is not None and self.size > 1:
+            with suppress(RuntimeError):  # a rank that has ended already
+                if self.is_chief:
+                    store.wait([_mark(rank) for rank in range(1, self.size)], timedelta(seconds=_LEAVE_S))
+                else:
+                    store.set(_mark(self.rank), "")
+        del store
+        self.close()
+
     def close(self) -> None:
-        """Close the connections; a second call does nothing."""
+        """Close the connections without a wait for other ranks; a second call does nothing."""
+        self._store = None
         if dist.is_initialized():
             with suppress(RuntimeError):  # a rank that has ended already
                 dist.destroy_process_group()
@@ -112,7 +134,10 @@ class RankConnection:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if kind is None:
+            self.leave()
+        else:
+            self.close()
 
     def _channel(self, group: Any) -> Channel:
         return Channel(group, self.info.rank, self.info.size, self._device)
@@ -123,5 +148,24 @@ def _meet(info: RankInfo, timeout: timedelta) -> Any:
         return dist.HashStore()  # type: ignore[attr-defined]
     host = f"[{info.host}]" if ":" in info.host else info.host
     url = f"tcp://{host}:{info.port}"
-    store, _, _ = next(rendezvous(url, info.rank, info.size, timeout=timeout))
-    return store
+    deadline = Deadline(SystemClock(), timeout.total_seconds())
+    while True:
+        store, _, _ = next(rendezvous(url, info.rank, info.size, timeout=timeout))
+        if info.rank == 0 or not _has_left(store, info.rank):
+            return store
+        del store
+        if deadline.is_past:
+            raise RuntimeError("rank 0 has not closed its connection before this one")
+        time.sleep(_MEET_AGAIN_S)
+
+
+def _has_left(store: Any, rank: int) -> bool:
+    """Return whether a store belongs to a connection that this rank has left."""
+    try:
+        return bool(store.check([_mark(rank)]))
+    except RuntimeError:  # rank 0 closes the store at this moment
+        return True
+
+
+def _mark(rank: int) -> str:
+    return f"left/{rank}"

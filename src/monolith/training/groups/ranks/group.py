@@ -62,10 +62,12 @@ class Ranks(Group):
 
     Args:
         connection: The channels to all ranks; several groups may use it one after the other.
+        half: Whether rows and gradients of tables travel as float16; see ``RankStore``.
     """
 
-    def __init__(self, connection: RankConnection) -> None:
+    def __init__(self, connection: RankConnection, *, half: bool = False) -> None:
         self._connection = connection
+        self._half = half
         self._steps = connection.steps
         self._store: RankStore
         self._sizes: StepSizes = deque()
@@ -128,7 +130,7 @@ class Ranks(Group):
     ) -> EmbeddingStore:
         if store is not None:
             raise ConfigError(f"store is {store!r}, expected None for Ranks, which hold the rows; omit it")
-        self._store = RankStore(self._connection, specs, force_expiry=force_expiry)
+        self._store = RankStore(self._connection, specs, force_expiry=force_expiry, half=self._half)
         return self._store
 
     @override

@@ -1,0 +1,519 @@
+// kernels.cu: the kernels of a GPU table, compiled at first use for the processor that is there.
+//
+// Index: partitions of 8 to 16 pages; a page has 4,096 buckets; a bucket is one line of 64 bytes with 8 keys, and each slot
+// has the number of its row. One partition after the other gets a page more, and from 16 pages it splits (linear hashing
+// with partial expansions), so the table grows a little in each step and never stops to rehash.
+// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates.
+//
+// A step: insert (find or add every id, 8 lanes per id), place (number the distinct slots), sum (gradients per distinct
+// slot), update (one optimizer step per distinct slot). Lookups use find and pool.
+//
+// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STATES (state words per column), EXTRA (state words
+// per row), STRIDE (words of a row), LANES, INIT_KIND, and the rule of the optimizer before this text. No fused
+// multiply-add, so that results equal those of the host wherever sums have one order.
+
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef long long i64;
+
+#define EMPTY 0x8000000000000000ull
+#define NONE 0xffffffffu
+#define BUCKETS 4096u
+#define SLOTS 32768u
+#define MOST_PAGES 16u
+#define SPLIT_PAGES 9u
+#define SPECIAL 0xfffffffeu  // slot of the id whose bits are EMPTY
+
+struct Index {
+  u64** keys;    // per partition MOST_PAGES pages of SLOTS keys; null where a partition has fewer
+  u32** rows;    // the same for row numbers
+  u32 level;     // 2^level partitions before the splits of this sweep
+  u32 pages;     // of a partition that this sweep has not reached
+  u32 reached;   // partitions that this sweep has grown or split
+  u32 places;    // page pointers in use
+};
+
+struct Slabs {
+  float** slabs;
+  u32 shift;  // rows of a slab = 2^shift
+};
+
+// Device counters, one struct per table.
+struct Counters {
+  u32 rows;      // rows of the table
+  u32 special;   // row of the id EMPTY, or NONE
+  u32 lost;      // ids that found no slot: the table was not grown enough
+  u32 distinct;  // ids of the step
+};
+
+__device__ __forceinline__ u64 mix(u64 x) {
+  x ^= 0x2d358dccaa6c78a5ull;
+  const u64 low = x * 0x9e3779b97f4a7c15ull;
+  return low ^ __umul64hi(x, 0x9e3779b97f4a7c15ull);
+}
+
+__device__ __forceinline__ u64 scramble(u64 x) {
+  x += 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return x ^ (x >> 31);
+}
+
+// The pages of a key's partition, and how many buckets they have.
+struct Home {
+  u32 first;  // page
+  u32 buckets;
+};
+
+__device__ __forceinline__ Home home_of(const Index& index, u64 hash) {
+  const u32 bits = (u32)(hash >> 32);
+  u32 part = bits & ((1u << index.level) - 1u);
+  u32 pages = index.pages;
+  if (part < index.reached) {
+    if (pages == MOST_PAGES) {
+      part = bits & ((2u << index.level) - 1u);
+      pages = SPLIT_PAGES;
+    } else {
+      ++pages;
+    }
+  }
+  return {part * MOST_PAGES, pages * BUCKETS};
+}
+
+__device__ __forceinline__ u32 bucket_of(u64 hash, u32 buckets) { return __umulhi((u32)hash, buckets); }
+
+__device__ __forceinline__ float* row_at(const Slabs slabs, u32 row) {
+  return slabs.slabs[row >> slabs.shift] + (u64)(row & ((1u << slabs.shift) - 1u)) * STRIDE;
+}
+
+__device__ __forceinline__ u32& time_of(const Slabs slabs, u32 row) {
+  u32* times = (u32*)(slabs.slabs[row >> slabs.shift] + ((u64)STRIDE << slabs.shift));
+  return times[row & ((1u << slabs.shift) - 1u)];
+}
+
+__device__ __forceinline__ float unit_float(u64 bits) { return (float)(bits >> 40) * 0x1p-24f; }
+
+// The first value of one column: the same numbers as the host's initializers.
+__device__ __forceinline__ float first_value(u64 draw, u32 column, float low, float width, float largest) {
+#if INIT_KIND == 1
+  const u64 bits = scramble(draw + column / 2);
+  return fminf(low + unit_float(column & 1 ? bits << 24 : bits) * width, largest);
+#else
+  return low;
+#endif
+}
+
+// Eight lanes look for one key from a bucket on. Returns its slot, page * SLOTS + place, or NONE; then `empty` is the first
+// free slot, or NONE in a full partition.
+__device__ __forceinline__ u32 probe(const Index& index, Home home, u64 key, u32 bucket, u32 lane, u32 mask, u32 shift,
+                                     u32* empty) {
+  *empty = NONE;
+  for (u32 step = 0; step < home.buckets; ++step) {
+    const u32 page = home.first + bucket / BUCKETS;
+    const u32 base = page * SLOTS + bucket % BUCKETS * 8;
+    const u64 there = *(volatile const u64*)(index.keys[page] + (bucket % BUCKETS * 8 + lane));
+    const u32 equal = (__ballot_sync(mask, there == key) >> shift) & 0xffu;
+    if (equal) return base + (u32)(__ffs((int)equal) - 1);
+    const u32 free = (__ballot_sync(mask, there == EMPTY) >> shift) & 0xffu;
+    if (free) {
+      *empty = base + (u32)(__ffs((int)free) - 1);
+      return NONE;
+    }
+    if (++bucket == home.buckets) bucket = 0;
+  }
+  return NONE;
+}
+
+__device__ __forceinline__ u32& row_number(const Index& index, u32 slot) { return index.rows[slot / SLOTS][slot % SLOTS]; }
+
+#define GROUP_OF_8                                             \
+  const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;    \
+  const u32 lane = threadIdx.x & 7u;                           \
+  const u32 shift = threadIdx.x & 24u;                         \
+  const u32 mask = 0xffu << shift;
+
+// Row number and slot of every id, NONE where it has no row.
+extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  if (which >= count) return;
+  const u64 key = (u64)ids[which];
+  if (key == EMPTY) {
+    if (lane == 0) {
+      out[which] = counters->special;
+      slots[which] = counters->special == NONE ? NONE : SPECIAL;
+    }
+    return;
+  }
+  const u64 hash = mix(key);
+  const Home home = home_of(index, hash);
+  u32 empty;
+  const u32 slot = probe(index, home, key, bucket_of(hash, home.buckets), lane, mask, shift, &empty);
+  if (lane == 0) {
+    out[which] = slot == NONE ? NONE : row_number(index, slot);
+    slots[which] = slot;
+  }
+}
+
+// Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state.
+extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count,
+                                       u32* out, u64 seed, float low, float width, float largest) {
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  if (which >= count || out[which] != NONE) return;
+  const u64 key = (u64)ids[which];
+  u32 new_slot = 0;  // of a key that this group added
+  if (key == EMPTY) {
+    u32 won = 0;
+    if (lane == 0) {
+      won = atomicCAS(&counters->special, NONE, SPECIAL) == NONE;
+      out[which] = SPECIAL;
+    }
+    won = __shfl_sync(mask, won, 0, 8);
+    if (!won) return;
+  } else {
+    const u64 hash = mix(key);
+    const Home home = home_of(index, hash);
+    u32 bucket = bucket_of(hash, home.buckets);
+    for (;;) {
+      u32 empty;
+      const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
+      if (slot != NONE) {
+        if (lane == 0) out[which] = slot;
+        return;
+      }
+      if (empty == NONE) {
+        if (lane == 0) {
+          out[which] = NONE;
+          atomicAdd(&counters->lost, 1u);
+        }
+        return;
+      }
+      u64 before = 0;
+      if (lane == 0) {
+        before = atomicCAS(index.keys[empty / SLOTS] + empty % SLOTS, EMPTY, key);
+        if (before == EMPTY || before == key) out[which] = empty;
+      }
+      before = __shfl_sync(mask, before, 0, 8);
+      if (before == key) return;
+      if (before == EMPTY) {
+        new_slot = empty;
+        break;
+      }
+      bucket = empty / 8 - home.first * BUCKETS;  // another key took the slot
+    }
+  }
+  u32 number = 0;
+  if (lane == 0) {
+    const u32 adding = __activemask();  // one atomic for all groups of the warp that add a row
+    const u32 first = (u32)__ffs((int)adding) - 1;
+    const u32 own = threadIdx.x & 31u;
+    if (own == first) number = atomicAdd(&counters->rows, (u32)__popc(adding));
+    number = __shfl_sync(adding, number, first) + (u32)__popc(adding & ((1u << own) - 1u));
+    if (key == EMPTY) {
+      counters->special = number;
+    } else {
+      row_number(index, new_slot) = number;
+    }
+  }
+  number = __shfl_sync(mask, number, 0, 8);
+  float* values = row_at(slabs, number);
+  const u64 draw = scramble(seed ^ scramble(key));
+  for (u32 column = lane; column < PADDED; column += 8) {
+    values[column] = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+  }
+  for (u32 column = lane; column < PADDED * STATES; column += 8) values[PADDED + column] = FIRST_STATE;
+  if (lane == 0) {
+    first_extra(values + PADDED * (1 + STATES));
+    time_of(slabs, number) = 0;
+  }
+}
+
+// Numbers the distinct slots. `table` is a scratch table of (slot, place), all bits set, with a power of two of entries.
+extern "C" __global__ void place_slots(const u32* slots, u32 count, u64* table, u32 table_mask, u32* entries, u32* distinct_slots,
+                                       u32* distinct) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  u32 won = 0;
+  u32 entry = NONE;
+  u32 slot = NONE;
+  if (which < count && (slot = slots[which]) != NONE) {
+    entry = (slot * 0x9e3779b1u) & table_mask;
+    u32* words = (u32*)table;
+    for (;;) {
+      const u32 there = atomicCAS(words + 2 * entry, NONE, slot);
+      if (there == NONE) {
+        won = 1;
+        break;
+      }
+      if (there == slot) break;
+      entry = (entry + 1) & table_mask;
+    }
+  }
+  const u32 winners = __ballot_sync(0xffffffffu, won);
+  if (winners) {
+    const u32 lane = threadIdx.x & 31u;
+    u32 base = 0;
+    const u32 leader = (u32)__ffs((int)winners) - 1;
+    if (lane == leader) base = atomicAdd(distinct, (u32)__popc(winners));
+    base = __shfl_sync(0xffffffffu, base, leader);
+    if (won) {
+      const u32 place = base + (u32)__popc(winners & ((1u << lane) - 1u));
+      ((u32*)table)[2 * entry + 1] = place;
+      distinct_slots[place] = slot;
+    }
+  }
+  if (which < count) entries[which] = entry;
+}
+
+extern "C" __global__ void clear_sums(float4* sums, const u32* distinct) {
+  const u64 count = (u64)*distinct * (DIM4);
+  const float4 zero = make_float4(0, 0, 0, 0);
+  for (u64 at = blockIdx.x * (u64)blockDim.x + threadIdx.x; at < count; at += (u64)gridDim.x * blockDim.x) sums[at] = zero;
+}
+
+// Adds the gradient of every occurrence to the sum of its slot, DIM4 lanes each. A block sums up to HOT places in shared
+// memory first: whoever comes first claims an entry, and a hot id comes first in almost every block.
+extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, const u32* bags, const i64* offsets, u32 count,
+                                         int is_mean, const float* grads, float4* sums) {
+  __shared__ float hot[HOT * PADDED];
+  __shared__ u32 claims[HOT];
+  for (u32 at = threadIdx.x; at < HOT * PADDED; at += blockDim.x) hot[at] = 0;
+  for (u32 at = threadIdx.x; at < HOT; at += blockDim.x) claims[at] = NONE;
+  __syncthreads();
+  const u32 group = threadIdx.x / DIM4;
+  const u32 lane = threadIdx.x % DIM4;
+  const u32 groups = blockDim.x / DIM4;
+  for (u32 which = blockIdx.x * groups + group; which < count; which += gridDim.x * groups) {
+    const u32 entry = entries[which];
+    if (entry == NONE) continue;
+    const u32 place = ((const u32*)table)[2 * entry + 1];
+    const u32 bag = bags ? bags[which] : which;
+    float4 value;
+    const float* gradient = grads + (u64)bag * DIM + lane * 4;
+#if DIM % 4 == 0
+    value = *(const float4*)gradient;
+#else
+    value.x = gradient[0];
+    value.y = lane * 4 + 1 < DIM ? gradient[1] : 0;
+    value.z = lane * 4 + 2 < DIM ? gradient[2] : 0;
+    value.w = lane * 4 + 3 < DIM ? gradient[3] : 0;
+#endif
+    if (is_mean) {
+      const float share = 1.0f / (float)(offsets[bag + 1] - offsets[bag]);
+      value.x *= share;
+      value.y *= share;
+      value.z *= share;
+      value.w *= share;
+    }
+    const u32 claim = place % HOT;
+    u32 owner = *(volatile u32*)(claims + claim);
+    if (owner == NONE) owner = atomicCAS(claims + claim, NONE, place);
+    if (owner == NONE || owner == place) {
+      float* sum = hot + claim * PADDED + lane * 4;
+      atomicAdd(sum, value.x);
+      atomicAdd(sum + 1, value.y);
+      atomicAdd(sum + 2, value.z);
+      atomicAdd(sum + 3, value.w);
+    } else {
+      float4* sum = sums + (u64)place * DIM4 + lane;
+#if __CUDA_ARCH__ >= 900
+      asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(value.x), "f"(value.y), "f"(value.z),
+                   "f"(value.w)
+                   : "memory");
+#else
+      atomicAdd(&sum->x, value.x);
+      atomicAdd(&sum->y, value.y);
+      atomicAdd(&sum->z, value.z);
+      atomicAdd(&sum->w, value.w);
+#endif
+    }
+  }
+  __syncthreads();
+  for (u32 at = threadIdx.x; at < HOT * PADDED; at += blockDim.x) {
+    const u32 place = claims[at / PADDED];
+    if (place != NONE) atomicAdd((float*)sums + (u64)place * PADDED + at % PADDED, hot[at]);
+  }
+}
+
+// One optimizer step per distinct slot, LANES lanes each, four rows in flight.
+extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, float rate, u32 time_s) {
+  const u32 groups = blockDim.x / LANES;
+  const u32 group = threadIdx.x / LANES;
+  const u32 lane = threadIdx.x % LANES;
+  const u32 count = *distinct;
+  const u32 stride = gridDim.x * groups;
+  for (u32 first = blockIdx.x * groups + group; first < count; first += 4 * stride) {
+    float* row[4];
+    u32 number[4];
+    Extra extra[4];
+#pragma unroll
+    for (u32 k = 0; k < 4; ++k) {
+      const u32 which = first + k * stride;
+      row[k] = nullptr;
+      if (which < count) {
+        const u32 slot = distinct_slots[which];
+        number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
+        row[k] = row_at(slabs, number[k]);
+        extra[k] = load_extra(row[k] + PADDED * (1 + STATES));
+      }
+    }
+    for (u32 column = lane; column < DIM4; column += LANES) {
+      float4 gradient[4];
+      float4 values[4];
+      float4 state[4][STATES + 1];
+#pragma unroll
+      for (u32 k = 0; k < 4; ++k) {
+        if (row[k]) {
+          gradient[k] = __ldcg(sums + (u64)(first + k * stride) * DIM4 + column);
+          values[k] = __ldcg((const float4*)row[k] + column);
+#pragma unroll
+          for (u32 s = 0; s < STATES; ++s) state[k][s] = __ldcg((const float4*)(row[k] + (s + 1) * PADDED) + column);
+        }
+      }
+#pragma unroll
+      for (u32 k = 0; k < 4; ++k) {
+        if (row[k]) {
+          step(values[k].x, &state[k][0].x, gradient[k].x, rate, extra[k]);
+          step(values[k].y, &state[k][0].y, gradient[k].y, rate, extra[k]);
+          step(values[k].z, &state[k][0].z, gradient[k].z, rate, extra[k]);
+          step(values[k].w, &state[k][0].w, gradient[k].w, rate, extra[k]);
+          __stcg((float4*)row[k] + column, values[k]);
+#pragma unroll
+          for (u32 s = 0; s < STATES; ++s) __stcg((float4*)(row[k] + (s + 1) * PADDED) + column, state[k][s]);
+        }
+      }
+    }
+#pragma unroll
+    for (u32 k = 0; k < 4; ++k) {
+      if (row[k] && lane == 0) {
+        store_extra(row[k] + PADDED * (1 + STATES), extra[k]);
+        if (time_s != 0 && time_of(slabs, number[k]) < time_s) time_of(slabs, number[k]) = time_s;
+      }
+    }
+  }
+}
+
+// Pools the rows of every bag, DIM4 lanes each; absent ids give their first values or zeros.
+extern "C" __global__ void pool_rows(Slabs slabs, const u32* rows, const i64* ids, const i64* offsets, u32 bags, int is_mean,
+                                     int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+  const u32 groups = blockDim.x / DIM4;
+  const u32 group = threadIdx.x / DIM4;
+  const u32 lane = threadIdx.x % DIM4;
+  const u32 bag = blockIdx.x * groups + group;
+  if (group >= groups || bag >= bags) return;
+  const i64 first = offsets ? offsets[bag] : bag;
+  const i64 last = offsets ? offsets[bag + 1] : bag + 1;
+  float4 sum = make_float4(0, 0, 0, 0);
+  for (i64 at = first; at < last; ++at) {
+    const u32 row = rows[at];
+    float4 value = make_float4(0, 0, 0, 0);
+    if (row != NONE) {
+      value = __ldcg((const float4*)row_at(slabs, row) + lane);
+    } else if (miss_is_initial) {
+      const u64 draw = scramble(seed ^ scramble((u64)ids[at]));
+      value.x = first_value(draw, lane * 4, low, width, largest);
+      value.y = first_value(draw, lane * 4 + 1, low, width, largest);
+      value.z = first_value(draw, lane * 4 + 2, low, width, largest);
+      value.w = first_value(draw, lane * 4 + 3, low, width, largest);
+    }
+    sum.x += value.x;
+    sum.y += value.y;
+    sum.z += value.z;
+    sum.w += value.w;
+  }
+  if (is_mean && last > first) {
+    const float share = 1.0f / (float)(last - first);
+    sum.x *= share;
+    sum.y *= share;
+    sum.z *= share;
+    sum.w *= share;
+  }
+  float* target = out + (u64)bag * DIM + lane * 4;
+#if DIM % 4 == 0
+  *(float4*)target = sum;
+#else
+  target[0] = sum.x;
+  if (lane * 4 + 1 < DIM) target[1] = sum.y;
+  if (lane * 4 + 2 < DIM) target[2] = sum.z;
+  if (lane * 4 + 3 < DIM) target[3] = sum.w;
+#endif
+}
+
+// Bag of every id, from the offsets.
+extern "C" __global__ void number_bags(const i64* offsets, u32 bags, u32* out) {
+  const u32 bag = (blockIdx.x * blockDim.x + threadIdx.x) >> 3;
+  if (bag >= bags) return;
+  for (i64 at = offsets[bag] + (threadIdx.x & 7u); at < offsets[bag + 1]; at += 8) out[at] = bag;
+}
+
+// Moves the keys of one old page to the pages that its partition has in `index` now. One block per page.
+struct OldPage {
+  const u64* keys;
+  const u32* rows;
+};
+
+extern "C" __global__ void move_pages(Index index, const OldPage* pages) {
+  const OldPage page = pages[blockIdx.x];
+  for (u32 from = threadIdx.x; from < SLOTS; from += blockDim.x) {
+    const u64 key = page.keys[from];
+    if (key == EMPTY) continue;
+    const u64 hash = mix(key);
+    const Home home = home_of(index, hash);
+    u32 at = bucket_of(hash, home.buckets) * 8;
+    while (atomicCAS(index.keys[home.first + at / SLOTS] + at % SLOTS, EMPTY, key) != EMPTY) {
+      if (++at == home.buckets * 8) at = 0;
+    }
+    index.rows[home.first + at / SLOTS][at % SLOTS] = page.rows[from];
+  }
+}
+
+extern "C" __global__ void fill_keys(u64** blocks, u32 count) {
+  for (u32 block = blockIdx.x; block < count; block += gridDim.x) {
+    for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) blocks[block][slot] = EMPTY;
+  }
+}
+
+// All (id, row number) pairs, for snapshots and iteration; `cursor` counts them.
+extern "C" __global__ void list_keys(Index index, const Counters* counters, i64* ids, u32* rows, u32* cursor) {
+  for (u32 page = blockIdx.x; page < index.places; page += gridDim.x) {
+    if (!index.keys[page]) continue;
+    for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
+      const u64 key = index.keys[page][slot];
+      if (key == EMPTY) continue;
+      const u32 at = atomicAdd(cursor, 1u);
+      ids[at] = (i64)key;
+      rows[at] = index.rows[page][slot];
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0 && counters->special != NONE) {
+    const u32 at = atomicAdd(cursor, 1u);
+    ids[at] = (i64)EMPTY;
+    rows[at] = counters->special;
+  }
+}
+
+// Copies whole rows and their times out (to_rows = 0) or in (1).
+extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count, float* flat, u32* times, int to_rows) {
+  const u64 total = (u64)count * STRIDE;
+  for (u64 at = blockIdx.x * (u64)blockDim.x + threadIdx.x; at < total; at += (u64)gridDim.x * blockDim.x) {
+    const u32 number = numbers[at / STRIDE];
+    if (number == NONE) continue;
+    float* place = row_at(slabs, number) + at % STRIDE;
+    if (to_rows) {
+      *place = flat[at];
+      if (at % STRIDE == 0) time_of(slabs, number) = times[at / STRIDE];
+    } else {
+      flat[at] = *place;
+      if (at % STRIDE == 0) times[at / STRIDE] = time_of(slabs, number);
+    }
+  }
+}
+
+// Row number of every slot of insert_keys.
+extern "C" __global__ void rows_of_slots(Index index, const Counters* counters, const u32* slots, u32 count, u32* out) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  if (which >= count) return;
+  const u32 slot = slots[which];
+  out[which] = slot == NONE ? NONE : slot == SPECIAL ? counters->special : row_number(index, slot);
+}

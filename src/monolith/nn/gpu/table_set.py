@@ -1,0 +1,138 @@
+"""``GpuTableSet``: the tables of a module in the memory of a GPU. No call waits for the GPU in a steady step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from typing_extensions import override
+
+from monolith.core.errors import ConfigError
+from monolith.embedding import MultiTable, TableSpec
+from monolith.nn.gpu.table import Found, GpuTable
+from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
+
+__all__ = ["GpuTableSet"]
+
+
+class GpuTableSet(TableSet):
+    """The tables of a module, on one GPU."""
+
+    def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], device: torch.device) -> None:
+        self.tables = {spec.name: GpuTable(spec, device) for spec in specs}
+        """The tables, for direct use."""
+        super().__init__(specs, columns, device)
+        if any(column.padding is not None for column in columns):
+            raise ConfigError("padding is given, and GPU tables do not have it yet; drop the padding ids first")
+
+    @override
+    def plan_bags(self, inputs: Sequence[Tensor]) -> Plan:
+        count = len(self.columns)
+        return self._plan(inputs[:count], inputs[count:])
+
+    @override
+    def plan_rows(self, inputs: Sequence[Tensor]) -> Plan:
+        return self._plan(inputs, None)
+
+    def _plan(self, values: Sequence[Tensor], offsets: Sequence[Tensor] | None) -> Plan:
+        parts = []
+        for name, table in self.tables.items():
+            numbers = [number for number, column in enumerate(self.columns) if column.table == name]
+            ids = torch.cat([values[number].to(torch.int64) for number in numbers])
+            bounds, shares = None, None
+            if offsets is not None:
+                bounds = _join_offsets([offsets[number].to(torch.int64) for number in numbers])
+                if any(self.columns[number].mode == "mean" for number in numbers):
+                    shares = _shares([self.columns[number].mode for number in numbers], bounds)
+            sizes = [len(values[number]) if offsets is None else len(offsets[number]) - 1 for number in numbers]
+            parts.append(_Part(name, table, numbers, sizes, table.find(ids), bounds, shares))
+        return _GpuPlan(parts, len(self.columns))
+
+    @override
+    def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
+        for name, each in gradients.items():
+            self.tables[name].apply_gradients(each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s)
+
+    @override
+    def row_counts(self) -> dict[str, int]:
+        return {name: len(table) for name, table in self.tables.items()}
+
+    @override
+    def write(self, folder: Path) -> None:
+        MultiTable.of({name: table.to_host() for name, table in self.tables.items()}).save(folder)
+
+    @override
+    def read(self, folder: Path) -> None:
+        host = MultiTable(self.specs.values())
+        host.restore(folder)
+        for name in self.tables:
+            fresh = GpuTable(self.specs[name], self.device)
+            fresh.add_rows_of(host[name])
+            self.tables[name] = fresh
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """The ids of all columns of one table, one column after the other."""
+
+    name: str
+    table: GpuTable
+    columns: Sequence[int]
+    sizes: Sequence[int]
+    found: Found
+    offsets: Tensor | None
+    shares: Tensor | None
+    """Factor of every bag: 1, or 1 / its length for columns that take means."""
+
+
+class _GpuPlan:
+    """One read of all columns."""
+
+    def __init__(self, parts: Sequence[_Part], columns: int) -> None:
+        self._parts, self._columns = parts, columns
+
+    def read(self) -> list[Tensor]:
+        outputs: dict[int, Tensor] = {}
+        for part in self._parts:
+            rows = part.table.pool(part.found, part.offsets)
+            if part.shares is not None:
+                rows *= part.shares
+            outputs |= zip(part.columns, torch.split(rows, list(part.sizes)), strict=True)
+        return [outputs[number].clone() for number in range(self._columns)]
+
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        gradients = {}
+        for part in self._parts:
+            rows = self._join(part, grads)
+            if part.offsets is not None:
+                rows = rows.repeat_interleave(part.offsets.diff(), dim=0)
+            ids, places, counts = torch.unique(part.found.ids, return_inverse=True, return_counts=True)
+            summed = torch.zeros((len(ids), rows.shape[1]), device=rows.device).index_add_(0, places, rows)
+            gradients[part.name] = DistinctGradients(ids, summed, counts)
+        return gradients
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        for part in self._parts:
+            rate = float(part.table.spec.slices[0].rate(step))
+            rows = self._join(part, grads)
+            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s)
+
+    def _join(self, part: _Part, grads: Sequence[Tensor]) -> Tensor:
+        rows = torch.cat([grads[number].to(torch.float32) for number in part.columns])
+        return rows if part.shares is None else rows * part.shares
+
+
+def _join_offsets(offsets: Sequence[Tensor]) -> Tensor:
+    joined = [offsets[0]]
+    for each in offsets[1:]:
+        joined.append(each[1:] + joined[-1][-1:])
+    return torch.cat(joined)
+
+
+def _shares(modes: Sequence[str], offsets: Tensor) -> Tensor:
+    lengths = offsets.diff().reshape(len(modes), -1)
+    is_mean = torch.tensor([mode == "mean" for mode in modes], device=offsets.device)[:, None]
+    return torch.where(is_mean, 1.0 / lengths.clamp(min=1), 1.0).reshape(-1, 1)

@@ -1,0 +1,214 @@
+"""``HostTableSet``: tables in host memory, by the step kernels that ``mt.Model`` uses too."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from typing_extensions import override
+
+from monolith import _native
+from monolith.core.errors import DimensionMismatch
+from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding.store import Ids, Rows
+from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
+
+__all__ = ["HostTableSet"]
+
+
+class HostTableSet(TableSet):
+    """The tables of a module, in host memory."""
+
+    def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn]) -> None:
+        super().__init__(specs, columns, torch.device("cpu"))
+        self.store = MultiTable(specs)
+        """The tables, for direct use."""
+        self._names = list(self.specs)
+        self._dims = {name: spec.dim for name, spec in self.specs.items()}
+        dims = [self._dims[column.table] for column in self.columns]
+        self._bags = _native.Layouts(
+            list(self._dims.values()),
+            [(self._names.index(column.table), column.mode, 0) for column in self.columns],
+            [(number, number, 0, dim, 0, 0) for number, dim in enumerate(dims)],
+            dims,
+        )
+        self._rows = {
+            name: _native.Layouts([dim], [(0, "sum", 0)], [(0, 0, 0, dim, 0, 0)], [dim])
+            for name, dim in self._dims.items()
+        }
+
+    @override
+    def plan_bags(self, inputs: Sequence[Tensor]) -> Plan:
+        count = len(self.columns)
+        pairs = [
+            _drop_padding(column, _as_numpy(ids), _as_numpy(bounds))
+            for column, ids, bounds in zip(self.columns, inputs[:count], inputs[count:], strict=True)
+        ]
+        bags = len(pairs[0][1]) - 1
+        plan = self._bags.plan(bags, [ids for ids, _ in pairs], [bounds for _, bounds in pairs], [False] * count)
+        return _BagPlan(self.store, plan, [self._dims[column.table] for column in self.columns])
+
+    @override
+    def plan_rows(self, inputs: Sequence[Tensor]) -> Plan:
+        lists = [_as_numpy(each) for each in inputs]
+        kept = [
+            np.ones(len(ids), np.bool_) if column.padding is None else ids != column.padding
+            for column, ids in zip(self.columns, lists, strict=True)
+        ]
+        members = {
+            name: [number for number, column in enumerate(self.columns) if column.table == name] for name in self._names
+        }
+        plans = {}
+        for name, numbers in members.items():
+            ids = np.concatenate([lists[number][kept[number]] for number in numbers])
+            plans[name] = self._rows[name].plan(len(ids), [ids], [np.arange(len(ids) + 1)], [False])
+        return _RowPlan(self.store, plans, members, kept)
+
+    @override
+    def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
+        self.store.push(
+            {name: each.ids.numpy() for name, each in gradients.items()},
+            {name: each.grads.contiguous().numpy() for name, each in gradients.items()},
+            counts={name: each.counts.numpy() for name, each in gradients.items()},
+            learning_rates={name: [rates[name]] for name in gradients},
+            time_s=self.time_s,
+            step=self.step,
+        )
+
+    @override
+    def row_counts(self) -> dict[str, int]:
+        return {name: len(self.store[name]) for name in self.store}
+
+    @override
+    def write(self, folder: Path) -> None:
+        self.store.save(folder)
+
+    @override
+    def read(self, folder: Path) -> None:
+        self.store.restore(folder)
+
+
+class _StorePlan:
+    """A plan whose rows come from a store and whose gradients go there."""
+
+    def __init__(self, store: MultiTable, ids: Mapping[str, Ids], counts: Mapping[str, NDArray[np.uint32]]) -> None:
+        self._store, self._ids, self._counts = store, ids, counts
+
+    def read(self) -> list[Tensor]:
+        return self._fill(self._store.pull(self._ids))
+
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        rows = self._scatter([_as_gradient(each) for each in grads])
+        return {
+            name: DistinctGradients(
+                torch.from_numpy(self._ids[name].copy()),  # the plan owns them
+                torch.from_numpy(rows[name]),
+                torch.from_numpy(self._counts[name].astype(np.int64)),
+            )
+            for name in rows
+        }
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        rows = self._scatter([_as_gradient(each) for each in grads])
+        self._store.push(self._ids, rows, counts=self._counts, time_s=time_s, step=step)
+
+    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
+        raise NotImplementedError
+
+    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
+        raise NotImplementedError
+
+
+class _BagPlan(_StorePlan):
+    """Pooled rows: one plan over the bags of all columns."""
+
+    def __init__(self, store: MultiTable, plan: _native.StepPlan, widths: Sequence[int]) -> None:
+        tables = list(enumerate(store))
+        super().__init__(
+            store,
+            {name: plan.ids(number) for number, name in tables},
+            {name: plan.counts(number) for number, name in tables},
+        )
+        self._plan, self._widths = plan, widths
+
+    @override
+    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
+        outputs = [torch.empty((self._plan.rows, width)) for width in self._widths]
+        self._plan.pool([rows[name] for name in self._store], [each.numpy() for each in outputs])
+        return outputs
+
+    @override
+    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
+        rows = {name: np.empty((len(ids), self._store[name].dim), np.float32) for name, ids in self._ids.items()}
+        self._plan.scatter(grads, list(rows.values()))
+        return rows
+
+
+class _RowPlan(_StorePlan):
+    """One row per id: per table, the ids of its columns one after the other, as bags of one id each."""
+
+    def __init__(
+        self,
+        store: MultiTable,
+        plans: Mapping[str, _native.StepPlan],
+        members: Mapping[str, Sequence[int]],
+        kept: Sequence[NDArray[np.bool_]],
+    ) -> None:
+        super().__init__(
+            store,
+            {name: plan.ids(0) for name, plan in plans.items()},
+            {name: plan.counts(0) for name, plan in plans.items()},
+        )
+        self._plans, self._members, self._kept = plans, members, kept
+
+    @override
+    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
+        outputs = {}
+        for name, numbers in self._members.items():
+            dim = self._store[name].dim
+            block = np.empty((self._plans[name].rows, dim), np.float32)
+            self._plans[name].pool([rows[name]], [block])
+            bounds = np.cumsum([0, *(int(self._kept[number].sum()) for number in numbers)])
+            for number, first, last in zip(numbers, bounds[:-1], bounds[1:], strict=True):
+                outputs[number] = torch.zeros((len(self._kept[number]), dim))
+                outputs[number].numpy()[self._kept[number]] = block[first:last]
+        return [outputs[number] for number in range(len(self._kept))]
+
+    @override
+    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
+        rows = {}
+        for name, numbers in self._members.items():
+            block = np.concatenate([grads[number][self._kept[number]] for number in numbers])
+            rows[name] = np.empty((len(self._ids[name]), self._store[name].dim), np.float32)
+            self._plans[name].scatter([block], [rows[name]])
+        return rows
+
+
+def _as_numpy(tensor: Tensor) -> NDArray[np.int64]:
+    return tensor.detach().to(torch.int64).contiguous().numpy()
+
+
+def _as_gradient(tensor: Tensor) -> Rows:
+    return tensor.detach().to(torch.float32).contiguous().numpy()
+
+
+def _drop_padding(column: InputColumn, ids: Ids, offsets: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(ids) or np.any(offsets[1:] < offsets[:-1]):
+        raise DimensionMismatch(
+            f"offsets of {column.name!r} are {_preview(offsets)}, expected rising numbers from 0 to {len(ids)}, the "
+            "number of ids; see include_last_offset"
+        )
+    if column.padding is None:
+        return ids, offsets
+    kept = ids != column.padding
+    before = np.concatenate([[0], np.cumsum(kept)])
+    return ids[kept], before[offsets]
+
+
+def _preview(numbers: NDArray[np.int64]) -> str:
+    head = ", ".join(map(str, numbers[:4].tolist()))
+    return f"[{head}, ... {numbers[-1]}]" if len(numbers) > 4 else f"[{head}]"

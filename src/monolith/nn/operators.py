@@ -1,0 +1,109 @@
+"""Custom operators of torch for reads and updates, so that ``torch.compile`` keeps one graph around a module.
+
+``read_*`` returns rows; its derivative calls ``update_*``, which changes the tables and returns an empty gradient for
+the anchor. The tables are named by the number of their set. An ``update_*`` call is never removed from a graph,
+because the gradient of the anchor is a result of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from monolith.nn.table_set import TableSet, table_set
+
+__all__ = ["read_bags", "read_rows"]
+
+
+def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+    """Return per column the pooled rows of its bags; differentiable when ``training``."""
+    rows: list[Tensor] = _read_bags(_anchor(tables, training), list(values), list(offsets), tables.number, training)
+    return rows
+
+
+def read_rows(tables: TableSet, ids: Sequence[Tensor], *, training: bool) -> list[Tensor]:
+    """Return per column one row per id; differentiable when ``training``."""
+    rows: list[Tensor] = _read_rows(_anchor(tables, training), list(ids), tables.number, training)
+    return rows
+
+
+def _anchor(tables: TableSet, training: bool) -> Tensor:
+    return tables.anchor if training else tables.anchor.detach()
+
+
+@torch.library.custom_op("monolith::read_bags", mutates_args=())
+def _read_bags(anchor: Tensor, values: list[Tensor], offsets: list[Tensor], tables: int, keep: bool) -> list[Tensor]:
+    return table_set(tables).read_bags(values, offsets, keep_plan=keep)
+
+
+@_read_bags.register_fake
+def _(anchor: Tensor, values: list[Tensor], offsets: list[Tensor], tables: int, keep: bool) -> list[Tensor]:
+    found = table_set(tables)
+    return [anchor.new_empty((bounds.shape[0] - 1, found.dim(number))) for number, bounds in enumerate(offsets)]
+
+
+@torch.library.custom_op("monolith::update_bags", mutates_args=())
+def _update_bags(
+    anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int
+) -> Tensor:
+    table_set(tables).update_bags(values, offsets, grads)
+    return torch.zeros_like(anchor)
+
+
+@_update_bags.register_fake
+def _(anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+    return torch.empty_like(anchor)
+
+
+def _keep_bags(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    anchor, values, offsets, ctx.tables, _ = inputs
+    ctx.count = len(values)
+    ctx.save_for_backward(anchor, *values, *offsets)
+
+
+def _derive_bags(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    anchor, *inputs = ctx.saved_tensors
+    values, offsets = inputs[: ctx.count], inputs[ctx.count :]
+    gradient = _update_bags(anchor, values, offsets, list(grads), ctx.tables)
+    return gradient, [None] * ctx.count, [None] * ctx.count, None, None
+
+
+torch.library.register_autograd("monolith::read_bags", _derive_bags, setup_context=_keep_bags)
+
+
+@torch.library.custom_op("monolith::read_rows", mutates_args=())
+def _read_rows(anchor: Tensor, ids: list[Tensor], tables: int, keep: bool) -> list[Tensor]:
+    return table_set(tables).read_rows(ids, keep_plan=keep)
+
+
+@_read_rows.register_fake
+def _(anchor: Tensor, ids: list[Tensor], tables: int, keep: bool) -> list[Tensor]:
+    found = table_set(tables)
+    return [anchor.new_empty((each.shape[0], found.dim(number))) for number, each in enumerate(ids)]
+
+
+@torch.library.custom_op("monolith::update_rows", mutates_args=())
+def _update_rows(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+    table_set(tables).update_rows(ids, grads)
+    return torch.zeros_like(anchor)
+
+
+@_update_rows.register_fake
+def _(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+    return torch.empty_like(anchor)
+
+
+def _keep_rows(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+    anchor, ids, ctx.tables, _ = inputs
+    ctx.save_for_backward(anchor, *ids)
+
+
+def _derive_rows(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
+    anchor, *ids = ctx.saved_tensors
+    return _update_rows(anchor, ids, list(grads), ctx.tables), [None] * len(ids), None, None
+
+
+torch.library.register_autograd("monolith::read_rows", _derive_rows, setup_context=_keep_rows)

@@ -1,0 +1,51 @@
+"""Rows of one module on disk: a snapshot of its tables, and ``module.json``, written last, that makes it valid."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from pathlib import Path
+
+from monolith.core.durable_files import replace_file
+from monolith.core.errors import ArtifactError, ConfigError
+from monolith.nn.table_set import TableSet
+
+__all__ = ["load_snapshot", "write_snapshot"]
+
+_VERSION = 1
+
+
+def write_snapshot(tables: TableSet, folder: Path) -> str:
+    """Write the rows and the step to ``folder``; return the identity of this snapshot.
+
+    Raises:
+        ConfigError: The folder has a snapshot already.
+    """
+    if (folder / "module.json").exists():
+        raise ConfigError(f"folder is {str(folder)!r}, which holds a snapshot; give a new folder for each snapshot")
+    folder.mkdir(parents=True, exist_ok=True)
+    tables.write(folder / "tables")
+    identity = secrets.token_hex(16)
+    body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": tables.row_counts()}
+    replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
+    return identity
+
+
+def load_snapshot(tables: TableSet, folder: Path) -> str:
+    """Replace all rows by those of ``write_snapshot``; return the identity of the snapshot.
+
+    Raises:
+        ArtifactError: The folder has no whole snapshot. The rows are unchanged.
+    """
+    try:
+        body = json.loads((folder / "module.json").read_bytes())
+        version, identity, step = body["version"], body["id"], body["step"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(
+            f"'{folder}' is not a snapshot of a module ({error}); give a folder that mt.nn.save wrote"
+        ) from error
+    if version != _VERSION or not isinstance(identity, str) or not isinstance(step, int):
+        raise ArtifactError(f"'{folder}/module.json' has version {version!r}, expected {_VERSION}; use a newer release")
+    tables.read(folder / "tables")
+    tables.step = step
+    return identity

@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from monolith.artifacts import CheckpointFolder, CheckpointManifest, Retention, remote_folder, verify_files
+from monolith.artifacts.remote_folder import (
+    RemoteFolder,
+    artifact_url,
+    fetch_bundle,
+    local_path,
+    open_folder,
+    push_folder,
+    stage_folder,
+)
+from monolith.core import storage
+from monolith.core.errors import ArtifactError, ConfigError, ManifestInvalid, VersionConflict
+from monolith.core.retry import RetryPolicy
+from s3_server import BUCKET, s3_server, why_no_s3
+
+TWO = Retention(max_to_keep=2, spare_every_s=None)
+ONCE = RetryPolicy(attempts=1)
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[Mapping[str, str]]:
+    if why := why_no_s3():
+        pytest.skip(why)
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture(params=["memory", "file", "s3"])
+def url(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    if request.param == "s3":
+        for name, value in request.getfixturevalue("s3").items():
+            monkeypatch.setenv(name, value)
+        return f"s3://{BUCKET}/{tmp_path.name}/run"
+    return f"memory://{tmp_path.name}/run" if request.param == "memory" else f"file://{tmp_path}/remote/run"
+
+
+def machine(url: str, tmp_path: Path, name: str) -> RemoteFolder:
+    return RemoteFolder(url, tmp_path / "staging" / name / "run", policy=ONCE)
+
+
+def save(folder: RemoteFolder, step: int, content: bytes = b"") -> None:
+    def fill(place: Path) -> Mapping[str, int]:
+        (place / "tables").mkdir()
+        (place / "tables/rows").write_bytes(content or os.urandom(1000))
+        (place / "dense").write_bytes(b"weights")
+        return {"user": 1}
+
+    header = CheckpointManifest(step=step, number=0, kind="full", saved_at_s=0.0, reason="test", package_version="0")
+    checkpoints(folder).add(header, fill, retention=TWO, started_at_s=0.0)
+
+
+def checkpoints(folder: RemoteFolder) -> CheckpointFolder:
+    return CheckpointFolder(folder.path / "checkpoints")
+
+
+def remote_steps(url: str) -> list[int]:
+    names = storage.walk_files(url)
+    return [int(name.split("-")[1].split("/")[0]) for name in names if name.endswith("/manifest.json")]
+
+
+def test_a_checkpoint_travels_to_another_machine_by_its_url(url: str, tmp_path: Path) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    one.pull()
+    save(one, 10, b"rows of ten")
+    (one.path / "job.json").write_text("{}")
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is not None
+    verify_files(newest.path, newest.manifest)
+    assert (newest.path / "tables/rows").read_bytes() == b"rows of ten"
+    assert (other.path / "job.json").read_text() == "{}"
+
+
+def test_only_the_opened_checkpoint_is_downloaded(url: str, tmp_path: Path) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    for step in (10, 20):
+        save(one, step)
+    one.push()
+    other.pull()
+    folder = checkpoints(other)
+    assert [saved.step for saved in folder.saved()] == [10, 20]
+    assert not (folder.path_of(20) / "tables").exists()
+    folder.newest()
+    assert (folder.path_of(20) / "tables/rows").exists()
+    assert not (folder.path_of(10) / "tables").exists()
+
+
+def test_retention_removes_remote_checkpoints_also_those_of_an_earlier_machine(url: str, tmp_path: Path) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    for step in (10, 20):
+        save(one, step)
+    one.push()
+    other.pull()
+    save(other, 30)
+    other.push()
+    assert remote_steps(url) == [20, 30]
+    assert not [name for name in storage.walk_files(url) if "step-000000010" in name]
+
+
+def test_an_interrupted_upload_is_never_read_and_the_next_push_completes_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10)
+    one.push()
+    save(one, 20)
+    upload = storage.upload_file
+
+    def fail_on_rows(source: Path, target: str) -> None:
+        if target.endswith("rows"):
+            raise OSError("connection reset")
+        upload(source, target)
+
+    monkeypatch.setattr(storage, "upload_file", fail_on_rows)
+    with pytest.raises(ArtifactError, match=r"could not upload to .*run'.*connection reset.*local copy"):
+        one.push()
+    monkeypatch.undo()
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    assert any("step-000000020" in name for name in storage.walk_files(url))
+    other.pull()
+    assert [saved.step for saved in checkpoints(other).saved()] == [10]
+    one.pull()  # a restart of the first machine keeps its checkpoint
+    assert [saved.step for saved in checkpoints(one).saved()] == [10, 20]
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is not None
+    assert newest.step == 20
+
+
+def test_a_killed_replacement_of_a_checkpoint_is_repeated(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10, b"first")
+    one.push()
+    save(one, 10, b"second")
+
+    class Killed(BaseException):
+        pass
+
+    def kill(source: Path, target: str) -> None:
+        raise Killed
+
+    monkeypatch.setattr(storage, "upload_file", kill)
+    with pytest.raises(Killed):
+        one.push()
+    monkeypatch.undo()
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    one.pull()
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is not None
+    assert (newest.path / "tables/rows").read_bytes() == b"second"
+
+
+def test_two_runs_at_one_url_are_refused(url: str, tmp_path: Path) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    one.pull()
+    other.pull()
+    save(one, 10)
+    one.push()
+    save(other, 15)
+    with pytest.raises(VersionConflict, match=r"has 'checkpoints/step-000000010', which this run has not written"):
+        other.push()
+    assert remote_steps(url) == [10]
+
+
+def test_a_checkpoint_that_was_never_uploaded_gives_way_to_a_newer_run_and_is_kept_aside(
+    url: str, tmp_path: Path
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10)
+    one.push()
+    save(one, 20)  # killed before its upload
+    other.pull()
+    save(other, 30)
+    other.push()
+    one.pull()
+    assert [saved.step for saved in checkpoints(one).saved()] == [10, 30]
+    assert list((one.path / "checkpoints").glob(".superseded-step-000000020-*/tables/rows"))
+
+
+def test_a_corrupt_remote_file_is_refused(url: str, tmp_path: Path) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10, b"rows")
+    one.push()
+    damaged = tmp_path / "damaged"
+    damaged.write_bytes(b"rowz")
+    storage.upload_file(damaged, f"{url}/checkpoints/step-000000010/tables/rows")
+    other.pull()
+    with pytest.raises(ManifestInvalid, match=r"step-000000010/tables/rows' is corrupt"):
+        checkpoints(other).newest()
+    assert not (checkpoints(other).path_of(10) / "tables").exists()
+
+
+def test_a_staged_path_leads_back_to_its_url(url: str, tmp_path: Path) -> None:
+    folder = stage_folder(url)
+    assert open_folder(url) == folder.path == local_path(url)
+    save(folder, 10, b"rows")
+    push_folder(folder.path / "checkpoints")
+    checkpoint = open_folder(f"{url}/checkpoints/step-000000010")
+    assert artifact_url(checkpoint) == f"{url}/checkpoints/step-000000010"
+    fetch_bundle(checkpoint)
+    assert (checkpoint / "tables/rows").read_bytes() == b"rows"
+    assert artifact_url(tmp_path) == str(tmp_path)
+
+
+def test_wanted_versions_are_downloaded_and_removed_ones_disappear(url: str, tmp_path: Path) -> None:
+    exports = machine(f"{url}/exports", tmp_path, "trainer")
+    server = machine(f"{url}/exports", tmp_path, "server")
+    for version in ("1", "2"):
+        checkpoint = checkpoints(exports)
+        save(exports, int(version), version.encode())
+        checkpoint.path_of(int(version)).rename(exports.path / version)
+    exports.push()
+    server.pull_versions(lambda versions: sorted(versions)[-1:])
+    assert [path.name for path in server.path.iterdir() if path.name.isdigit()] == ["2"]
+    assert (server.path / "2/tables/rows").read_bytes() == b"2"
+    remote_folder.shutil.rmtree(exports.path / "2")
+    exports.push()
+    server.pull_versions(lambda versions: sorted(versions)[-1:])
+    assert [path.name for path in server.path.iterdir() if path.name.isdigit()] == ["1"]
+
+
+def test_a_missing_driver_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path))
+    with pytest.raises(ConfigError, match=r"'gs://bucket/run.*driver is missing.*pip install gcsfs"):
+        open_folder("gs://bucket/run")
+    with pytest.raises(ConfigError, match=r"scheme 'nosuch', expected one that fsspec knows"):
+        open_folder("nosuch://bucket/run")

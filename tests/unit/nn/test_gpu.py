@@ -1,0 +1,217 @@
+"""Tables on a GPU against those in host memory: the same rows for the same calls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import monolith as mt
+from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch
+from monolith.nn.gpu import GpuTable
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
+
+OPTIMIZERS = [
+    mt.Sgd(0.5),
+    mt.Adagrad(0.1),
+    mt.Adagrad(0.1, weight_decay_factor=0.01),
+    mt.Adam(0.05),
+    mt.Adam(0.05, use_nesterov=True),
+]
+INITIALIZERS = [mt.Zeros(), mt.Constant(0.25), mt.RandomUniform(-0.5, 0.5)]
+
+
+def make_spec(dim: int, optimizer: Any, initializer: Any = None, **settings: Any) -> mt.TableSpec:
+    piece = mt.SliceSpec(dim, optimizer=optimizer, initializer=initializer or mt.RandomUniform(-1, 1))
+    return mt.TableSpec("user", [piece], on_miss="initial", seed=3, **settings)
+
+
+def on_gpu(array: Any) -> torch.Tensor:
+    return torch.from_numpy(np.asarray(array)).cuda()
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
+@pytest.mark.parametrize("dim", [1, 3, 16, 30, 130])
+def test_distinct_ids_give_equal_bits(optimizer: Any, dim: int) -> None:
+    rng = np.random.default_rng(0)
+    host, gpu = mt.Table(make_spec(dim, optimizer)), GpuTable(make_spec(dim, optimizer))
+    ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 20_000))
+    ids[0] = -(2**63)
+    for step in range(3):
+        some = rng.choice(ids, 10_000, replace=False)
+        grads = rng.standard_normal((len(some), dim)).astype(np.float32)
+        host.apply_gradients(some, grads, step=step, time_s=100 + step)
+        gpu.apply_gradients(on_gpu(some), on_gpu(grads), time_s=100 + step)
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    assert len(gpu) == len(host)
+
+
+@pytest.mark.parametrize("initializer", INITIALIZERS, ids=str)
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_bags_with_repeated_ids_are_close(initializer: Any, mode: Any) -> None:
+    rng = np.random.default_rng(1)
+    spec = make_spec(16, mt.Sgd(0.1), initializer)
+    host, gpu = mt.Table(spec), GpuTable(spec)
+    for step in range(5):
+        ids = rng.integers(0, 500, 4000)
+        offsets = np.sort(np.concatenate([[0, 4000], rng.integers(0, 4000, 300)]))
+        grads = rng.standard_normal((len(offsets) - 1, 16)).astype(np.float32)
+        expected = host.lookup_pooled(ids, offsets, mode)
+        np.testing.assert_allclose(
+            gpu.lookup_pooled(on_gpu(ids), on_gpu(offsets), mode).cpu().numpy(), expected, rtol=1e-4, atol=1e-4
+        )
+        host.apply_pooled_gradients(ids, offsets, grads, mode, step=step)
+        gpu.apply_pooled_gradients(on_gpu(ids), on_gpu(offsets), on_gpu(grads), mode)
+    every = np.arange(600)
+    np.testing.assert_allclose(gpu.lookup(on_gpu(every)).cpu().numpy(), host.lookup(every), rtol=1e-3, atol=1e-3)
+
+
+def test_a_table_grows_from_nothing_to_millions_of_rows() -> None:
+    gpu = GpuTable(make_spec(4, mt.Sgd(1.0), mt.Zeros()))
+    total, batch = 3_000_000, 100_000
+    for first in range(0, total, batch):
+        ids = torch.arange(first, first + batch, device="cuda") * 7919
+        gpu.apply_gradients(ids, torch.full((batch, 4), float(first // batch + 1), device="cuda"))
+    assert len(gpu) == total
+    ids = torch.arange(0, total, device="cuda") * 7919
+    expected = -(torch.arange(0, total, device="cuda") // batch + 1).float()
+    assert torch.equal(gpu.lookup(ids)[:, 0], expected)
+    assert not gpu.lookup(ids + 1).any()
+
+
+def test_rows_and_state_move_to_the_host_and_back() -> None:
+    rng = np.random.default_rng(2)
+    spec = make_spec(6, mt.Adam(0.1))
+    gpu = GpuTable(spec)
+    ids = np.unique(rng.integers(-(2**62), 2**62, 5000))
+    gpu.apply_gradients(on_gpu(ids), on_gpu(rng.standard_normal((len(ids), 6)).astype(np.float32)), time_s=77)
+    host = gpu.to_host()
+    entry = host.entry(int(ids[0]))
+    assert entry is not None
+    assert entry.time_s == 77
+    again = GpuTable(spec)
+    again.add_rows_of(host)
+    grads = rng.standard_normal((len(ids), 6)).astype(np.float32)
+    host.apply_gradients(ids, grads, step=1)
+    for each in (gpu, again):
+        each.step = 1
+        each.apply_gradients(on_gpu(ids), on_gpu(grads))
+        np.testing.assert_array_equal(each.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+
+
+def test_a_captured_graph_repeats_the_step() -> None:
+    gpu, twin = (GpuTable(make_spec(8, mt.Sgd(0.5))) for _ in range(2))
+    ids, offsets = torch.arange(64, device="cuda"), torch.arange(0, 65, 4, device="cuda")
+    grads = torch.ones((16, 8), device="cuda")
+
+    def step(table: GpuTable) -> None:
+        table.lookup_pooled(ids, offsets)
+        table.apply_pooled_gradients(ids, offsets, grads)
+
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        step(gpu)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step(gpu)
+    for _ in range(3):
+        graph.replay()
+    for _ in range(4):
+        step(twin)
+    torch.testing.assert_close(gpu.lookup(ids), twin.lookup(ids))
+
+
+def test_the_budget_is_kept() -> None:
+    gpu = GpuTable(make_spec(64, mt.Adagrad(0.1), max_bytes=200 << 20))
+
+    def fill() -> None:
+        for first in range(100):
+            ids = torch.arange(100_000, device="cuda") + first * 100_000
+            gpu.apply_gradients(ids, torch.ones((100_000, 64), device="cuda"))
+
+    with pytest.raises(CapacityExceeded, match="max_bytes"):
+        fill()
+    assert gpu.memory_bytes <= 200 << 20
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_module_on_the_gpu_equals_the_one_in_host_memory(mode: Any) -> None:
+    host, gpu = (mt.nn.EmbeddingBag(8, optimizer=mt.Sgd(0.5), mode=mode, device=device) for device in ("cpu", "cuda"))
+    for ids in (torch.tensor([[1, 2], [2, 3]]), torch.tensor([[4, 4], [1, 9]])):
+        expected, actual = host(ids), gpu(ids.cuda())
+        assert actual.is_cuda
+        torch.testing.assert_close(actual.cpu(), expected)
+        expected.square().sum().backward()
+        actual.square().sum().backward()
+    assert gpu.table_set.row_counts() == host.table_set.row_counts()
+
+
+def test_a_collection_on_the_gpu_shares_tables_and_mixes_modes() -> None:
+    def make(device: str) -> mt.nn.EmbeddingBagCollection:
+        settings = {"table": "item", "optimizer": mt.Sgd(0.5)}
+        features = [
+            mt.nn.Feature("seen", 4, mode="mean", **settings),
+            mt.nn.Feature("liked", 4, **settings),
+            mt.nn.Feature("user", 2, optimizer=mt.Adagrad(0.5)),
+        ]
+        return mt.nn.EmbeddingBagCollection(features, device=device)
+
+    host, gpu = make("cpu"), make("cuda")
+    bags = {
+        "seen": (torch.tensor([1, 2, 3]), torch.tensor([0, 2, 3])),
+        "liked": (torch.tensor([2, 9]), torch.tensor([0, 0, 2])),
+        "user": (torch.tensor([5, 6]), torch.tensor([0, 1, 2])),
+    }
+    moved = {name: (values.cuda(), offsets.cuda()) for name, (values, offsets) in bags.items()}
+    for _ in range(3):
+        expected, actual = host(bags), gpu(moved)
+        for name in bags:
+            torch.testing.assert_close(actual[name].cpu(), expected[name])
+        sum(each.square().sum() for each in expected.values()).backward()
+        sum(each.square().sum() for each in actual.values()).backward()
+    assert gpu.steps == 3
+
+
+def test_explicit_updates_on_the_gpu_equal_those_in_host_memory() -> None:
+    modules = [mt.nn.EmbeddingBag(4, optimizer=mt.Adagrad(0.5), mode="sum", device=each) for each in ("cpu", "cuda")]
+    for module in modules:
+        optimizer = mt.nn.TableOptimizer(module)
+        for ids in ([[1, 2]], [[2, 2]]):
+            module(torch.tensor(ids, device=module.table_set.device)).square().sum().backward()
+        torch.nn.utils.clip_grad_norm_(optimizer.parameters, 0.5)
+        optimizer.step()
+    host, gpu = (module.eval()(torch.tensor([[1], [2]])) for module in modules)
+    torch.testing.assert_close(gpu.cpu(), host)
+
+
+def test_a_snapshot_of_the_gpu_is_read_in_host_memory_and_back(tmp_path: Path) -> None:
+    def make(device: str) -> mt.nn.EmbeddingBag:
+        return mt.nn.EmbeddingBag(4, optimizer=mt.Adagrad(0.5), mode="sum", device=device)
+
+    ids = torch.tensor([[1, 2], [2**62, -1]])
+    gpu = make("cuda")
+    gpu(ids).square().sum().backward()
+    mt.nn.save(gpu, tmp_path / "from_gpu")
+    host = make("cpu")
+    mt.nn.load(host, tmp_path / "from_gpu")
+    torch.testing.assert_close(host.eval()(ids), gpu.eval()(ids).cpu(), rtol=0, atol=0)
+    mt.nn.save(host, tmp_path / "from_host")
+    again = make("cuda")
+    mt.nn.load(again, tmp_path / "from_host")
+    torch.testing.assert_close(again.eval()(ids).cpu(), host(ids), rtol=0, atol=0)
+
+
+def test_parts_that_a_gpu_table_lacks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="Ftrl"):
+        GpuTable(make_spec(4, mt.Ftrl(0.1)))
+    with pytest.raises(ConfigError, match="expiry"):
+        GpuTable(make_spec(4, mt.Sgd(0.1), expire_days=3))
+    with pytest.raises(ConfigError, match="padding"):
+        mt.nn.EmbeddingBag(4, padding_idx=0, device="cuda")
+    with pytest.raises(DimensionMismatch, match="shape"):
+        GpuTable(make_spec(4, mt.Sgd(0.1))).apply_gradients(on_gpu([1]), torch.ones((1, 3)))
