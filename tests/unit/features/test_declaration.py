@@ -68,6 +68,26 @@ def test_shapes_of_the_layouts() -> None:
     }
 
 
+def test_the_memory_limit_of_a_feature_is_that_of_its_table() -> None:
+    made = Declaration()
+    made.add_feature("user_id", slot=1, max_bytes=1 << 20)
+    made.add_layout(["user_id"], "vec", 4, out="concat")
+    made.freeze()
+    assert [spec.max_bytes for spec in made.table_specs()] == [1 << 20]
+
+
+def test_slices_of_a_table_lie_one_after_the_other() -> None:
+    made = Declaration()
+    made.add_feature("user_id", slot=1)
+    for name, width in (("vec", 4), ("bias", 1)):
+        made.add_layout(["user_id"], name, width, out="concat")
+    names = list(made.slices["user_id"])
+    dims = [piece.dim for piece in made.slices["user_id"].values()]
+    assert [made.column_of("user_id", name) for name in names] == [0, dims[0]]
+    with pytest.raises(ConfigError, match="has no slice 'other'"):
+        made.column_of("user_id", "other")
+
+
 def test_stacked_sequences_lie_one_after_the_other() -> None:
     made = declared()
     made.add_feature("seen", slot=3, max_sequence_length=3)

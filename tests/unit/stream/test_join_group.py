@@ -182,6 +182,8 @@ def test_processes_that_start_together_have_different_owner_numbers(tmp_path: Pa
     assert (first.owner, second.owner) == (1, 2)
     with pytest.raises(ClusterError, match="another process has taken over"):
         first.start_journal(1, {})
+    with pytest.raises(ClusterError, match="another process has taken over"):
+        first.trim()
     for folder in (first, second):
         folder.close()
 

@@ -301,13 +301,14 @@ class ChunkReader {
  private:
   bool read_int(const Span& span, std::uint64_t& word) {
     constexpr std::uint32_t kShort = 8;
+    const std::uint32_t size = span.size;
     const char* const at = block_.data() + span.begin;
     if (span.quoting == kPlain && std::size_t{span.begin} + 2 * kShort <= block_.size()) [[likely]] {
-      if (span.size - 1 < kShort && text::parse_short_digits(at, span.size, word)) [[likely]]
+      if (size - 1 < kShort && text::parse_short_digits(at, size, word)) [[likely]]
         return true;
       std::uint64_t high = 0;
-      if (span.size - 1 - kShort < kShort && text::parse_short_digits(at, span.size - kShort, high) &&
-          text::parse_short_digits(at + span.size - kShort, kShort, word)) {
+      if (size - 1 - kShort < kShort && text::parse_short_digits(at, size - kShort, high) &&
+          text::parse_short_digits(at + size - kShort, kShort, word)) {
         word += high * 100'000'000;
         return true;
       }
