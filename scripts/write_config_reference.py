@@ -88,8 +88,8 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
+    RequestPathConfig,
     RestConfig,
-    TimeoutConfig,
 )
 from monolith.serving.model_config import ModelConfig"""
 _SECTIONS = (

@@ -99,7 +99,7 @@ class NativeFront:
                 config.host,
                 config.rest_port,
                 config.port,
-                config.grpc.io_threads,
+                config.request_path.io_threads,
                 config.grpc.max_message_bytes,
                 config.rest.rest_max_pending_bytes,
                 config.grpc.max_calls,

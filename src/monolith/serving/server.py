@@ -318,7 +318,7 @@ class ModelServer:
 
 def _open_native(config: ServingConfig) -> NativeFront | None:
     """Return the native request path; None if it is off, or the machine or the settings exclude it."""
-    wish = config.grpc.native
+    wish = config.request_path.native
     if wish == "off":
         return None
     try:

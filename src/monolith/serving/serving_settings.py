@@ -17,9 +17,8 @@ from monolith.serving.config import (
     LoadingConfig,
     ModelSourceConfig,
     MonitoringConfig,
-    NativeConfig,
+    RequestPathConfig,
     RestConfig,
-    TimeoutConfig,
 )
 from monolith.serving.model_config import ModelConfig
 
