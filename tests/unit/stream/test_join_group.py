@@ -139,8 +139,7 @@ def test_a_stopped_process_that_wakes_up_without_rows_removes_no_state(root: Pat
     new = make_group(root, take_over=True, options=OPTIONS, settings=settings)
     new.start()
     with pytest.raises(ClusterError, match=r"has owner 2, and this process is owner 1; another process has taken over"):
-        while old.step(0.0):
-            pass
+        run_steps(old)
     old.abandon()
     new.abandon()
     run_to_end(make_group(root, settings=settings))
@@ -180,6 +179,8 @@ def test_processes_that_start_together_have_different_owner_numbers(tmp_path: Pa
         first.start_journal(1, {})
     with pytest.raises(ClusterError, match="another process has taken over"):
         first.trim()
+    with pytest.raises(ClusterError, match="another process has taken over"):
+        first.save(1, {}, lambda path: path.touch())
     for folder in (first, second):
         folder.close()
 
