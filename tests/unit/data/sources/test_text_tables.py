@@ -164,7 +164,7 @@ def test_files_without_a_header_and_with_other_delimiters(tmp_path: Path) -> Non
         ("a.jsonl", b'{"n": {"deep": 1}, "click": 0}\n', "column 'n' has type struct"),
         ("a.arrow", b"not arrow at all", "not an Arrow IPC file"),
         ("a.csv.gz", b"n,click\n1,2\n", "a.csv.gz"),
-        ("a.csv.gz", gzip.compress(b"n,click\n" + b"1,2\n" * 5000)[:-30], "a.csv.gz"),
+        ("a.csv.gz", gzip.compress(b"n,click\n" + b"1,2\n" * 5000, mtime=0)[:-30], "a.csv.gz"),
     ],
 )
 def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str, content: bytes, text: str) -> None:
