@@ -119,9 +119,7 @@ def test_a_live_model_beats_a_daily_one_by_the_command_line_alone(tmp_path: Path
     options = ["train", "--task", "deepfm", "--label-features", "click", "--time-column", "time", "--batch-size", 32]
     options = [*options, "--threads", 1, "--log-step-count-steps", 0]
     shell.run(*options, "--data", "day-1.csv", "--model-dir", "daily")
-    daily = shell.json(
-        "evaluate", "--model-dir", "daily", "--data", "day-2.csv", "--time-column", "time", "--auc-by-hour"
-    )
+    daily = shell.json("evaluate", "--model-dir", "daily", "--data", "day-2.csv", "--auc-by-hour")
     restore = ["--model-dir", "live", "--restore-dir", "daily", "--no-resume-data", "--auc-by-hour"]
     live = shell.json(*options, "--data", "day-2.csv", *restore)
     assert live["ctr/auc_by_hour"] > daily["ctr/auc_by_hour"] + 0.1

@@ -274,12 +274,26 @@ class Job:
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
         options: dict[str, Any] = {"seed": self.config.run.runtime.seed, "shard": shard}
-        rows = open_rows(self.config.input, patterns, files=files, **options)
+        data = self._timed_input()
+        rows = open_rows(data, patterns, files=files, **options)
         if window is None:
             window = self._shuffle_buffer if is_training else 0
         schema = self._schema(has_labels=has_labels)
-        then = open_then(self.config.input, **options) if is_training else None
-        return open_batches(self.config.input, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
+        then = open_then(data, **options) if is_training else None
+        return open_batches(data, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
+
+    def _timed_input(self) -> DataConfig:
+        """Return the settings of the data; metrics by hour read the time column of the folder's training."""
+        data = self.config.input
+        if not self.config.run.metrics.ranking.auc_by_hour:
+            return data
+        return replace(data, columns=replace(data.columns, time_column=self._time_column))
+
+    @property
+    def _time_column(self) -> str | None:
+        """The column of the event time; that of the folder's training unless given."""
+        known: str | None = read_job(self.config.run.model_dir, default={}).get("time_column")
+        return self.config.input.columns.time_column or known
 
     @property
     def _shuffle_buffer(self) -> int:
@@ -421,6 +435,7 @@ class Job:
             "task_options": self._options,
             "label_features": list(self._labels),
             "keys": list(self.config.input.columns.keys),
+            "time_column": self._time_column,
             "shuffle_buffer": self._shuffle_buffer,
             "finished": finished,
             "first_step": self._first_step,
