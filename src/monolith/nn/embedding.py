@@ -118,7 +118,7 @@ class EmbeddingBag(_OneTable):
     """``torch.nn.EmbeddingBag`` over a collisionless table; see ``Embedding`` for updates.
 
     >>> import monolith as mt, torch
-    >>> bag = mt.nn.EmbeddingBag(2, optimizer=mt.Sgd(1.0), initializer=mt.Ones())
+    >>> bag = mt.nn.EmbeddingBag(2, optimizer=mt.Sgd(1.0), initializer=mt.Ones(), mode="sum")
     >>> out = bag(torch.tensor([3, 4, 4]), torch.tensor([0, 1]))
     >>> out.tolist()
     [[1.0, 1.0], [2.0, 2.0]]

@@ -127,6 +127,7 @@ class HostedModels:
         self._retry_interval_s = retry_interval_s
         self._pool = ThreadPoolExecutor(load_threads, thread_name_prefix="model-load", initializer=_lower_priority)
         self._changed = threading.Condition()
+        self._scanning = threading.Lock()
         self._models: dict[str, _Model] = {}
         self._routes: Mapping[str, Route] = {}
         self._is_closed = False
@@ -207,6 +208,10 @@ class HostedModels:
 
     def poll(self) -> None:
         """Scan the folders, and start loads and unloads."""
+        with self._scanning:  # an older scan never replaces a newer one
+            self._poll()
+
+    def _poll(self) -> None:
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
         for config in configs.values():
