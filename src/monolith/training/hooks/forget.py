@@ -29,7 +29,7 @@ from typing_extensions import override
 from monolith.artifacts import CheckpointFolder, read_manifest
 from monolith.artifacts.delta_log import Cut, segment_numbers, segment_path, written_ids
 from monolith.artifacts.forget_receipts import ForgetLedger, ForgottenRow, Receipt, Remainder
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import CheckpointMissing, ConfigError, MonolithError
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.export_places import export_base
 from monolith.training.forgetting import REFRESH_S, erase, find_rows
@@ -82,7 +82,12 @@ class ForgetHook(Hook):
     @override
     def after_save(self, run: Run, path: Path) -> None:
         """Complete the receipts whose removals the checkpoint contains."""
-        manifest = read_manifest(path)
+        if not self._covered:
+            return
+        try:
+            manifest = read_manifest(path)
+        except CheckpointMissing:  # retention removed it; the next checkpoint completes the receipts
+            return
         with self._lock:
             covered = self._covered.pop(manifest.step, {})
             self._covered = {step: each for step, each in self._covered.items() if step > manifest.step}
