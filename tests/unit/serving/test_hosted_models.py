@@ -19,6 +19,7 @@ from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
 from monolith.serving.hosted_models import HostedModels
 from monolith.serving.hosted_version import HostedVersion, State
+from monolith.serving.model_config import found_versions
 from monolith.testing import FakeClock
 from monolith.testing.fakes.linear_model import LinearModel, write_version
 
@@ -105,6 +106,37 @@ def test_the_newest_version_answers_and_the_old_one_goes_when_its_successor_is_t
     assert served(models) == 2
     assert loads.attempts == ["1", "2"]
     assert loads.loaded["1"].is_closed
+
+
+def test_an_older_scan_of_the_folder_never_brings_back_a_version(
+    hosted: Callable[..., HostedModels], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = hosted()
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    scanned, resumed = threading.Event(), threading.Event()
+
+    def scan_slowly(base: Path) -> dict[int, Path]:
+        versions = found_versions(base)
+        if threading.current_thread().name == "slow":
+            scanned.set()
+            assert resumed.wait(60)
+        return versions
+
+    monkeypatch.setattr("monolith.serving.hosted_models.found_versions", scan_slowly)
+    slow = threading.Thread(target=models.poll, name="slow")
+    slow.start()
+    assert scanned.wait(60)
+    write_version(tmp_path, 2)
+    newer = threading.Thread(target=models.poll)
+    newer.start()
+    newer.join(0.2)  # without turns, the newer scan ends before the older one
+    resumed.set()
+    for thread in (slow, newer):
+        thread.join(60)
+    settle(models)
+    assert served(models) == 2
 
 
 def test_a_version_is_closed_after_the_last_request_that_uses_it(
