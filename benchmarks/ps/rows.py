@@ -119,7 +119,7 @@ def _over_tcp(store: RemoteStore) -> DataPlaneTransport:
     """Return the way that clients on other machines take."""
     greetings = store._greetings
     addresses = [next(one for one in greeting.data_plane if one.startswith("tcp:")) for greeting in greetings]
-    return DataPlaneTransport(greetings, addresses, [TABLE.name], [TABLE.dim], half=False, timeout_s=CALL_S)
+    return DataPlaneTransport(greetings, addresses, [TABLE.name], [TABLE.dim], timeout_s=CALL_S)
 
 
 def _beside_redis(workload: Workload, table: Table, pull: Turn) -> Result:

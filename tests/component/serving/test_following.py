@@ -147,8 +147,8 @@ def test_sources_are_folders_with_or_without_the_name_of_a_model() -> None:
     assert parse_sources(["a=x/y", "z"]) == {"a": Path("x/y"), "": Path("z")}
     assert parse_sources(["a=host:80", "x/host:80"]) == {"a": FeedSource("host:80"), "": Path("x/host:80")}
     for wrong, why in (
-        ([""], "expected FOLDER, MODEL=FOLDER"),
-        (["a="], "expected FOLDER, MODEL=FOLDER"),
+        ([""], "expected FOLDER, URL"),
+        (["a="], "expected FOLDER, URL"),
         (["x", "y"], "set twice for every model"),
         (["a=x", "a=y"], "set twice for a"),
     ):
