@@ -23,6 +23,7 @@ from monolith.demo.loop import ACTIONS, MODEL, Loop, LoopSettings
 from monolith.demo.world import Clicks, DriftingWorld
 from monolith.demo.world.events import CLICK, encode_action, encode_impressions
 from monolith.serving import Client
+from monolith.testing import eventually
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 LONGEST_S = 180.0
@@ -98,7 +99,7 @@ def test_the_demonstration_learns_shows_one_table_and_ends_with_ctrl_c(folder: P
     assert result["requests_per_s"] > 1
     assert result["failures"] == 0
     assert result["first_chart_s"] > 0
-    assert are_gone(running)
+    eventually(lambda: are_gone(running), message="the processes of the demonstration end")
     assert len(ports) >= 9
     assert not any(is_listening(port) for port in ports)
     assert (folder / "run" / "published" / "cut.json").is_file()
@@ -112,7 +113,7 @@ def test_ctrl_c_during_the_start_leaves_no_process_and_no_file(folder: Path) -> 
         running = children(process)
         interrupt(process)
     assert running
-    assert are_gone(running)
+    eventually(lambda: are_gone(running), message="the processes of the demonstration end")
     assert not (folder / "run").exists()
 
 

@@ -232,7 +232,7 @@ class TableMachine(RuleBasedStateMachine):
 TestTableAgainstModel = TableMachine.TestCase
 TestTableAgainstModel.settings = settings(
     # A sanitizer makes each example five to ten times as slow.
-    max_examples=10 if "MONOLITH_SANITIZED" in os.environ else 40,
+    max_examples=5 if "MONOLITH_SANITIZED" in os.environ else 15,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,
