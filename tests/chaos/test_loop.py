@@ -27,6 +27,8 @@ LIVE_WINDOW_S = 1.0
 """Impressions of the last second before a kill of the server may wait in its memory."""
 SERVER_WINDOW_S = 2.0
 """Pushes of the last delta interval, a second, before a kill of a parameter server are lost, and its detection."""
+IDLE_S = 5.0
+"""Time without lag after which a trainer has read all rows."""
 
 
 def cause(loop: Loop, name: str, fault: str) -> None:
@@ -98,12 +100,17 @@ def wait_for_examples(loop: Loop, pages: NumberedPages) -> Counter[tuple[int, in
 
 
 def wait_for_training(loop: Loop) -> None:
-    """Wait until the trainer has read all rows."""
+    """Wait until the trainer has read all rows: its lag stays 0, for the gauge is as old as the last read."""
+    zero_since_s: list[float] = []
 
     def is_trained() -> bool:
         page = loop.page("trainer")
         lag = None if page is None else page.newest("monolith_log_lag_records")
-        return lag is not None and lag == 0
+        if lag is None or lag > 0:
+            zero_since_s.clear()
+        elif not zero_since_s:
+            zero_since_s.append(time.monotonic())
+        return bool(zero_since_s) and time.monotonic() - zero_since_s[0] > IDLE_S
 
     eventually(is_trained, timeout_s=180)
 
