@@ -17,7 +17,7 @@ void run(fuzz::Bytes bytes) {
   // A member that comes twice in a line, and a number that no double holds, are errors of values only.
   const auto table = engine::data::parse_json_lines(block, inferred.fields);
   fuzz::check_table(table, block);
-  if (inferred.problem) fuzz::expect(table.problem.has_value(), "an error of the types is none of the values");
+  if (inferred.problem) fuzz::expect(table.problem.has_value(), "the types have an error and the values have none");
 
   std::vector<TextField> declared = inferred.fields;
   for (TextField& field : declared) {

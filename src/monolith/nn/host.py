@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -92,7 +93,7 @@ class HostTableSet(TableSet):
         self.store.restore(folder)
 
 
-class _StorePlan:
+class _StorePlan(ABC):
     """A plan whose rows come from a store and whose gradients go there."""
 
     def __init__(self, store: MultiTable, ids: Mapping[str, Ids], counts: Mapping[str, NDArray[np.uint32]]) -> None:
@@ -116,11 +117,13 @@ class _StorePlan:
         rows = self._scatter([_as_gradient(each) for each in grads])
         self._store.push(self._ids, rows, counts=self._counts, time_s=time_s, step=step)
 
+    @abstractmethod
     def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
-        raise NotImplementedError
+        """Return the outputs of all columns, from the rows of distinct ids."""
 
+    @abstractmethod
     def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
-        raise NotImplementedError
+        """Return the gradients of distinct ids, from those of the outputs."""
 
 
 class _BagPlan(_StorePlan):

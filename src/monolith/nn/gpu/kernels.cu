@@ -272,7 +272,7 @@ extern "C" __global__ void clear_sums(float4* sums, const u32* distinct) {
 }
 
 // Adds the gradient of every occurrence to the sum of its slot, DIM4 lanes each. A block sums up to HOT places in shared
-// memory first: whoever comes first claims an entry, and a hot id comes first in almost every block.
+// memory first: the first occurrence claims an entry, and a hot id claims one in almost every block.
 extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, const u32* bags, const i64* offsets, u32 count,
                                          int is_mean, const float* grads, float4* sums) {
   __shared__ float hot[HOT * PADDED];
