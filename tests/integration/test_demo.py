@@ -47,8 +47,16 @@ def ports_of(processes: list[psutil.Process]) -> set[int]:
     }
 
 
+def has_ended(process: psutil.Process) -> bool:
+    """Return whether a process has ended; a zombie has, it only waits for its parent to read its status."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def are_gone(processes: list[psutil.Process]) -> bool:
-    return not any(each.is_running() for each in processes)
+    return all(has_ended(each) for each in processes)
 
 
 @contextmanager

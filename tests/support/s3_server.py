@@ -23,6 +23,13 @@ def why_no_s3() -> str:
     return f"{', '.join(missing)} missing; pip install 'moto[s3]' flask flask-cors s3fs" if missing else ""
 
 
+def clear_s3_connections() -> None:
+    """Forget the connections of this process: fsspec keeps one per set of options, and options lack the endpoint."""
+    from s3fs import S3FileSystem
+
+    S3FileSystem.clear_instance_cache()
+
+
 @contextmanager
 def s3_server() -> Iterator[Mapping[str, str]]:
     """Run a server with an empty bucket; yield the environment variables of its clients."""
@@ -47,6 +54,7 @@ def s3_server() -> Iterator[Mapping[str, str]]:
                 if process.poll() is not None or time.monotonic() > deadline_s:
                     raise
                 time.sleep(0.1)
+        clear_s3_connections()
         yield {
             "AWS_ENDPOINT_URL": url,
             "AWS_ACCESS_KEY_ID": "test",

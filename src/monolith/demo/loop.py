@@ -22,6 +22,7 @@ from typing import Any, Self
 
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ServingError
+from monolith.core.stop_signals import held_signals
 from monolith.data.sources.urls import open_sink
 from monolith.demo.pages import Page, read_page
 from monolith.demo.process import DemoProcess
@@ -252,7 +253,8 @@ class Loop:
 
     def _start_process(self, name: str, arguments: Sequence[object]) -> None:
         self._logs.mkdir(parents=True, exist_ok=True)
-        self.processes[name] = DemoProcess(name, arguments, self._logs)
+        with held_signals():  # a signal now would lose the process before ``close`` knows it
+            self.processes[name] = DemoProcess(name, arguments, self._logs)
 
     def _create_topic(self, topic: str) -> None:
         if self.settings.kafka is None:

@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import queue
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from monolith.core.stop_signals import stop_signals
+from monolith.core.stop_signals import held_signals, stop_signals
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -30,3 +31,26 @@ def test_signals_arrive_at_any_line_of_the_main_thread() -> None:
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_held_signal_arrives_after_the_block(number: signal.Signals) -> None:
+    events: list[str] = []
+    before = signal.signal(number, lambda *_: events.append("signal"))
+    try:
+        with held_signals():
+            signal.raise_signal(number)
+            events.append("block")
+        assert events == ["block", "signal"]
+    finally:
+        signal.signal(number, before)
+
+
+def test_signals_are_held_in_the_main_thread_only() -> None:
+    def hold() -> None:
+        with held_signals():
+            assert signal.getsignal(signal.SIGTERM) is before
+
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor() as pool:
+        pool.submit(hold).result(timeout=30)
