@@ -25,7 +25,7 @@ def why_no_s3() -> str:
 
 def clear_s3_connections() -> None:
     """Forget the connections of this process: fsspec keeps one per set of options, and options lack the endpoint."""
-    from s3fs import S3FileSystem
+    from s3fs import S3FileSystem  # type: ignore[import-untyped]
 
     S3FileSystem.clear_instance_cache()
 
