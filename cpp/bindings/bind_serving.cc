@@ -285,6 +285,8 @@ void bind_calls(nb::module_& m) {
 void bind_serving(nb::module_& m) {
   bind_models(m);
   bind_calls(m);
+  m.def("check_transport", &serving::check_transport, "needs_http2"_a, "needs_tls"_a,
+        "Check that the libraries of the transport can be opened.");
   nb::class_<serving::Service>(m, "ScoreService", "Queue, model threads and routes of the native request path.")
       .def("__init__", &make_service, "threads"_a, "max_rows"_a, "wait_s"_a, "max_queued_rows"_a, "max_queued_bytes"_a,
            "bounds_us"_a, "max_values"_a)

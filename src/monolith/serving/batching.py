@@ -9,6 +9,7 @@ Thread safe.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
@@ -24,6 +25,9 @@ __all__ = ["BatchQueue", "BatchSettings", "QueuedRequest", "Work", "parse_batchi
 
 logger = logging.getLogger(__name__)
 
+_PYTHON_THREADS = 2
+"""Batches in Python wait for the interpreter lock, so more threads answer fewer requests."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
@@ -33,19 +37,31 @@ class BatchSettings:
     """Rows of one batch; a single request may have more. 1 disables batching."""
     wait_s: float = 0.0
     """Latency budget: how long a free thread waits for further requests of a batch."""
-    threads: int = 2
-    """Batches computed in parallel."""
+    threads: int = 0
+    """Batches computed in parallel; 0 means one per core on the native path, and 2 on the Python path."""
     max_queued_rows: int = 200_000
     """Rows in the queue; further requests are refused."""
     max_queued_bytes: int = 256 << 20
     """Bytes of the queued requests."""
 
     def __post_init__(self) -> None:
-        for name in ("max_rows", "threads", "max_queued_rows", "max_queued_bytes"):
+        for name in ("max_rows", "max_queued_rows", "max_queued_bytes"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"BatchSettings.{name} is {getattr(self, name)!r}, expected at least 1")
+        if self.threads < 0:
+            raise ConfigError(f"BatchSettings.threads is {self.threads!r}, expected 1 or more, or 0 for the default")
         if not 0 <= self.wait_s <= 10:
             raise ConfigError(f"BatchSettings.wait_s is {self.wait_s!r}, expected 0 to 10 seconds")
+
+    @property
+    def native_threads(self) -> int:
+        """Threads of the native path on this machine."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+    @property
+    def python_threads(self) -> int:
+        """Threads of the Python path."""
+        return self.threads or _PYTHON_THREADS
 
 
 def parse_batching_parameters(text: str, source: str, default: BatchSettings | None = None) -> BatchSettings:
@@ -150,7 +166,7 @@ class BatchQueue:
         self._idle = threading.Condition(self._changed._lock)  # type: ignore[attr-defined]
         self._threads = [
             threading.Thread(target=self._serve, name=f"model-{index}", daemon=True)
-            for index in range(settings.threads)
+            for index in range(settings.python_threads)
         ]
         for thread in self._threads:
             thread.start()

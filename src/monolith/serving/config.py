@@ -160,8 +160,8 @@ class MonitoringConfig:
 class RequestPathConfig:
     """The way of a request: native or Python, and its timeouts."""
 
-    native: Literal["auto", "on", "off"] = "off"
-    """``on`` requires the native path; ``auto`` uses it where the machine and the settings allow it."""
+    native: Literal["auto", "on", "off"] = "auto"
+    """``auto`` uses the native path where the machine and the settings allow it; ``on`` requires it."""
     native_io_threads: int = 0
     """Threads that read and write connections; 0 = one per four cores."""
     timeouts: TimeoutConfig = subsection(TimeoutConfig)

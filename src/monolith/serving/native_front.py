@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from monolith import _native
-from monolith.core.errors import ClusterError, InvalidRequest
+from monolith.core.errors import ClusterError, ConfigError, EngineError, InvalidRequest
 from monolith.rpc.security import warn_if_exposed
 from monolith.rpc.status import Code
 from monolith.serving.config import ServingConfig
@@ -52,12 +52,15 @@ class NativeFront:
     def __init__(self, config: ServingConfig, library: str | None = None) -> None:
         if config.monitoring.log_requests:
             raise NotNative("log_requests is set, expected no stream of impressions")
+        if config.grpc.grpc_options:
+            raise NotNative("grpc_options are set, expected none: they are settings of the Python path")
+        _native.check_transport(config.port is not None, config.security.is_encrypted)
         self._library = library or find_onnx_library()
         version = _native.onnx_version(self._library)
         self._config = config
         batching = config.batching
         self._service = _native.ScoreService(
-            batching.threads,
+            batching.native_threads,
             batching.max_rows,
             batching.wait_s,
             batching.max_queued_rows,
@@ -145,7 +148,7 @@ class NativeFront:
             return
         try:
             open_native(self._library, hosted.name, hosted.version)
-        except NotNative as error:
+        except (ConfigError, EngineError) as error:
             logger.info("version scored by Python model=%s version=%d reason=%s", hosted.name, hosted.version, error)
 
     def publish(self, routes: Routes) -> None:
