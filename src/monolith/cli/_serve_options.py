@@ -150,7 +150,7 @@ class BatchingOptions:
             ConfigError: The file of batching parameters is invalid.
         """
         from monolith.serving import BatchSettings
-        from monolith.serving.batching import parse_batching_parameters
+        from monolith.serving.requests.batching import parse_batching_parameters
 
         settings = BatchSettings(
             max_rows=self.max_batch_rows,
@@ -240,7 +240,7 @@ def _channel_arguments(text: str) -> list[tuple[str, str | int]]:
 
 
 def _metrics_path(file: Path | None) -> str:
-    from monolith.serving import messages
+    from monolith.serving.api import messages
 
     if file is None:
         return _METRICS_PATH

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from monolith.core.config_sections import fill_sections, section, subsection
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
-from monolith.serving.batching import BatchSettings
-from monolith.serving.model_config import ModelConfig
+from monolith.serving.requests.batching import BatchSettings
+from monolith.serving.versions.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from monolith.serving.serving_settings import ServingSettings

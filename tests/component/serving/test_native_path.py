@@ -22,19 +22,12 @@ from monolith import _native
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.data.records import messages as records
 from monolith.rpc.security import Security
-from monolith.serving import (
-    BatchSettings,
-    Client,
-    ModelConfig,
-    ModelServer,
-    ServingConfig,
-    messages,
-    servable_loader,
-)
-from monolith.serving.native_front import NativeFront
-from monolith.serving.native_model import NotNative, find_onnx_library
-from monolith.serving.servable import Servable
-from monolith.serving.tensors import make_tensor, read_tensor
+from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, servable_loader
+from monolith.serving.api import messages
+from monolith.serving.api.native_front import NativeFront
+from monolith.serving.api.tensors import make_tensor, read_tensor
+from monolith.serving.servable.native_model import NotNative, find_onnx_library
+from monolith.serving.servable.servable import Servable
 from monolith.testing.processes.certificates import Authority
 from small_export import declared, example, make_export
 
