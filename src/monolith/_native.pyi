@@ -1383,6 +1383,9 @@ class PythonCall:
 def check_transport(needs_http2: bool, needs_tls: bool) -> None:
     """Check that the libraries of the transport can be opened."""
 
+def release_freed_memory() -> None:
+    """Return freed memory of the heap to the system."""
+
 class ScoreService:
     """Queue, model threads and routes of the native request path."""
 

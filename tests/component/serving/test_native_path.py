@@ -316,7 +316,7 @@ def call_silent(server: ModelServer) -> bool:
 def test_a_native_version_shows_assigned_rows_new_weights_and_new_tables(folder: Path) -> None:
     servable = Servable.load(folder / "12")
     servable.open_native(find_onnx_library())
-    native = servable._native
+    native = servable._state.native
     assert native is not None
 
     def check() -> None:
@@ -345,7 +345,7 @@ def test_a_part_of_a_model_stays_with_python(tmp_path: Path) -> None:
 def test_a_feature_without_a_type_takes_the_type_of_each_request(tmp_path: Path) -> None:
     servable = Servable.load(make_export(tmp_path / "1"))
     servable.open_native(find_onnx_library())
-    native = servable._native
+    native = servable._state.native
     assert native is not None
     words = records.Example()
     words.named_feature.add(name="user").feature.bytes_list.value.append(b"seven")

@@ -12,9 +12,11 @@ from monolith.artifacts.torch_session import TorchSession
 from monolith.embedding.store import Ids, Rows
 from monolith.serving.servable.cut_history import CutKey
 
-__all__ = ["Arrays", "DenseRunner", "OwnProgram", "PartialRows", "EntryRows"]
+__all__ = ["Arrays", "DenseRunner", "OwnProgram", "PartialRows", "EntryRows", "Records"]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
+Records: TypeAlias = Sequence[bytes | bytearray | memoryview]
+"""Serialized records of one kind."""
 
 
 class EntryRows(Protocol):
