@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from monolith.serving.api.http_server import HttpLimits
+from monolith.serving.api.native_front import NativeFront
 from monolith.serving.config import ServingConfig
-from monolith.serving.http_server import HttpLimits
-from monolith.serving.native_front import NativeFront
 
 __all__ = ["NativeHttp"]
 
