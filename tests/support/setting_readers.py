@@ -64,13 +64,16 @@ class Readers:
                 elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load):
                     self._attributes[node.attr].append((module, node))
 
-    def uses(self, attribute: str, holders: Collection[str]) -> bool:
-        """Return whether code uses ``holder.attribute``; a holder is the last name before the dot, or its origin."""
+    def uses(self, attribute: str, holders: Collection[str] | None = None) -> bool:
+        """Return whether code uses ``holder.attribute``.
+
+        A holder is the last name before the dot, or the attribute that this name was assigned; None = any holder.
+        """
         self._visited.clear()
         return any(
             self._is_used(module, node)
             for module, node in self._attributes[attribute]
-            if origins(module, node.value) & set(holders)
+            if holders is None or origins(module, node.value) & set(holders)
         )
 
     # --- a value and its receiver ---

@@ -50,10 +50,11 @@ UNREAD = {
     # An agent accepts the files of the original, also with settings for which it has no use.
     "preload_jemalloc",
     "proxy_port",
-    "use_metrics",
     *SERVER_FIELDS,  # read by the name of their flag
     *PORTS,
 }
+LIMITS = {"nan_rate", "score_shift", "mean_shift", "calibration_error"}
+"""Limits of a canary, which code compares in a loop over their names."""
 BOUNDS = {(DistributedConfig, "num_workers")}
 """Settings whose only use is a check of another setting: the index of a process."""
 
@@ -130,6 +131,20 @@ def test_product_code_reads_every_setting(config: type, field: FlatField) -> Non
     holders = {*field.path[:-1], "config", "_config", "settings", "_settings", "self"}
     is_exempt = field.name in UNREAD or (config, field.name) in BOUNDS
     assert is_exempt or readers().uses(field.path[-1], holders), f"no code uses {config.__name__} {field.name}"
+
+
+def test_code_uses_every_field_of_the_settings_of_all_parts() -> None:
+    exempt = {*UNREAD, *LIMITS, *(f"canary_max_{name}" for name in LIMITS), "barrier_timeout_s"}
+    fields = [
+        (node.name, field)
+        for path, tree in sources().items()
+        if not path.is_relative_to(ROOT / "compat")
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and SETTINGS.match(node.name) and is_dataclass(node)
+        for field in own_fields(node)
+    ]
+    assert len(fields) > 500, "the walk finds the classes"
+    assert [(name, field) for name, field in fields if field not in exempt and not readers().uses(field)] == []
 
 
 def test_settings_that_are_read_by_name_are_in_the_table_of_ports() -> None:
