@@ -44,6 +44,7 @@ from monolith.core.errors import ArtifactError, ManifestInvalid, MonolithError, 
 from monolith.core.retry import RetryPolicy, retry
 
 __all__ = [
+    "STAGING_VARIABLE",
     "RemoteFolder",
     "artifact_url",
     "check_writable",
