@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import DimensionMismatch
-from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.embedding.store import Ids, Rows
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -49,6 +50,13 @@ class HostTableSet(TableSet):
             _drop_padding(column, _as_numpy(ids), _as_numpy(bounds))
             for column, ids, bounds in zip(self.columns, inputs[:count], inputs[count:], strict=True)
         ]
+        if count == 1:
+            (column,), ((ids, bounds),) = self.columns, pairs
+            return _TablePlan(self.store[column.table], ids, bounds, column.mode, self._plan_pairs)
+        return self._plan_pairs(pairs)
+
+    def _plan_pairs(self, pairs: Sequence[tuple[Ids, NDArray[np.int64]]]) -> _BagPlan:
+        count = len(pairs)
         bags = len(pairs[0][1]) - 1
         plan = self._bags.plan(bags, [ids for ids, _ in pairs], [bounds for _, bounds in pairs], [False] * count)
         return _BagPlan(self.store, plan, [self._dims[column.table] for column in self.columns])
@@ -149,6 +157,33 @@ class _BagPlan(_StorePlan):
         rows = {name: np.empty((len(ids), self._store[name].dim), np.float32) for name, ids in self._ids.items()}
         self._plan.scatter(grads, list(rows.values()))
         return rows
+
+
+class _TablePlan:
+    """Pooled rows of one column, by the calls of its table: no copy of the distinct rows is made."""
+
+    def __init__(
+        self,
+        table: Table,
+        ids: Ids,
+        offsets: NDArray[np.int64],
+        mode: Literal["sum", "mean"],
+        plan_pairs: Callable[[Sequence[tuple[Ids, NDArray[np.int64]]]], _BagPlan],
+    ) -> None:
+        self._table, self._ids, self._offsets, self._mode = table, ids, offsets, mode
+        self._plan_pairs = plan_pairs
+
+    def read(self) -> list[Tensor]:
+        return [torch.from_numpy(self._table.lookup_pooled(self._ids, self._offsets, self._mode))]
+
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        return self._plan_pairs([(self._ids, self._offsets)]).sum_gradients(grads)
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        (gradient,) = grads
+        self._table.apply_pooled_gradients(
+            self._ids, self._offsets, _as_gradient(gradient), self._mode, time_s=time_s, step=step
+        )
 
 
 class _RowPlan(_StorePlan):
