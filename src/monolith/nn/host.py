@@ -93,6 +93,10 @@ class HostTableSet(TableSet):
         return {name: len(self.store[name]) for name in self.store}
 
     @override
+    def host_tables(self) -> Mapping[str, Table]:
+        return {name: self.store[name] for name in self.store}
+
+    @override
     def write(self, folder: Path) -> None:
         self.store.save(folder)
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import TableSpec
+from monolith.embedding import Table, TableSpec
 
 __all__ = ["InputColumn", "GradientSink", "Plan", "DistinctGradients", "TableSet", "table_set"]
 
@@ -125,6 +125,10 @@ class TableSet(ABC):
     @abstractmethod
     def row_counts(self) -> dict[str, int]:
         """Return the number of rows of every table."""
+
+    @abstractmethod
+    def host_tables(self) -> Mapping[str, Table]:
+        """Return the tables in host memory, by name: themselves, or copies of those on a GPU."""
 
     @abstractmethod
     def write(self, folder: Path) -> None:
