@@ -108,6 +108,26 @@ class TableSet(ABC):
         """Return the width of a column's rows."""
         return self.specs[self.columns[column].table].dim
 
+    # --- one process of several ---
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other processes hold a part of the rows."""
+        return False
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files that ranks share."""
+        return True
+
+    def broadcast(self, text: str) -> str:
+        """Return the text of the chief."""
+        return text
+
+    def all_agree(self, is_fine: bool) -> bool:
+        """Return whether the flag is true in all processes."""
+        return is_fine
+
     # --- one place per device ---
 
     @abstractmethod
