@@ -10,7 +10,7 @@
 
 A mutant is noticed when its tests fail or time out. A test that also fails without the mutant makes it invalid, so the
 first test that fails runs once without a mutant. Results are appended to build/mutants/results.jsonl, one line per
-mutant; a run that was stopped resumes there. C++ mutants are built in build/mutants/cpp: only the touched objects.
+mutant; a run that was stopped resumes there. C++ mutants are built in build/mutants/tree: only the touched objects.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "mutants.toml"
 SCRATCH = ROOT / "build" / "mutants"
 RESULTS = SCRATCH / "results.jsonl"
-NATIVE_TESTS = SCRATCH / "cpp-build" / "engine_tests"
-TIMEOUT_S = 120
+TREE = SCRATCH / "tree"
+NATIVE_TESTS = TREE / "build" / "release" / "engine_tests"
+TIMEOUT_S = 240
 FEWEST = 100
 """Entries that must fit the code. An entry whose line has changed is stale, and skipped."""
 _BUILD_TIMEOUT_S = 1800
@@ -159,20 +160,23 @@ class NativeBuild:
     """A copy of the C++ code with a build folder that is kept between mutants."""
 
     def __init__(self) -> None:
-        self._source = SCRATCH / "cpp"
-        self.build = SCRATCH / "cpp-build"
+        self._source = TREE
+        self.build = TREE / "build" / "release"  # as in a clone: a compiler cache serves both
         self._source.mkdir(parents=True, exist_ok=True)
         for name in ("CMakeLists.txt", "pyproject.toml"):
             shutil.copy2(ROOT / name, self._source / name)
         command = ["rsync", "-a", "--delete"] if shutil.which("rsync") else None
         if command:
-            self._run([*command, f"{ROOT / 'cpp'}/", f"{self._source / 'cpp'}/"])
+            subprocess.run([*command, f"{ROOT / 'cpp'}/", f"{self._source / 'cpp'}/"], check=True, timeout=60)
         else:
             shutil.rmtree(self._source / "cpp", ignore_errors=True)
             shutil.copytree(ROOT / "cpp", self._source / "cpp")
-        environment = {**os.environ, "CMAKE_CXX_COMPILER_LAUNCHER": "ccache"} if shutil.which("ccache") else None
+        # Tools of the environment come before those of the machine.
+        self._environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        if shutil.which("ccache"):
+            self._environment["CMAKE_CXX_COMPILER_LAUNCHER"] = "ccache"
         options = [f"-DPython_EXECUTABLE={sys.executable}", "-DCMAKE_BUILD_TYPE=Release"]
-        self._run(["cmake", "-S", str(self._source), "-B", str(self.build), "-G", "Ninja", *options], environment)
+        self._run(["cmake", "-S", str(self._source), "-B", str(self.build), "-G", "Ninja", *options])
 
     def make(self, mutant: Mutant | None, targets: list[str]) -> bool:
         """Build with a mutant, or without; return whether it compiles."""
@@ -192,9 +196,9 @@ class NativeBuild:
         """Return the built module."""
         return next(self.build.glob("_native*.so"))
 
-    def _run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+    def _run(self, command: list[str]) -> None:
         subprocess.run(
-            command, check=True, env=environment, stdout=subprocess.DEVNULL, cwd=ROOT, timeout=_BUILD_TIMEOUT_S
+            command, check=True, env=self._environment, stdout=subprocess.DEVNULL, cwd=ROOT, timeout=_BUILD_TIMEOUT_S
         )
 
 
@@ -277,7 +281,7 @@ class Runner:
             result, failed = self._test(mutant.tests)
         finally:
             self._overlay.undo(mutant, original)
-        return result if not failed or self._passes(failed) else "invalid"
+        return result if self._pass(failed) else "invalid"
 
     def _judge_native(self, mutant: Mutant) -> str:
         self._build = self._build or NativeBuild()
@@ -290,44 +294,45 @@ class Runner:
             result, failed = self._test(mutant.tests)
         finally:
             self._overlay.use_native(None)
-        if failed.startswith("cpp:") and self._results.passes(failed) is None:
+        if any(each.startswith("cpp:") for each in failed) and not self._results.passes(" ".join(failed)):
             self._build.make(None, ["engine_tests"])
-        return result if not failed or self._passes(failed) else "invalid"
+        return result if self._pass(failed) else "invalid"
 
-    def _passes(self, test: str) -> bool:
-        """Return whether a test passes without a mutant."""
-        passes = self._results.passes(test)
+    def _pass(self, tests: tuple[str, ...]) -> bool:
+        """Return whether tests pass without a mutant."""
+        name = " ".join(tests)
+        passes = not tests or self._results.passes(name)
         if not passes:  # a stored failure may have been one of the machine
-            passes = self._test((test,))[0] == "unnoticed"
-            self._results.add_baseline(test, passes)
+            passes = self._test(tests)[0] == "unnoticed"
+            self._results.add_baseline(name, passes)
             if not passes:
-                print(f"test fails without a mutant: {test}", flush=True)
+                print(f"tests fail without a mutant: {name}", flush=True)
         return passes
 
-    def _test(self, tests: tuple[str, ...]) -> tuple[str, str]:
-        """Return the result, and the first test that failed."""
+    def _test(self, tests: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+        """Return the result, and the tests that failed or took too long."""
         for each in tests:
             if each.startswith("cpp:"):
                 status = self._wait(
                     [str(NATIVE_TESTS), "--gtest_brief=1", f"--gtest_filter={each.removeprefix('cpp:')}"]
                 )
                 if status is None:
-                    return "timeout", each
+                    return "timeout", (each,)
                 if status != 0:
-                    return "noticed", each
+                    return "noticed", (each,)
         files = [each for each in tests if not each.startswith("cpp:")]
         if not files:
-            return "unnoticed", ""
+            return "unnoticed", ()
         options = ["-q", "-x", "-rfE", "--tb=short", "-p", "no:cacheprovider", f"--timeout={TIMEOUT_S}"]
         status = self._run_pytest([*options, *files])
         if status is None:
-            return "timeout", ""
+            return "timeout", tuple(files)
         if status == 5 or (status == 4 and "ImportError" not in self._log.read_text()):
-            return "invalid", ""  # pytest found no test
+            return "invalid", ()  # pytest found no test
         if status == 0:
-            return "unnoticed", ""
+            return "unnoticed", ()
         failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", self._log.read_text(), re.MULTILINE)
-        return "noticed", failed[0] if failed else files[0]
+        return "noticed", (failed[0] if failed else files[0],)
 
     def _run_pytest(self, arguments: list[str]) -> int | None:
         """Run tests in a child of the host; return the status, None after the timeout."""
