@@ -9,7 +9,7 @@
     python scripts/mutants.py --summary              only print the score of the stored results
 
 A mutant is noticed when its tests fail or time out. A test that also fails without the mutant makes it invalid, so the
-first test that fails runs once without a mutant. Results are appended to build/mutants/results.jsonl, one line per
+tests that failed run once without mutants, at the end. Results are appended to build/mutants/results.jsonl, a line per
 mutant; a run that was stopped resumes there. C++ mutants are built in build/mutants/tree: only the touched objects.
 """
 
@@ -29,6 +29,7 @@ import sys
 import threading
 import time
 import tomllib
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,7 @@ TIMEOUT_S = 240
 FEWEST = 100
 """Entries that must fit the code. An entry whose line has changed is stale, and skipped."""
 _BUILD_TIMEOUT_S = 1800
+_BATCH = 10
 COMMIT = subprocess.run(
     ["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
 ).stdout.strip()
@@ -208,7 +210,8 @@ class Results:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._of_mutants: dict[str, str] = {}
-        self._baselines: dict[str, bool] = {}
+        self._failed: dict[str, list[str]] = {}
+        self._sound: set[str] = set()
         lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
         for line in map(json.loads, lines):
             self._take(line)
@@ -217,28 +220,30 @@ class Results:
         """Return the result of a mutant; None if it was not judged with its present tests."""
         return self._of_mutants.get(_key(mutant))
 
-    def add(self, mutant: Mutant, result: str, seconds: float) -> None:
-        """Store a result."""
-        self._write({"mutant": asdict(mutant), "result": result, "seconds": round(seconds, 1)})
-
-    def passes(self, test: str) -> bool | None:
-        """Return whether a test passes without a mutant; None if it did not run without one."""
-        return self._baselines.get(test)
-
-    def add_baseline(self, test: str, passes: bool) -> None:
-        """Store whether a test passes without a mutant."""
-        self._write({"test": test, "passes": passes})
-
-    def _write(self, line: dict[str, Any]) -> None:
+    def add(self, mutant: Mutant, result: str, failed: tuple[str, ...], seconds: float) -> None:
+        """Store a result, and the tests that failed."""
+        line = {"mutant": asdict(mutant), "result": result, "failed": list(failed), "seconds": round(seconds, 1)}
         with self._lock, RESULTS.open("a") as file:
             file.write(json.dumps({**line, "commit": COMMIT}) + "\n")
             self._take(line)
 
+    def add_sound(self, tests: Iterable[str]) -> None:
+        """Store tests that pass without a mutant."""
+        line = {"sound": sorted(tests)}
+        with self._lock, RESULTS.open("a") as file:
+            file.write(json.dumps({**line, "commit": COMMIT}) + "\n")
+            self._take(line)
+
+    def failed(self, mutant: Mutant) -> list[str]:
+        """Return the tests that failed with a mutant and never ran without one."""
+        return [each for each in self._failed.get(_key(mutant), ()) if each not in self._sound]
+
     def _take(self, line: dict[str, Any]) -> None:
-        if "passes" in line:
-            self._baselines[line["test"]] = line["passes"]
+        if "sound" in line:
+            self._sound.update(line["sound"])
         else:
-            self._of_mutants[json.dumps(line["mutant"])] = line["result"]
+            key = json.dumps(line["mutant"])
+            self._of_mutants[key], self._failed[key] = line["result"], line["failed"]
 
 
 def _key(mutant: Mutant) -> str:
@@ -262,9 +267,23 @@ class Runner:
             text=True,
         )
 
-    def judge(self, mutant: Mutant) -> str:
-        """Return "noticed", "timeout", "unnoticed" or "invalid"."""
+    def judge(self, mutant: Mutant) -> tuple[str, tuple[str, ...]]:
+        """Return "noticed", "timeout", "unnoticed" or "invalid", and the tests that failed or took too long."""
         return self._judge_native(mutant) if mutant.is_native else self._judge_python(mutant)
+
+    def find_sound(self, tests: list[str]) -> list[str]:
+        """Return the tests that pass without a mutant."""
+        native = [each for each in tests if each.startswith("cpp:")]
+        if native:
+            self._build = self._build or NativeBuild()
+            self._build.make(None, ["engine_tests"])
+        sound = [each for each in native if self._test((each,))[0] == "unnoticed"]
+        files = [each for each in tests if each not in native]
+        for first in range(0, len(files), _BATCH):
+            batch = files[first : first + _BATCH]
+            is_sound = self._test(tuple(batch))[0] == "unnoticed"
+            sound += batch if is_sound else [each for each in batch if self._test((each,))[0] == "unnoticed"]
+        return sound
 
     def close(self) -> None:
         """End the process that hosts the tests."""
@@ -272,42 +291,27 @@ class Runner:
         self._host.stdin.close()
         self._host.wait()
 
-    def _judge_python(self, mutant: Mutant) -> str:
+    def _judge_python(self, mutant: Mutant) -> tuple[str, tuple[str, ...]]:
         original = self._overlay.text_of(mutant)
         if original.count(mutant.old) != 1:
-            return "invalid"
+            return "invalid", ()
         self._overlay.put(mutant)
         try:
-            result, failed = self._test(mutant.tests)
+            return self._test(mutant.tests)
         finally:
             self._overlay.undo(mutant, original)
-        return result if self._pass(failed) else "invalid"
 
-    def _judge_native(self, mutant: Mutant) -> str:
+    def _judge_native(self, mutant: Mutant) -> tuple[str, tuple[str, ...]]:
         self._build = self._build or NativeBuild()
         targets = _targets(mutant.tests)
         if not self._build.make(mutant, targets):
-            return "invalid"
+            return "invalid", ()
         if "_native" in targets:
             self._overlay.use_native(self._build.module())
         try:
-            result, failed = self._test(mutant.tests)
+            return self._test(mutant.tests)
         finally:
             self._overlay.use_native(None)
-        if any(each.startswith("cpp:") for each in failed) and not self._results.passes(" ".join(failed)):
-            self._build.make(None, ["engine_tests"])
-        return result if self._pass(failed) else "invalid"
-
-    def _pass(self, tests: tuple[str, ...]) -> bool:
-        """Return whether tests pass without a mutant."""
-        name = " ".join(tests)
-        passes = not tests or self._results.passes(name)
-        if not passes:  # a stored failure may have been one of the machine
-            passes = self._test(tests)[0] == "unnoticed"
-            self._results.add_baseline(name, passes)
-            if not passes:
-                print(f"tests fail without a mutant: {name}", flush=True)
-        return passes
 
     def _test(self, tests: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
         """Return the result, and the tests that failed or took too long."""
@@ -393,7 +397,7 @@ def _choose(mutants: list[Mutant], arguments: argparse.Namespace, results: Resul
     return sorted(chosen, key=lambda each: (each.is_native, sum("integration" in test for test in each.tests)))
 
 
-def _judge_all(mutants: list[Mutant], results: Results, jobs: int) -> None:
+def _judge_all(mutants: list[Mutant], results: Results, jobs: int, listed: list[Mutant]) -> None:
     waiting: queue.SimpleQueue[tuple[int, Mutant]] = queue.SimpleQueue()
     native = [each for each in enumerate(mutants, 1) if each[1].is_native]
     for each in enumerate(mutants, 1):
@@ -402,9 +406,9 @@ def _judge_all(mutants: list[Mutant], results: Results, jobs: int) -> None:
 
     def judge(runner: Runner, number: int, mutant: Mutant) -> None:
         started_s = time.monotonic()
-        result = runner.judge(mutant)
+        result, failed = runner.judge(mutant)
         seconds = time.monotonic() - started_s
-        results.add(mutant, result, seconds)
+        results.add(mutant, result, failed, seconds)
         print(f"{number}/{len(mutants)} {result} {seconds:.0f}s {mutant.title}", flush=True)
 
     def work(runner: Runner) -> None:
@@ -421,8 +425,19 @@ def _judge_all(mutants: list[Mutant], results: Results, jobs: int) -> None:
         judge(runners[0], number, mutant)
     for thread in threads:
         thread.join()
+    _check_failed(listed, results, runners[0])
     for runner in runners:
         runner.close()
+
+
+def _check_failed(mutants: list[Mutant], results: Results, runner: Runner) -> None:
+    """Run the tests that failed without mutants; a mutant whose tests fail without it is invalid."""
+    tests = sorted({test for each in mutants for test in results.failed(each)})
+    results.add_sound(runner.find_sound(tests))
+    for each in mutants:
+        if broken := results.failed(each):
+            print(f"tests fail without a mutant: {' '.join(broken)}", flush=True)
+            results.add(each, "invalid", (), 0)
 
 
 def _print_score(mutants: list[Mutant], results: Results) -> bool:
@@ -466,7 +481,7 @@ def main() -> None:
     SCRATCH.mkdir(parents=True, exist_ok=True)
     results = Results()
     if not arguments.summary:
-        _judge_all(_choose(mutants, arguments, results), results, arguments.jobs)
+        _judge_all(_choose(mutants, arguments, results), results, arguments.jobs, mutants)
     sys.exit(0 if _print_score(mutants, results) else 1)
 
 

@@ -2,17 +2,21 @@ from __future__ import annotations
 
 import pytest
 
-from monolith.serving.remote_calls import RemoteCalls, RemoteSettings
 from monolith.serving.remote_addresses import GivenAddresses
+from monolith.serving.remote_calls import RemoteCalls, RemoteSettings
 from monolith.serving.request_deadline import deadline, request_deadline_s
 from monolith.testing.fakes.clock import FakeClock
 
 
 def test_a_deadline_ends_with_its_block_and_also_after_an_error() -> None:
-    with deadline(5.0):
-        with pytest.raises(ValueError, match="stop"), deadline(2.0):
+    def fail() -> None:
+        with deadline(2.0):
             assert request_deadline_s() == 2.0
             raise ValueError("stop")
+
+    with deadline(5.0):
+        with pytest.raises(ValueError, match="stop"):
+            fail()
         assert request_deadline_s() == 5.0
     assert request_deadline_s() is None
 
