@@ -197,5 +197,9 @@ class _RankLog(RowLogs):
         """Keep the segments: all ranks compact their logs with the next publish."""
 
     @override
+    def drop_replaced(self) -> None:
+        """Keep the segments: only checkpoints compact the logs of ranks."""
+
+    @override
     def close(self) -> None:
         self._writer.close()
