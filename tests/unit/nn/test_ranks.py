@@ -22,7 +22,7 @@ CHILD = Path(__file__).resolve().parents[2] / "support" / "module_rank_child.py"
 
 
 def run_ranks(size: int, folder: Path) -> list[dict[str, Any]]:
-    """Run the ranks in processes of their own; return the results of each."""
+    """Run each rank in a separate process; return the results of each."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     children = [
         subprocess.Popen(
