@@ -21,6 +21,7 @@ export CHAOS_SECONDS ?= 60
 
 VENV := .venv
 COMPAT := .venv-compat
+FLINK := .venv-flink
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
@@ -115,6 +116,18 @@ $(TORCH_LIBRARIES)/.requirements: requirements-torch.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TORCH_LIBRARIES) \
 		--upgrade -r requirements-torch.lock
 	touch $@
+
+# PyFlink pins older packages than Monolith, so it has a separate environment too. Needs Java 17.
+.PHONY: flink-setup test-flink
+flink-setup: $(FLINK)/.requirements ## Create .venv-flink with PyFlink: for test-flink, and a peer of bench join
+
+$(FLINK)/.requirements: requirements-flink.lock
+	test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
+	$(FLINK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-flink.lock
+	touch $@
+
+test-flink: setup flink-setup ## Run the joiner as a Flink job beside the reference joiner
+	FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m pytest tests/compat/test_flink.py $(PYTEST_ARGS)
 
 .PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
