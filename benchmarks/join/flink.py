@@ -22,7 +22,6 @@ __all__ = ["flink_cases"]
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".venv-flink" / "bin" / "python"
 PROGRAM = Path(__file__).with_name("flink_peer.py")
-ROUNDS = 3
 LONGEST_S = 600
 
 
@@ -38,15 +37,16 @@ def flink_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 def _measure(case: str, sizes: Sizes) -> Result:
     if not PYTHON.exists():
         raise PeerMissing(f"{PYTHON} is absent; run `make flink-setup`")
-    batches = list(make_batches(sizes.events))
+    rounds, events = (1, 5_000) if sizes.quick else (3, 100_000)
+    batches = list(make_batches(events))
     chunks = [_native.Records(batch) for batch in batches]
     values = [value for batch in batches for value in batch]
     few = len(values) // 10
     ours, peer = [], []
     with tempfile.TemporaryDirectory() as folder:
         environment = link_package(Path(folder) / "package")
-        for number in range(ROUNDS):
-            progress(f"{case}, round {number + 1} of {ROUNDS}")
+        for number in range(rounds):
+            progress(f"{case}, round {number + 1} of {rounds}")
             native = NativeJoin()
             started_s = time.monotonic()
             assert sum(native.join(chunk) for chunk in chunks) > 0
@@ -59,7 +59,7 @@ def _measure(case: str, sizes: Sizes) -> Result:
         peer=float(np.median(peer)),
         ratio=float(np.median(np.array(ours) / np.array(peer))),
         unit="events/s",
-        rounds=ROUNDS,
+        rounds=rounds,
         extra={"events": len(values), "peer_name": "the same rules as a PyFlink job, parallelism 1, all cores"},
     )
 

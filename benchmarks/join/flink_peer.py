@@ -1,6 +1,7 @@
 """The same join as a PyFlink job on this machine; runs in the interpreter that has PyFlink.
 
-Usage: flink_peer.py RECORDS WINDOW_MS OUT_OF_ORDER_MS. RECORDS has one record per line, in hexadecimal. Prints the seconds of the job.
+Usage: flink_peer.py RECORDS WINDOW_MS OUT_OF_ORDER_MS. RECORDS has one record per line, in hexadecimal. Prints the
+seconds of the job.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs the joiner as a Flink job, in the interpreter that has PyFlink: reads records as hexadecimal lines, writes rows.
 
-Usage: flink_side.py INPUT OUTPUT SETTINGS [FAILURE]. SETTINGS is a JSON object of ``JoinSettings``. The first attempt of
-the job fails in the middle of the input if FAILURE names a file that does not exist yet.
+Usage: flink_side.py INPUT OUTPUT SETTINGS [FAILURE]. SETTINGS is a JSON object of ``JoinSettings``. The first attempt
+of the job fails in the middle of the input if FAILURE names a file that does not exist yet.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ class _Parse(ProcessFunction):  # type: ignore[misc]
 
 
 class _Join(KeyedProcessFunction):  # type: ignore[misc]
-    """Applies the rules to the state of one key. A timer per key stands at the next watermark that changes its state."""
+    """Applies the rules to the state of one key. Its timer stands at the next watermark that changes the state."""
 
     def __init__(self, settings: JoinSettings) -> None:
         self._settings = settings

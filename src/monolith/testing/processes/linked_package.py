@@ -1,4 +1,4 @@
-"""``link_package``: lets another interpreter of the same Python version import this Monolith, for peers with other packages."""
+"""``link_package``: lets another interpreter of the same Python version import this Monolith."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["link_package"]
 
 
 def link_package(folder: Path) -> dict[str, str]:
-    """Link the package and its extension into a new folder; return an environment whose ``PYTHONPATH`` is the folder."""
+    """Link package and extension into a new folder; return an environment whose ``PYTHONPATH`` is the folder."""
     package = folder / "monolith"
     package.mkdir(parents=True)
     assert monolith.__file__ is not None
