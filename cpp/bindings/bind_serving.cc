@@ -322,6 +322,7 @@ void bind_serving(nb::module_& m) {
       .def_prop_ro("connections", [](const serving::Server& server) { return server.stats().connections.load(); })
       .def_prop_ro("pending_bytes", [](const serving::Server& server) { return server.stats().pending_bytes.load(); })
       .def_prop_ro("resets", [](const serving::Server& server) { return server.stats().resets.load(); })
+      .def_prop_ro("accept_pauses", [](const serving::Server& server) { return server.stats().accept_pauses.load(); })
       .def(
           "close", [](serving::Server& server, double drain_s) { server.close(seconds(drain_s)); }, "drain_s"_a,
           nb::call_guard<nb::gil_scoped_release>(), "Stop listening, drain, close all connections.");

@@ -1431,5 +1431,8 @@ class ScoreServer:
     @property
     def resets(self) -> int: ...
 
+    @property
+    def accept_pauses(self) -> int: ...
+
     def close(self, drain_s: float) -> None:
         """Stop listening, drain, close all connections."""

@@ -30,6 +30,7 @@ class ServingMetrics:
             names.SERVING_REMOTE_CALLS_TOTAL,
             names.SERVING_LOGGED_REQUESTS_TOTAL,
             names.SERVING_NATIVE_REQUESTS_TOTAL,
+            names.SERVING_ACCEPT_PAUSES_TOTAL,
         )
 
     def request(self, model: str, api: str, code: Code, seconds: float) -> None:

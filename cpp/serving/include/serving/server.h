@@ -44,6 +44,7 @@ struct TransportStats {
   std::atomic<std::size_t> connections{0};
   std::atomic<std::size_t> pending_bytes{0};
   std::atomic<std::size_t> resets{0};
+  std::atomic<std::size_t> accept_pauses{0};  // no descriptor or memory was free
 };
 
 class IoThread;

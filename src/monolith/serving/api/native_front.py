@@ -187,6 +187,7 @@ class NativeFront:
             ],
         )
         yield names.SERVING_NATIVE_REQUESTS_TOTAL, [((), sum(found["answers"].values()))]
+        yield names.SERVING_ACCEPT_PAUSES_TOTAL, [((), 0 if self._server is None else self._server.accept_pauses)]
         yield names.SERVING_BATCHES_TOTAL, [((), found["batches"])]
         yield names.SERVING_ROWS_TOTAL, [((), found["rows"])]
         yield names.SERVING_BATCH_WAIT_SECONDS_TOTAL, [((), found["wait_us"] / 1e6)]

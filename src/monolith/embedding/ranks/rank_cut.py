@@ -15,8 +15,8 @@ from typing import Any
 
 from monolith.core.errors import ArtifactError, ConfigError, MonolithError
 from monolith.embedding import Manifest, TableSpec
+from monolith.embedding.ranks.channel import Channel
 from monolith.embedding.snapshot import SavedTable, SharedSnapshot, TableCut, read_manifest
-from monolith.training.groups.channel import Channel
 
 __all__ = ["RankCut", "leading"]
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from monolith.training.groups.ranks.row_request import RowRequest, blocks_of, sum_blocks
+from monolith.embedding.ranks.row_request import RowRequest, blocks_of, sum_blocks
 
 IDS = st.lists(st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
 

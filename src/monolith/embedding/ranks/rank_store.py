@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -16,15 +17,48 @@ from numpy.typing import ArrayLike, NDArray
 from monolith.core.errors import ArtifactError, ConfigError, MonolithError
 from monolith.embedding import Manifest, MultiTable, RestoreReport, TableSpec
 from monolith.embedding.arguments import as_counts, as_ids, as_rows, check_step, check_time
+from monolith.embedding.ranks.channel import Channel
+from monolith.embedding.ranks.rank_cut import RankCut, leading
+from monolith.embedding.ranks.row_request import RowRequest, SummedRows, blocks_of, sum_blocks
 from monolith.embedding.store import Ids, Rows
-from monolith.training.groups.channel import Channel
-from monolith.training.groups.ranks.connection import RankConnection
-from monolith.training.groups.ranks.rank_cut import RankCut, leading
-from monolith.training.groups.ranks.row_request import RowRequest, SummedRows, blocks_of, sum_blocks
 
-__all__ = ["OwnGradients", "RankStore"]
+__all__ = ["OwnGradients", "RankChannels", "RankStore"]
 
 _HALF_MAX = 65504.0
+
+
+class RankChannels(Protocol):
+    """The channels of one rank to all ranks, one per thread."""
+
+    @property
+    def rank(self) -> int:
+        """The rank of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        ...
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this is rank 0."""
+        ...
+
+    @property
+    def steps(self) -> Channel:
+        """The channel of the thread that trains."""
+        ...
+
+    @property
+    def rows(self) -> Channel:
+        """The channel of the thread that pulls rows."""
+        ...
+
+    @property
+    def saves(self) -> Channel:
+        """The channel of the thread that writes checkpoints."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,7 +82,7 @@ class RankStore:
 
     def __init__(
         self,
-        connection: RankConnection,
+        connection: RankChannels,
         specs: Iterable[TableSpec],
         *,
         force_expiry: bool = False,
