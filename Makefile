@@ -85,7 +85,7 @@ test-browser: setup ## Test the dashboard in Chromium; needs the packages chromi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50'
 	$(BIN)/python -m pytest -q tests/browser
 
-test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
+test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan: LOAD_SECONDS=60
 	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan
 
 test-asan: setup
