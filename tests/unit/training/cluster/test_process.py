@@ -52,6 +52,7 @@ def test_several_workers_evaluate_in_a_separate_process() -> None:
         ({"enable_dynamic_sharding": True, "num_ps": 0}, "num_ps is 0, expected a job of several workers"),
         ({"ps_memory_action": "hold"}, r"controller_port is None, .* ps_memory_action stop"),
         ({"ps_memory_action": "swap"}, "ps_memory_action"),
+        ({"only_feature_engineering": True}, r"only_feature_engineering is True with num_ps 2.*; omit num_ps"),
     ],
     ids=str,
 )
