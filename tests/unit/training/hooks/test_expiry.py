@@ -60,7 +60,7 @@ def test_the_memory_of_a_run_is_flat_over_many_expiry_periods() -> None:
         made.train([batch_of(day, rows=2000) for day in range(first, first + 10)], resume_data=False)
         sizes.append(tables_of(made)["user"].memory_bytes)
     assert sizes[0] > 3 * 2000 * 8, "the rows of three days need memory"
-    assert max(sizes[1:]) <= 1.02 * sizes[1], sizes  # the index of removed ids reaches its size in 20 days
+    assert max(sizes[1:]) <= 1.02 * sizes[1], sizes  # an index grows until day 20
 
 
 def test_a_run_without_a_schedule_keeps_all_rows() -> None:
