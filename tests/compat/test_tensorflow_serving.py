@@ -159,7 +159,7 @@ def test_the_stock_client_changes_the_models(stock: Ask, address: str, trained: 
 def test_it_does_not_matter_who_is_imported_first(tensorflow_python: str, beside: dict[str, str]) -> None:
     code = """
 from monolith.data.records import messages as ours
-from monolith.serving import messages
+from monolith.serving.api import messages
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 

@@ -28,9 +28,9 @@ from monolith.data.sources.event_log.writer import LogWriter
 from monolith.embedding import Adagrad, Fp32, MultiTable
 from monolith.serving import Servable
 from monolith.serving.config import ServingConfig
-from monolith.serving.following import Following
-from monolith.serving.model_config import ModelConfig
+from monolith.serving.follow.following import Following
 from monolith.serving.server import ModelServer
+from monolith.serving.versions.model_config import ModelConfig
 from monolith.sync import Follower
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.published import FollowedTables

@@ -2,7 +2,7 @@
 
 A copy hands a value on without use: an argument, an entry of a dictionary, an assignment, a field of another class. A
 copy counts as a use if the receiver uses it. Receivers outside of the sources, such as functions of libraries, use
-all arguments. Names stand for themselves: two classes with one field name are not told apart.
+all arguments. Names stand for themselves: the search does not distinguish two classes with one field name.
 """
 
 from __future__ import annotations

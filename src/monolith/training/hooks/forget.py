@@ -33,10 +33,10 @@ from monolith.artifacts.delta_log import Cut, segment_numbers, segment_path, wri
 from monolith.artifacts.forget_receipts import ForgetLedger, ForgottenRow, Receipt, Remainder
 from monolith.artifacts.remote_folder import artifact_url, push_folder
 from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError, MonolithError
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.export_places import export_base
 from monolith.training.forgetting import REFRESH_S, erase, find_rows
-from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 
