@@ -106,6 +106,19 @@ def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
     server.stop(0)
 
 
+def test_a_server_starts_once(serve: Callable[..., PsServers]) -> None:
+    (server,) = serve(1).servers
+    address, threads = server.address, len(server._threads)
+    with pytest.raises(ClusterError, match=f"parameter server 0 serves at {address}, expected a new one"):
+        server.start()
+    assert (server.address, len(server._threads)) == (address, threads)
+    with RemoteStore([address], [ONE]) as store:
+        push(store)
+    server.stop(0)
+    with pytest.raises(ClusterError, match="parameter server 0 has been stopped, expected a new one"):
+        server.start()
+
+
 # --- recovering ---
 
 

@@ -362,6 +362,7 @@ class _Member:
             wait_for_chief(
                 state, config.run.runtime.index, self._timeouts, self._clock, self._servers.remote.has_learnt
             )
+            self._positions.check_shared(state.chief_session, config.run.runtime.index, self._clock)
             types = self._positions.value_types(state.chief_session())
             estimator.model.declaration.record_value_types(types, "the checkpoint of the chief")
         position = self._positions.read(config.run.runtime.index, state.chief_session())

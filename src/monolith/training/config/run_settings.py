@@ -64,6 +64,8 @@ class RunSettings(TypedDict, total=False):
     sparse_norm_warmup_steps: int | None
     dense_weight_decay: float
     dense_reduce_mean: bool
+    ue_euclidean_norm_threshold: float | None
+    ue_fc_names: tuple[str, ...]
     dense_optimizer: DenseOptimizerName
     dense_learning_rate: float
     dense_optimizer_options: Mapping[str, Any]
