@@ -83,7 +83,7 @@ class PsTableConfig:
     memory_limit_bytes: int | None = None
     """Memory limit of all tables together; None = no limit."""
     when_full: WhenFull | None = None
-    """Reaction of a full table, whatever its spec names: refuse new ids, or evict_oldest; None = as its spec."""
+    """Reaction of a full table, in place of that of its spec: refuse new ids, or evict_oldest; None = as its spec."""
     cut_lease_s: float = 600.0
     """Lease of a pending cut: how long it keeps old rows without a save."""
     hold_lease_s: float = 10.0

@@ -108,7 +108,7 @@ def test_evictions_are_noted_as_changes() -> None:
     assert gone <= set(table.drain_touched().tolist())
 
 
-def test_a_deterministic_table_evicts_the_same_rows_whatever_the_threads() -> None:
+def test_a_deterministic_table_evicts_the_same_rows_for_any_number_of_threads() -> None:
     def train(count: int) -> set[int]:
         set_threads(count)
         table = Table(spec(deterministic=True))
