@@ -82,6 +82,7 @@ __all__ = [
     "PUSH_ROWS_TOTAL",
     "PUSH_WAITING_ROWS",
     "RETRY_FAILURES_TOTAL",
+    "SERVING_ACCEPT_PAUSES_TOTAL",
     "SERVING_BATCHES_TOTAL",
     "SERVING_BATCH_WAIT_SECONDS_TOTAL",
     "SERVING_DEGRADED_TOTAL",
@@ -550,6 +551,11 @@ SERVING_NATIVE_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_native_requests_total",
     kind="counter",
     help="Requests that the native path answered without Python; also in the counts of all requests.",
+)
+SERVING_ACCEPT_PAUSES_TOTAL = MetricSpec(
+    name="monolith_serving_accept_pauses_total",
+    kind="counter",
+    help="Times that the native server paused accepting connections for up to 1 s, because no descriptor was free.",
 )
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",
