@@ -56,7 +56,7 @@ class ParameterServer:
         """The tables; created when the first client connects."""
         hours = config.tables.evict_every_hours
         self._expiry = None if hours is None else ExpirySchedule(hours)
-        self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock)
+        self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock, config.tables.when_full)
         self._cut = PendingCut(self.tables, config.tables.cut_lease_s, clock, config.tables.hold_lease_s)
         self._drain = Drain()
         self._data_plane = None if config.security.is_encrypted or not config.listen.data_plane else _data_plane(config)

@@ -161,12 +161,13 @@ def _chief_hooks(
             hooks.append(PushHook(config.run.publish.publish_dir, config.run.push))
         hooks.append(_publish_hook(servers, config, estimator))
     hooks.append(CompactionHook(servers.compact))
-    if config.cluster.ps.ps_memory_limit_mb is not None:
+    ps = config.cluster.ps
+    if ps.ps_memory_limit_mb is not None and ps.ps_memory_action != "evict_oldest":  # servers do that by themselves
         hooks.append(
             ServerMemoryHook(
                 servers.addresses,
                 servers.security,
-                config.cluster.ps.ps_memory_action,
+                ps.ps_memory_action,
                 evict=servers.evict,
                 pause_control=pause,
             )
