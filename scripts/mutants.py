@@ -125,7 +125,7 @@ class Overlay:
     """A copy of the package, first on the path of the tests. Later edits of the repository stay out of it."""
 
     def __init__(self, number: int) -> None:
-        self.folder = SCRATCH / f"overlay-{number}"
+        self.folder = SCRATCH / f"overlay-{os.getpid()}-{number}"
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(ROOT / "src" / "monolith", self.folder / "monolith", ignore=shutil.ignore_patterns("*.pyc"))
         (self.folder / "sitecustomize.py").write_text(_SITE)
@@ -165,8 +165,9 @@ class NativeBuild:
         self._source = TREE
         self.build = TREE / "build" / "release"  # as in a clone: a compiler cache serves both
         self._source.mkdir(parents=True, exist_ok=True)
-        for name in ("CMakeLists.txt", "pyproject.toml"):
-            shutil.copy2(ROOT / name, self._source / name)
+        shutil.copy2(ROOT / "pyproject.toml", self._source)
+        project = (ROOT / "CMakeLists.txt").read_text().replace("add_subdirectory(cpp/fuzz)", "")  # no mutant needs it
+        (self._source / "CMakeLists.txt").write_text(project)
         command = ["rsync", "-a", "--delete"] if shutil.which("rsync") else None
         if command:
             subprocess.run([*command, f"{ROOT / 'cpp'}/", f"{self._source / 'cpp'}/"], check=True, timeout=60)
@@ -256,7 +257,7 @@ class Runner:
     def __init__(self, results: Results, number: int) -> None:
         self._results = results
         self._overlay = Overlay(number)
-        self._log = SCRATCH / f"tests-{number}.log"
+        self._log = self._overlay.folder / "tests.log"
         self._build: NativeBuild | None = None
         self._host = subprocess.Popen(
             [sys.executable, "-c", _HOST],
@@ -290,6 +291,7 @@ class Runner:
         assert self._host.stdin is not None
         self._host.stdin.close()
         self._host.wait()
+        shutil.rmtree(self._overlay.folder, ignore_errors=True)
 
     def _judge_python(self, mutant: Mutant) -> tuple[str, tuple[str, ...]]:
         original = self._overlay.text_of(mutant)
