@@ -105,6 +105,17 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, and requests with TensorFlow Serving's client
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
+# Lightning, accelerate and TorchRec are in a folder of their own, beside the project's environment.
+TORCH_LIBRARIES := build/torch-libraries
+.PHONY: test-torch
+test-torch: setup $(TORCH_LIBRARIES)/.requirements ## Run the loops of Lightning and accelerate, and TorchRec beside mt.nn
+	PYTHONPATH=$(CURDIR)/$(TORCH_LIBRARIES) $(BIN)/python -m pytest tests/unit/nn/test_torch_loops.py $(PYTEST_ARGS)
+
+$(TORCH_LIBRARIES)/.requirements: requirements-torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TORCH_LIBRARIES) \
+		--upgrade -r requirements-torch.lock
+	touch $@
+
 .PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)

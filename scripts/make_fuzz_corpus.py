@@ -29,7 +29,7 @@ from monolith.data.records.messages import (
 )
 from monolith.data.records.quantized import encode_quantized
 from monolith.embedding.entry import Entry, SliceState
-from monolith.serving import messages as serving
+from monolith.serving.api import messages as serving
 
 CORPUS = Path(__file__).parent.parent / "cpp" / "fuzz" / "corpus"
 NAMES = ("a", "b", "slot_3", "fc_slot_9", "d", "q", "i", "t")

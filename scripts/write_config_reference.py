@@ -81,7 +81,6 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from monolith.rpc.security import Security
-from monolith.serving.batching import BatchSettings
 from monolith.serving.config import (
     AccessConfig,
     GrpcConfig,
@@ -91,7 +90,8 @@ from monolith.serving.config import (
     RequestPathConfig,
     RestConfig,
 )
-from monolith.serving.model_config import ModelConfig"""
+from monolith.serving.requests.batching import BatchSettings
+from monolith.serving.versions.model_config import ModelConfig"""
 _SECTIONS = (
     "run",
     "checkpoint",

@@ -1380,6 +1380,12 @@ class PythonCall:
     def answer(self, status: int, body: bytes, content_type: str = 'application/json', headers: Sequence[tuple[str, str]] = [], code: int = 0, message: str = '') -> None:
         """Answer the client; only the first answer counts."""
 
+def check_transport(needs_http2: bool, needs_tls: bool) -> None:
+    """Check that the libraries of the transport can be opened."""
+
+def release_freed_memory() -> None:
+    """Return freed memory of the heap to the system."""
+
 class ScoreService:
     """Queue, model threads and routes of the native request path."""
 

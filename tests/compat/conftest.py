@@ -41,7 +41,7 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def conversation(tensorflow_python: str) -> Callable[..., Any]:
-    """Starts a program; while the context lasts, it does what it is asked."""
+    """Starts a program, which answers requests until the context ends."""
 
     @contextmanager
     def start(program: str, environment: dict[str, str] | None = None) -> Iterator[Ask]:

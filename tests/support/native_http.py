@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from monolith.serving.api.http_server import HttpLimits
+from monolith.serving.api.native_front import NativeFront
 from monolith.serving.config import ServingConfig
-from monolith.serving.http_server import HttpLimits
-from monolith.serving.native_front import NativeFront
 from monolith.telemetry.text import Samples
 
 __all__ = ["NativeHttp"]

@@ -29,9 +29,6 @@ std::array<const std::byte*, kBlockIds>& thread_rows() {
   return *rows;
 }
 
-// How far ahead of its use a row is fetched.
-constexpr std::size_t kAhead = 16;
-
 // Adds rows [from, to) to `out` and fetches those to come. The sum stays in registers: a store per row would make the
 // loads behind it wait.
 template <class Width>

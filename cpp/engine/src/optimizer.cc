@@ -12,6 +12,7 @@
 #include "engine/error.h"
 #include "engine/half.h"
 #include "engine/hash.h"
+#include "rows.h"
 #include "rules/adagrad.h"
 #include "rules/adam.h"
 #include "rules/averages.h"
@@ -43,6 +44,7 @@ class RuleOptimizer final : public Optimizer {
     const StepArgs args = given;
     const Rule rule = rule_;
     for (std::size_t i = 0; i < batch.count; ++i) {
+      if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead], batch.fetched_bytes);
       float* row = batch.rows[i];
       rule.update(row + batch.value_offset, row + batch.state_offset, batch.grads[i] + batch.value_offset, dim_, args);
     }
@@ -72,6 +74,7 @@ class Wrapper : public Optimizer {
     for (std::size_t begin = 0; begin < batch.count; begin += kBlockRows) {
       RowBatch block = batch;
       block.count = std::min(kBlockRows, batch.count - begin);
+      block.end -= begin;
       block.rows += begin;
       block.grads += begin;
       if (block.latest != nullptr) block.latest += begin;

@@ -16,10 +16,8 @@ namespace engine {
 
 namespace {
 
-// How far ahead of its use a line is fetched.
-constexpr std::size_t kAhead = 16;
-// Rows handed to an optimizer at a time.
-constexpr std::size_t kStride = 256;
+// Rows handed to an optimizer at a time: few enough that they are still in cache for the next slice.
+constexpr std::size_t kStride = 64;
 
 struct Scratch {
   Reused<UniqueId> uniques;
@@ -27,6 +25,10 @@ struct Scratch {
   Reused<std::uint32_t> absent;  // open-addressed: place in uniques + 1, by hash of the id
   Reused<float> sums;
   Reused<float> backward;
+  Reused<float*> rows;
+  Reused<const float*> grads;
+  Reused<const float*> latest;
+  Reused<std::int64_t> ids;
 };
 
 Scratch& thread_scratch() {
@@ -58,7 +60,8 @@ bool is_finite(const float* values, Width width) noexcept {
 std::size_t update_scratch_bytes() noexcept {
   const Scratch& scratch = thread_scratch();
   return scratch.uniques.bytes() + scratch.members.bytes() + scratch.absent.bytes() + scratch.sums.bytes() +
-         scratch.backward.bytes();
+         scratch.backward.bytes() + scratch.rows.bytes() + scratch.grads.bytes() + scratch.latest.bytes() +
+         scratch.ids.bytes();
 }
 
 void release_update_scratch() noexcept { thread_scratch() = Scratch(); }
@@ -204,12 +207,14 @@ void PartUpdate::resolve_filtered(const Partition::Group& group, const Admission
   table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
 }
 
-// Arguments of the optimizers for one stride of rows.
-struct PartUpdate::Stride {
-  std::array<float*, kStride> rows;
-  std::array<const float*, kStride> grads;
-  std::array<const float*, kStride> latest;
-  std::array<std::int64_t, kStride> ids;
+// Arguments of the optimizers for the rows of a part, made before the first row is touched: a loop that steps rows
+// then fetches and computes, and waits for nothing else.
+struct PartUpdate::StepRows {
+  float** rows;
+  const float** grads;
+  const float** latest;
+  std::int64_t* ids;
+  std::size_t count = 0;
 };
 
 // Turns gradients of looked-up values into gradients of stored values, where compression makes a difference.
@@ -220,10 +225,11 @@ class PartUpdate::Backward {
         scales_(schema_.is_transparent() ? std::vector<float>() : table.scales()),
         buffer_(schema_.is_transparent() ? nullptr : thread_scratch().backward.get(kStride * schema_.dim())) {}
 
-  void transform(const RowBatch& batch, std::array<const float*, kStride>& grads) const noexcept {
+  void transform(const RowBatch& batch, const float** grads) const noexcept {
     if (buffer_ == nullptr) return;
     const std::span<const RowSchema::Slice> slices = schema_.slices();
     for (std::size_t i = 0; i < batch.count; ++i) {
+      if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead], schema_.row_bytes());
       float* out = buffer_ + i * schema_.dim();
       for (std::size_t k = 0; k < slices.size(); ++k) {
         const std::size_t at = slices[k].value_offset;
@@ -271,44 +277,52 @@ const float* PartUpdate::sum_gradients(const Partition::Group& group, const Grad
   return sum;
 }
 
+PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job) {
+  const std::size_t dim = table_.schema_.dim();
+  const float* sums = sum_gradients(group, job);
+  Scratch& scratch = thread_scratch();
+  StepRows step{.rows = scratch.rows.get(unique_count_),
+                .grads = scratch.grads.get(unique_count_),
+                .latest = job.latest == nullptr ? nullptr : scratch.latest.get(unique_count_),
+                .ids = scratch.ids.get(unique_count_)};
+  for (std::size_t i = 0; i < unique_count_; ++i) {
+    if (i + kAhead < unique_count_) {
+      const UniqueId& later = uniques_[i + kAhead];
+      if (later.count == 1) prefetch_row(job.grads + later.target * dim, dim * sizeof(float));
+    }
+    UniqueId& unique = uniques_[i];
+    const float* grad = unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
+    if (unique.row == kNoRow || !admits(unique, grad)) continue;
+    preserve(unique);
+    step.rows[step.count] = reinterpret_cast<float*>(row(unique));
+    step.grads[step.count] = grad;
+    if (step.latest != nullptr) step.latest[step.count] = job.latest + unique.target * dim;
+    step.ids[step.count++] = unique.id;
+  }
+  return step;
+}
+
 void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
-  const std::size_t dim = schema.dim();
-  const float* sums = sum_gradients(group, job);
-  const auto gradient_of = [&](const UniqueId& unique) {
-    return unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
-  };
-  const auto fetch = [&](const UniqueId& unique) __attribute__((always_inline)) {
-    prefetch_row(reinterpret_cast<const std::byte*>(gradient_of(unique)), dim * sizeof(float));
-    if (unique.row != kNoRow) prefetch_row(row(unique), schema.row_bytes());
-  };
+  const StepRows step = collect_rows(group, job);
   const Backward backward(table_);
-  Stride stride;
-  for (std::size_t begin = 0; begin < unique_count_; begin += kStride) {
-    RowBatch batch{.rows = stride.rows.data(),
-                   .grads = stride.grads.data(),
-                   .latest = job.latest == nullptr ? nullptr : stride.latest.data(),
-                   .ids = stride.ids.data()};
-    const std::size_t end = std::min(unique_count_, begin + kStride);
-    for (std::size_t i = begin; i < std::min(end, begin + kAhead); ++i) fetch(uniques_[i]);
-    for (std::size_t i = begin; i < end; ++i) {
-      if (i + kAhead < end) fetch(uniques_[i + kAhead]);
-      UniqueId& unique = uniques_[i];
-      const float* grad = gradient_of(unique);
-      if (unique.row == kNoRow || !admits(unique, grad)) continue;
-      preserve(unique);
-      stride.rows[batch.count] = reinterpret_cast<float*>(row(unique));
-      stride.grads[batch.count] = grad;
-      stride.latest[batch.count] = job.latest == nullptr ? nullptr : job.latest + unique.target * dim;
-      stride.ids[batch.count++] = unique.id;
-    }
-    backward.transform(batch, stride.grads);
+  for (std::size_t i = 0; i < std::min(kAhead, step.count); ++i) prefetch_row(step.rows[i], schema.row_bytes());
+  for (std::size_t begin = 0; begin < step.count; begin += kStride) {
+    RowBatch batch{.count = std::min(kStride, step.count - begin),
+                   .end = step.count - begin,
+                   .rows = step.rows + begin,
+                   .grads = step.grads + begin,
+                   .latest = step.latest == nullptr ? nullptr : step.latest + begin,
+                   .ids = step.ids + begin,
+                   .fetched_bytes = schema.row_bytes()};
+    backward.transform(batch, step.grads + begin);
     const std::span<const RowSchema::Slice> slices = schema.slices();
     for (std::size_t k = 0; k < slices.size(); ++k) {
       batch.value_offset = slices[k].value_offset;
       batch.state_offset = slices[k].state_offset;
       slices[k].optimizer->step(
           batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
+      batch.fetched_bytes = 0;  // the first slice has fetched whole rows
     }
   }
 }

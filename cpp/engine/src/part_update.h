@@ -111,9 +111,10 @@ class PartUpdate {
   void refresh_slots() noexcept;
   void resolve_open(const Partition::Group& group);
   void resolve_filtered(const Partition::Group& group, const Admission& admission);
-  struct Stride;
+  struct StepRows;
   class Backward;
   [[nodiscard]] bool admits(UniqueId& unique, const float* grad) noexcept;
+  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job);
   [[nodiscard]] const float* sum_gradients(const Partition::Group& group, const GradientJob& job);
   void put_times_back() noexcept;
 

@@ -13,9 +13,12 @@ namespace engine {
 [[gnu::always_inline]] inline void prefetch(const void* address) noexcept { __builtin_prefetch(address, 0, 3); }
 
 // Fetches the lines of the first `bytes` of a row.
-[[gnu::always_inline]] inline void prefetch_row(const std::byte* row, std::size_t bytes) noexcept {
-  for (std::size_t at = 0; at < bytes; at += kLineBytes) prefetch(row + at);
+[[gnu::always_inline]] inline void prefetch_row(const void* row, std::size_t bytes) noexcept {
+  for (std::size_t at = 0; at < bytes; at += kLineBytes) prefetch(static_cast<const std::byte*>(row) + at);
 }
+
+// Rows between the fetch of a row and its use.
+inline constexpr std::size_t kAhead = 16;
 
 // A row width known at run time; std::integral_constant is one known to the compiler, which then unrolls.
 struct AnyWidth {

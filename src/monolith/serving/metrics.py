@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from monolith.rpc.status import Code
-from monolith.serving.hosted_models import HostedModels
+from monolith.serving.versions.hosted_models import HostedModels
 from monolith.telemetry import names
 from monolith.telemetry.registry import Registry
 from monolith.telemetry.text import Samples, render

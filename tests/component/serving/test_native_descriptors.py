@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 
-from monolith.serving.http_server import HttpLimits, Request
+from monolith.serving.api.http_server import HttpLimits, Request
 from monolith.telemetry import names
 from native_http import NativeHttp
 

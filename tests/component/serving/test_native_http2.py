@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from monolith.serving import ModelServer, ServingConfig, messages, servable_loader
+from monolith.serving import ModelServer, ServingConfig, servable_loader
+from monolith.serving.api import messages
 from monolith.testing.eventually import eventually
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"

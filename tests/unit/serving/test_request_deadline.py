@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from monolith.serving.remote_addresses import GivenAddresses
-from monolith.serving.remote_calls import RemoteCalls, RemoteSettings
-from monolith.serving.request_deadline import deadline, request_deadline_s
+from monolith.serving.remote.addresses import GivenAddresses
+from monolith.serving.remote.calls import RemoteCalls, RemoteSettings
+from monolith.serving.requests.request_deadline import deadline, request_deadline_s
 from monolith.testing.fakes.clock import FakeClock
 
 

@@ -49,6 +49,9 @@ struct TransportStats {
 
 class IoThread;
 
+// Throws engine::ConfigError with the reason where a library of the transport is missing.
+void check_transport(bool needs_http2, bool needs_tls);
+
 // Listens from construction to close(). Concurrent.
 class Server {
  public:

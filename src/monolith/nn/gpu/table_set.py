@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.nn.gpu.table import Found, GpuTable
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -61,8 +61,12 @@ class GpuTableSet(TableSet):
         return {name: len(table) for name, table in self.tables.items()}
 
     @override
+    def host_tables(self) -> Mapping[str, Table]:
+        return {name: table.to_host() for name, table in self.tables.items()}
+
+    @override
     def write(self, folder: Path) -> None:
-        MultiTable.of({name: table.to_host() for name, table in self.tables.items()}).save(folder)
+        MultiTable.of(self.host_tables()).save(folder)
 
     @override
     def read(self, folder: Path) -> None:

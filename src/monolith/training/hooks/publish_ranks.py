@@ -21,9 +21,9 @@ from monolith.artifacts.delta_log import DeltaWriter, Flavour, LogPosition, shar
 from monolith.core.clock import Clock
 from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
+from monolith.embedding.ranks.channel import Channel
 from monolith.sync.base_snapshot import BaseSnapshot
 from monolith.sync.publisher import LogPositions, Publisher, RowLogs, Weights
-from monolith.training.groups.channel import Channel
 
 __all__ = ["RankPublisher"]
 
