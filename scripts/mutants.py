@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fnmatch
 import json
 import os
 import queue
@@ -166,8 +167,7 @@ class NativeBuild:
         self.build = TREE / "build" / "release"  # as in a clone: a compiler cache serves both
         self._source.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / "pyproject.toml", self._source)
-        project = (ROOT / "CMakeLists.txt").read_text().replace("add_subdirectory(cpp/fuzz)", "")  # no mutant needs it
-        (self._source / "CMakeLists.txt").write_text(project)
+        (self._source / "CMakeLists.txt").write_text(_project())
         command = ["rsync", "-a", "--delete"] if shutil.which("rsync") else None
         if command:
             subprocess.run([*command, f"{ROOT / 'cpp'}/", f"{self._source / 'cpp'}/"], check=True, timeout=60)
@@ -203,6 +203,24 @@ class NativeBuild:
         subprocess.run(
             command, check=True, env=self._environment, stdout=subprocess.DEVNULL, cwd=ROOT, timeout=_BUILD_TIMEOUT_S
         )
+
+
+def _project() -> str:
+    """Return the build file, without fuzz targets and with only the tests that mutants name."""
+    patterns = [
+        pattern
+        for mutant in read_mutants()
+        for test in mutant.tests
+        if test.startswith("cpp:")
+        for pattern in test.removeprefix("cpp:").split(":")
+    ]
+    files = []
+    for path in sorted((ROOT / "cpp").glob("*/tests/**/*_test.cc")):
+        suites = set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", path.read_text(), re.MULTILINE))
+        if any(fnmatch.fnmatch(f"{suite}.", pattern.rstrip("*") + "*") for suite in suites for pattern in patterns):
+            files.append(path.relative_to(ROOT).as_posix())
+    text = (ROOT / "CMakeLists.txt").read_text().replace("add_subdirectory(cpp/fuzz)", "")
+    return text.replace("\nenable_testing()", f"\nset(ENGINE_TEST_SOURCES {' '.join(files)})\nenable_testing()")
 
 
 class Results:
@@ -396,7 +414,14 @@ def _choose(mutants: list[Mutant], arguments: argparse.Namespace, results: Resul
     elif not arguments.again:
         chosen = [each for each in chosen if results.of(each) is None]
     # Cheap ones first: a run that is stopped has judged most of them.
-    return sorted(chosen, key=lambda each: (each.is_native, sum("integration" in test for test in each.tests)))
+    return sorted(
+        chosen,
+        key=lambda each: (
+            each.is_native,
+            "_native" in _targets(each.tests),
+            sum("integration" in test for test in each.tests),
+        ),
+    )
 
 
 def _judge_all(mutants: list[Mutant], results: Results, jobs: int, listed: list[Mutant]) -> None:
