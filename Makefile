@@ -144,7 +144,10 @@ mutants: setup ## Apply mistakes one at a time and count those that tests notice
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 
-.PHONY: fuzz fuzz-minute fuzz-corpus
+.PHONY: fuzz fuzz-minute fuzz-python fuzz-corpus
+fuzz-python: setup ## Fuzz agent payloads and messages of feeds, which Python reads: make fuzz-python FUZZ_SECONDS=60
+	$(BIN)/python scripts/fuzz_python.py $(FUZZ_SECONDS)
+
 fuzz-minute: $(VENV)/.requirements ## Fuzz every native parser under ASan + UBSan, a minute in all; needs clang 14
 	scripts/fuzz.sh minute
 

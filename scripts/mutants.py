@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fnmatch
 import json
 import os
 import queue
@@ -125,7 +126,7 @@ class Overlay:
     """A copy of the package, first on the path of the tests. Later edits of the repository stay out of it."""
 
     def __init__(self, number: int) -> None:
-        self.folder = SCRATCH / f"overlay-{number}"
+        self.folder = SCRATCH / f"overlay-{os.getpid()}-{number}"
         shutil.rmtree(self.folder, ignore_errors=True)
         shutil.copytree(ROOT / "src" / "monolith", self.folder / "monolith", ignore=shutil.ignore_patterns("*.pyc"))
         (self.folder / "sitecustomize.py").write_text(_SITE)
@@ -165,8 +166,8 @@ class NativeBuild:
         self._source = TREE
         self.build = TREE / "build" / "release"  # as in a clone: a compiler cache serves both
         self._source.mkdir(parents=True, exist_ok=True)
-        for name in ("CMakeLists.txt", "pyproject.toml"):
-            shutil.copy2(ROOT / name, self._source / name)
+        shutil.copy2(ROOT / "pyproject.toml", self._source)
+        (self._source / "CMakeLists.txt").write_text(_project())
         command = ["rsync", "-a", "--delete"] if shutil.which("rsync") else None
         if command:
             subprocess.run([*command, f"{ROOT / 'cpp'}/", f"{self._source / 'cpp'}/"], check=True, timeout=60)
@@ -202,6 +203,24 @@ class NativeBuild:
         subprocess.run(
             command, check=True, env=self._environment, stdout=subprocess.DEVNULL, cwd=ROOT, timeout=_BUILD_TIMEOUT_S
         )
+
+
+def _project() -> str:
+    """Return the build file, without fuzz targets and with only the tests that mutants name."""
+    patterns = [
+        pattern
+        for mutant in read_mutants()
+        for test in mutant.tests
+        if test.startswith("cpp:")
+        for pattern in test.removeprefix("cpp:").split(":")
+    ]
+    files = []
+    for path in sorted((ROOT / "cpp").glob("*/tests/**/*_test.cc")):
+        suites = set(re.findall(r"^TEST(?:_F|_P)?\((\w+),", path.read_text(), re.MULTILINE))
+        if any(fnmatch.fnmatch(f"{suite}.", pattern.rstrip("*") + "*") for suite in suites for pattern in patterns):
+            files.append(path.relative_to(ROOT).as_posix())
+    text = (ROOT / "CMakeLists.txt").read_text().replace("add_subdirectory(cpp/fuzz)", "")
+    return text.replace("\nenable_testing()", f"\nset(ENGINE_TEST_SOURCES {' '.join(files)})\nenable_testing()")
 
 
 class Results:
@@ -256,7 +275,7 @@ class Runner:
     def __init__(self, results: Results, number: int) -> None:
         self._results = results
         self._overlay = Overlay(number)
-        self._log = SCRATCH / f"tests-{number}.log"
+        self._log = self._overlay.folder / "tests.log"
         self._build: NativeBuild | None = None
         self._host = subprocess.Popen(
             [sys.executable, "-c", _HOST],
@@ -290,6 +309,7 @@ class Runner:
         assert self._host.stdin is not None
         self._host.stdin.close()
         self._host.wait()
+        shutil.rmtree(self._overlay.folder, ignore_errors=True)
 
     def _judge_python(self, mutant: Mutant) -> tuple[str, tuple[str, ...]]:
         original = self._overlay.text_of(mutant)
@@ -394,7 +414,14 @@ def _choose(mutants: list[Mutant], arguments: argparse.Namespace, results: Resul
     elif not arguments.again:
         chosen = [each for each in chosen if results.of(each) is None]
     # Cheap ones first: a run that is stopped has judged most of them.
-    return sorted(chosen, key=lambda each: (each.is_native, sum("integration" in test for test in each.tests)))
+    return sorted(
+        chosen,
+        key=lambda each: (
+            each.is_native,
+            "_native" in _targets(each.tests),
+            sum("integration" in test for test in each.tests),
+        ),
+    )
 
 
 def _judge_all(mutants: list[Mutant], results: Results, jobs: int, listed: list[Mutant]) -> None:

@@ -224,3 +224,22 @@ def test_links_lead_somewhere_and_the_written_page_is_current(command: list[str]
     script = str(ROOT / "scripts" / command[0])
     done = subprocess.run([sys.executable, script, *command[1:]], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_test_in_the_list_of_bugs_exists() -> None:
+    """A renamed test must be renamed there too."""
+    folders = ("tests", "cpp", "src/monolith/testing")
+    sources = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".cc")]
+    text = "\n".join(path.read_text() for path in sources)
+    rows = [line for line in (REFERENCE / "bugs.md").read_text().splitlines() if line.startswith("|")]
+    names = {name for row in rows for name in re.findall(r"`([^`]+)`", row.rsplit("|", 2)[-2])}
+    missing = [name for name in names if name.startswith("test_") and f"def {name}(" not in text]
+    missing += [
+        name for name in names if "/" in name and not any((ROOT / each / name).exists() for each in ("", "cpp/fuzz"))
+    ]
+    native = [name.split(".") for name in names if re.fullmatch(r"[A-Z]\w+\.[A-Z]\w+", name)]
+    missing += [f"{a}.{b}" for a, b in native if not re.search(rf"TEST(_F)?\({a},\s*{b}\)", text)]
+    assert missing == []
+    review = (REFERENCE / "bugs.md").read_text().split("## Findings of the review")[1].split("## Findings")[0]
+    found = {int(number) for row in re.findall(r"^\| ([\d, ]+) \|", review, re.MULTILINE) for number in row.split(",")}
+    assert found == set(range(1, 40))
