@@ -8,9 +8,9 @@
 // A step: insert (find or add every id, 8 lanes per id), place (number the distinct slots), sum (gradients per distinct
 // slot), update (one optimizer step per distinct slot). Lookups use find and pool.
 //
-// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STATES (state words per column), EXTRA (state words
-// per row), STRIDE (words of a row), LANES, INIT_KIND, and the rule of the optimizer before this text. No fused
-// multiply-add, so that results equal those of the host wherever sums have one order.
+// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STRIDE (words of a row), LANES, INIT_KIND,
+// CHECK_FINITE, ROUND_HALF, and the rule of the optimizer before this text (rules.cuh). No fused multiply-add, so that
+// results equal those of the host wherever sums have one order.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -155,6 +155,39 @@ extern "C" __global__ void find_rows(Index index, const Counters* counters, cons
   }
 }
 
+// Values of every id, 8 lanes each: find and copy in one kernel. Absent ids give their first values or zeros.
+extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
+                                       int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  if (which >= count) return;
+  const u64 key = (u64)ids[which];
+  u32 row;
+  if (key == EMPTY) {
+    row = counters->special;
+  } else {
+    const u64 hash = mix(key);
+    const Home home = home_of(index, hash);
+    u32 empty;
+    const u32 slot = probe(index, home, key, bucket_of(hash, home.buckets), lane, mask, shift, &empty);
+    row = slot == NONE ? NONE : row_number(index, slot);  // one address: the lanes share the access
+  }
+  float* target = out + (u64)which * DIM;
+  if (row == NONE) {
+    const u64 draw = scramble(seed ^ scramble(key));
+    for (u32 column = lane; column < DIM; column += 8) {
+      target[column] = miss_is_initial ? first_value(draw, column, low, width, largest) : 0.0f;
+    }
+    return;
+  }
+  const float* values = row_at(slabs, row);
+#if DIM % 4 == 0
+  for (u32 column = lane; column < DIM4; column += 8) __stcs((float4*)target + column, __ldcg((const float4*)values + column));
+#else
+  for (u32 column = lane; column < DIM; column += 8) target[column] = __ldcg(values + column);
+#endif
+}
+
 // Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state.
 extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count,
                                        u32* out, u64 seed, float low, float width, float largest) {
@@ -222,7 +255,9 @@ extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* count
   for (u32 column = lane; column < PADDED; column += 8) {
     values[column] = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
   }
-  for (u32 column = lane; column < PADDED * STATES; column += 8) values[PADDED + column] = FIRST_STATE;
+  for (u32 word = 0; word < STATES; ++word) {
+    for (u32 column = lane; column < PADDED; column += 8) values[(1 + word) * PADDED + column] = first_state(word);
+  }
   if (lane == 0) {
     first_extra(values + PADDED * (1 + STATES));
     time_of(slabs, number) = 0;
@@ -335,14 +370,55 @@ extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, c
   }
 }
 
-// One optimizer step per distinct slot, LANES lanes each, four rows in flight.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, float rate, u32 time_s) {
-  const u32 groups = blockDim.x / LANES;
-  const u32 group = threadIdx.x / LANES;
-  const u32 lane = threadIdx.x % LANES;
-  const u32 count = *distinct;
+#if CHECK_FINITE
+__device__ __forceinline__ bool is_finite(float4 value) {
+  return isfinite(value.x) && isfinite(value.y) && isfinite(value.z) && isfinite(value.w);
+}
+#endif
+
+#if ROUND_HALF
+// One of the two half-precision values around `value`, by the draw; the same as on the host.
+__device__ __forceinline__ float round_to_half(float value, float draw) {
+  float magnitude = fabsf(value);
+  if (magnitude > 65504.0f) magnitude = 65504.0f;
+  const float power = __uint_as_float(__float_as_uint(magnitude) & 0x7f800000u);
+  const float spacing = (power < 0x1p-14f ? 0x1p-14f : power) * 0x1p-10f;
+  const float position = magnitude / spacing;
+  const float below = floorf(position);
+  return copysignf((draw < position - below ? below + 1.0f : below) * spacing, value);
+}
+
+__device__ __forceinline__ void round_row(float* values, u32 lane, u64 key, u64 seed, step_t step_number) {
+  const u64 draw = scramble(scramble(seed ^ scramble(key)) ^ (u64)step_number);
+  for (u32 column = lane; column < DIM; column += LANES) {
+    values[column] = round_to_half(values[column], unit_float(scramble(draw + column)));
+  }
+}
+#endif
+
+__device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
+  return slot == SPECIAL ? EMPTY : index.keys[slot / SLOTS][slot % SLOTS];
+}
+
+__device__ __forceinline__ void stamp(const Slabs& slabs, u32 number, u32 time_s) {
+  if (time_s != 0 && time_of(slabs, number) < time_s) time_of(slabs, number) = time_s;
+}
+
+#define GROUP_OF_LANES                                                                       \
+  const u32 groups = blockDim.x / LANES;                                                     \
+  const u32 group = threadIdx.x / LANES;                                                     \
+  const u32 lane = threadIdx.x % LANES;                                                      \
+  const u32 mask = LANES == 32 ? 0xffffffffu : ((1u << (LANES & 31)) - 1u) << (threadIdx.x & 31u & ~(LANES - 1u)); \
+  const u32 count = *distinct;                                                               \
   const u32 stride = gridDim.x * groups;
+
+#if PASSES == 0
+// One optimizer step per distinct slot, LANES lanes each, four rows in flight. A gradient that is not finite changes
+// nothing.
+extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       u64 seed) {
+  GROUP_OF_LANES
   for (u32 first = blockIdx.x * groups + group; first < count; first += 4 * stride) {
     float* row[4];
     u32 number[4];
@@ -355,29 +431,45 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
         const u32 slot = distinct_slots[which];
         number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
         row[k] = row_at(slabs, number[k]);
-        extra[k] = load_extra(row[k] + PADDED * (1 + STATES));
+        extra[k] = load_extra(row[k] + PADDED * (1 + STATES), rate, step_number);
       }
     }
-    for (u32 column = lane; column < DIM4; column += LANES) {
+    for (u32 base = 0; base < DIM4; base += LANES) {
+      const u32 column = base + lane;
       float4 gradient[4];
       float4 values[4];
       float4 state[4][STATES + 1];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
-        if (row[k]) {
+        gradient[k] = make_float4(0, 0, 0, 0);
+        if (row[k] && column < DIM4) {
           gradient[k] = __ldcg(sums + (u64)(first + k * stride) * DIM4 + column);
           values[k] = __ldcg((const float4*)row[k] + column);
 #pragma unroll
           for (u32 s = 0; s < STATES; ++s) state[k][s] = __ldcg((const float4*)(row[k] + (s + 1) * PADDED) + column);
         }
       }
+#if CHECK_FINITE
+      if (base == 0) {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) {
+          bool fine = is_finite(gradient[k]);
+#if DIM4 > LANES
+          for (u32 later = column + LANES; row[k] && later < DIM4; later += LANES) {
+            fine = fine && is_finite(__ldcg(sums + (u64)(first + k * stride) * DIM4 + later));
+          }
+#endif
+          if (!__all_sync(mask, fine)) row[k] = nullptr;
+        }
+      }
+#endif
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
-        if (row[k]) {
-          step(values[k].x, &state[k][0].x, gradient[k].x, rate, extra[k]);
-          step(values[k].y, &state[k][0].y, gradient[k].y, rate, extra[k]);
-          step(values[k].z, &state[k][0].z, gradient[k].z, rate, extra[k]);
-          step(values[k].w, &state[k][0].w, gradient[k].w, rate, extra[k]);
+        if (row[k] && column < DIM4) {
+          step(values[k].x, &state[k][0].x, 4, gradient[k].x, rate, extra[k]);
+          step(values[k].y, &state[k][0].y, 4, gradient[k].y, rate, extra[k]);
+          step(values[k].z, &state[k][0].z, 4, gradient[k].z, rate, extra[k]);
+          step(values[k].w, &state[k][0].w, 4, gradient[k].w, rate, extra[k]);
           __stcg((float4*)row[k] + column, values[k]);
 #pragma unroll
           for (u32 s = 0; s < STATES; ++s) __stcg((float4*)(row[k] + (s + 1) * PADDED) + column, state[k][s]);
@@ -386,10 +478,72 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
     }
 #pragma unroll
     for (u32 k = 0; k < 4; ++k) {
+#if ROUND_HALF
+      __syncwarp(mask);
+      if (row[k]) round_row(row[k], lane, key_of(index, distinct_slots[first + k * stride]), seed, step_number);
+#endif
       if (row[k] && lane == 0) {
-        store_extra(row[k] + PADDED * (1 + STATES), extra[k]);
-        if (time_s != 0 && time_of(slabs, number[k]) < time_s) time_of(slabs, number[k]) = time_s;
+        store_extra(row[k] + PADDED * (1 + STATES), extra[k], step_number);
+        stamp(slabs, number[k], time_s);
       }
+    }
+  }
+}
+#else
+// The same for rules that look at a whole row. The terms of a pass are added in the order of the columns, as on the host.
+extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       u64 seed) {
+  __shared__ float terms[256 / LANES * PADDED];
+  GROUP_OF_LANES
+  float* own = terms + group * PADDED;
+  for (u32 which = blockIdx.x * groups + group; which < count; which += stride) {
+    const u32 slot = distinct_slots[which];
+    const u32 number = slot == SPECIAL ? counters->special : row_number(index, slot);
+    float* row = row_at(slabs, number);
+    const float* gradient = (const float*)sums + (u64)which * PADDED;
+#if CHECK_FINITE
+    bool fine = true;
+    for (u32 column = lane; column < DIM; column += LANES) fine = fine && isfinite(gradient[column]);
+    if (!__all_sync(mask, fine)) continue;
+#endif
+    Extra extra = load_extra(row + PADDED * (1 + STATES), rate, step_number);
+    for (int number_of_pass = 0; number_of_pass < PASSES; ++number_of_pass) {
+      for (u32 column = lane; column < DIM; column += LANES) {
+        own[column] = pass(number_of_pass, row[column], row + PADDED + column, PADDED, gradient[column], rate, extra);
+      }
+      __syncwarp(mask);
+      for (u32 column = 0; column < DIM; ++column) add(number_of_pass, extra, own[column]);
+      finish(number_of_pass, extra, rate);
+      __syncwarp(mask);
+    }
+#if ROUND_HALF
+    round_row(row, lane, key_of(index, slot), seed, step_number);
+#endif
+    if (lane == 0) {
+      store_extra(row + PADDED * (1 + STATES), extra, step_number);
+      stamp(slabs, number, time_s);
+    }
+  }
+}
+#endif
+
+// The sums of sum_gradients in one order, for deterministic tables: `order` has the occurrences by place, those of one
+// place in the order of the batch, and `starts` the first of each place. DIM4 lanes per place.
+extern "C" __global__ void sum_in_order(const i64* order, const i64* starts, const u32* bags, const i64* offsets,
+                                        const u32* distinct, int is_mean, const float* grads, float* sums) {
+  const u32 groups = blockDim.x / DIM4;
+  const u32 lane = threadIdx.x % DIM4;
+  for (u32 place = blockIdx.x * groups + threadIdx.x / DIM4; place < *distinct; place += gridDim.x * groups) {
+    for (u32 column = lane * 4; column < lane * 4 + 4; ++column) {
+      float sum = 0.0f;
+      for (i64 at = starts[place]; at < starts[place + 1]; ++at) {
+        const u32 bag = bags ? bags[order[at]] : (u32)order[at];
+        float value = column < DIM ? grads[(u64)bag * DIM + column] : 0.0f;
+        if (is_mean) value *= 1.0f / (float)(offsets[bag + 1] - offsets[bag]);
+        sum = at == starts[place] ? value : sum + value;
+      }
+      sums[(u64)place * PADDED + column] = sum;
     }
   }
 }
@@ -468,6 +622,21 @@ extern "C" __global__ void move_pages(Index index, const OldPage* pages) {
   }
 }
 
+// Adds keys with their row numbers to an index that has room; no key is there yet.
+extern "C" __global__ void put_keys(Index index, const i64* ids, const u32* rows, u32 count) {
+  for (u32 which = blockIdx.x * blockDim.x + threadIdx.x; which < count; which += gridDim.x * blockDim.x) {
+    const u64 key = (u64)ids[which];
+    if (key == EMPTY) continue;  // the host writes its row number to the counters
+    const u64 hash = mix(key);
+    const Home home = home_of(index, hash);
+    u32 at = bucket_of(hash, home.buckets) * 8;
+    while (atomicCAS(index.keys[home.first + at / SLOTS] + at % SLOTS, EMPTY, key) != EMPTY) {
+      if (++at == home.buckets * 8) at = 0;
+    }
+    index.rows[home.first + at / SLOTS][at % SLOTS] = rows[which];
+  }
+}
+
 extern "C" __global__ void fill_keys(u64** blocks, u32 count) {
   for (u32 block = blockIdx.x; block < count; block += gridDim.x) {
     for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) blocks[block][slot] = EMPTY;
@@ -508,6 +677,11 @@ extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count,
       if (at % STRIDE == 0) times[at / STRIDE] = time_of(slabs, number);
     }
   }
+}
+
+extern "C" __global__ void read_times(Slabs slabs, const u32* numbers, u32 count, u32* times) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  if (which < count) times[which] = time_of(slabs, numbers[which]);
 }
 
 // Row number of every slot of insert_keys.

@@ -54,7 +54,9 @@ class GpuTableSet(TableSet):
     @override
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
         for name, each in gradients.items():
-            self.tables[name].apply_gradients(each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s)
+            self.tables[name].apply_gradients(
+                each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s, step=self.step
+            )
 
     @override
     def row_counts(self) -> dict[str, int]:
@@ -122,7 +124,7 @@ class _GpuPlan:
         for part in self._parts:
             rate = float(part.table.spec.slices[0].rate(step))
             rows = self._join(part, grads)
-            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s)
+            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s, step=step)
 
     def _join(self, part: _Part, grads: Sequence[Tensor]) -> Tensor:
         rows = torch.cat([grads[number].to(torch.float32) for number in part.columns])
