@@ -19,7 +19,7 @@ from torch import Tensor
 from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError, ExpiryRefused
 from monolith.embedding import Fp16, Fp32, NoFilter, RandomUniform, Table, TableSpec
 from monolith.embedding.initializers import Initializer
-from monolith.nn.gpu.index_memory import IndexMemory, Shape
+from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
 from monolith.nn.gpu.rules import rule_of
 
@@ -434,6 +434,16 @@ class GpuTable:
     def memory_bytes(self) -> int:
         """Bytes of rows, index and counters on the device."""
         return sum(each.numel() * 4 for each in self._slabs) + self._index.memory_bytes
+
+    @property
+    def slots(self) -> int:
+        """Slots of the index."""
+        return self._index.shape.all_pages * SLOTS
+
+    @property
+    def load(self) -> float:
+        """Keys per slot of the index."""
+        return len(self) / self.slots
 
     # --- memory ---
 
