@@ -62,9 +62,10 @@ def deepfm_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 
     step = _make_step(DeepFm(read_with(ours)).cuda(), [])
     step_torch = _make_step(DeepFm(read_with(theirs)).cuda(), [sparse])
+    torch.set_float32_matmul_precision("high")
     progress(case)
     seconds = [_time_steps(step, batches), _time_steps(step_torch, batches)]
-    extra = {"peer_name": f"torch {torch.__version__}", "batch": sizes.deepfm_batch, "rows": rows}
+    extra = {"peer_name": f"torch {torch.__version__}", "batch": sizes.deepfm_batch, "rows": rows, "matmul": "TF32"}
     yield compare(case, *seconds, sizes.deepfm_batch / 1e6, "M examples/s", **extra)
 
 

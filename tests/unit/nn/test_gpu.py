@@ -117,6 +117,8 @@ def test_find_or_insert_gives_rows_to_new_ids() -> None:
     rows = gpu.find_or_insert(ids)
     assert len(gpu) == 3
     torch.testing.assert_close(rows, gpu.lookup(ids), rtol=0, atol=0)
+    some = torch.randint(-1000, 1000, (4001,), device="cuda")
+    torch.testing.assert_close(gpu.find_or_insert(some), gpu.lookup(some), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=str)
@@ -154,7 +156,7 @@ def test_a_table_grows_from_nothing_to_millions_of_rows() -> None:
 
 def test_rows_and_state_move_to_the_host_and_back() -> None:
     rng = np.random.default_rng(2)
-    spec = make_spec(6, mt.Adam(0.1))
+    spec = make_spec(6, mt.Adam(0.1), expire_days=30)
     gpu = GpuTable(spec)
     ids = np.unique(rng.integers(-(2**62), 2**62, 5000))
     gpu.apply_gradients(on_gpu(ids), on_gpu(rng.standard_normal((len(ids), 6)).astype(np.float32)), time_s=77)

@@ -3,7 +3,8 @@
 // Index: partitions of 8 to 16 pages; a page has 4,096 buckets; a bucket is one line of 64 bytes with 8 keys, and each slot
 // has the number of its row. One partition after the other gets a page more, and from 16 pages it splits (linear hashing
 // with partial expansions), so the table grows a little in each step and never stops to rehash.
-// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates.
+// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates,
+// where the table has an expiry (HAS_TIMES).
 //
 // A step: insert (find or add every id, 8 lanes per id), place (number the distinct slots), sum (gradients per distinct
 // slot), update (one optimizer step per distinct slot). Lookups use find and pool.
@@ -86,10 +87,12 @@ __device__ __forceinline__ float* row_at(const Slabs slabs, u32 row) {
   return slabs.slabs[row >> slabs.shift] + (u64)(row & ((1u << slabs.shift) - 1u)) * STRIDE;
 }
 
+#if HAS_TIMES
 __device__ __forceinline__ u32& time_of(const Slabs slabs, u32 row) {
   u32* times = (u32*)(slabs.slabs[row >> slabs.shift] + ((u64)STRIDE << slabs.shift));
   return times[row & ((1u << slabs.shift) - 1u)];
 }
+#endif
 
 __device__ __forceinline__ float unit_float(u64 bits) { return (float)(bits >> 40) * 0x1p-24f; }
 
@@ -132,55 +135,54 @@ __device__ __forceinline__ u32& row_number(const Index& index, u32 slot) { retur
   const u32 shift = threadIdx.x & 24u;                         \
   const u32 mask = 0xffu << shift;
 
-// Row number and slot of every id, NONE where it has no row.
-extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
-  GROUP_OF_8
-  const u32 which = thread >> 3;
-  if (which >= count) return;
-  const u64 key = (u64)ids[which];
-  if (key == EMPTY) {
-    if (lane == 0) {
-      out[which] = counters->special;
-      slots[which] = counters->special == NONE ? NONE : SPECIAL;
-    }
-    return;
+// Eight lanes look for two keys: the first buckets of both are read before either is compared, which hides latency.
+__device__ __forceinline__ void probe_pair(const Index& index, const u64* keys, u32 lane, u32 mask, u32 shift, u32* slots) {
+  Home home[2];
+  u32 bucket[2];
+  u64 there[2];
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {
+    const u64 hash = mix(keys[k]);
+    home[k] = home_of(index, hash);
+    bucket[k] = bucket_of(hash, home[k].buckets);
+    there[k] = __ldcg(index.keys[home[k].first + bucket[k] / BUCKETS] + (bucket[k] % BUCKETS * 8 + lane));
   }
-  const u64 hash = mix(key);
-  const Home home = home_of(index, hash);
-  u32 empty;
-  const u32 slot = probe(index, home, key, bucket_of(hash, home.buckets), lane, mask, shift, &empty);
-  if (lane == 0) {
-    out[which] = slot == NONE ? NONE : row_number(index, slot);
-    slots[which] = slot;
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {
+    const u32 equal = (__ballot_sync(mask, there[k] == keys[k]) >> shift) & 0xffu;
+    const u32 free = (__ballot_sync(mask, there[k] == EMPTY) >> shift) & 0xffu;
+    slots[k] = NONE;
+    if (equal) {
+      slots[k] = (home[k].first + bucket[k] / BUCKETS) * SLOTS + bucket[k] % BUCKETS * 8 + (u32)(__ffs((int)equal) - 1);
+    } else if (!free) {
+      if (++bucket[k] == home[k].buckets) bucket[k] = 0;
+      u32 empty;
+      slots[k] = probe(index, home[k], keys[k], bucket[k], lane, mask, shift, &empty);
+    }
   }
 }
 
-// Values of every id, 8 lanes each: find and copy in one kernel. Absent ids give their first values or zeros.
-extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
-                                       int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+// Row number and slot of every id, NONE where it has no row. Eight lanes take two ids.
+extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
   GROUP_OF_8
-  const u32 which = thread >> 3;
-  if (which >= count) return;
-  const u64 key = (u64)ids[which];
-  u32 row;
-  if (key == EMPTY) {
-    row = counters->special;
+  const u32 first = (thread >> 3) * 2;
+  if (first >= count) return;
+  const bool has_second = first + 1 < count;
+  const u64 keys[2] = {(u64)ids[first], (u64)ids[first + has_second]};
+  u32 found[2];
+  probe_pair(index, keys, lane, mask, shift, found);
+  if (lane >= 2 || (lane == 1 && !has_second)) return;
+  const u32 slot = lane == 0 ? found[0] : found[1];
+  if ((lane == 0 ? keys[0] : keys[1]) == EMPTY) {
+    out[first + lane] = counters->special;
+    slots[first + lane] = counters->special == NONE ? NONE : SPECIAL;
   } else {
-    const u64 hash = mix(key);
-    const Home home = home_of(index, hash);
-    u32 empty;
-    const u32 slot = probe(index, home, key, bucket_of(hash, home.buckets), lane, mask, shift, &empty);
-    row = slot == NONE ? NONE : row_number(index, slot);  // one address: the lanes share the access
+    out[first + lane] = slot == NONE ? NONE : row_number(index, slot);
+    slots[first + lane] = slot;
   }
-  float* target = out + (u64)which * DIM;
-  if (row == NONE) {
-    const u64 draw = scramble(seed ^ scramble(key));
-    for (u32 column = lane; column < DIM; column += 8) {
-      target[column] = miss_is_initial ? first_value(draw, column, low, width, largest) : 0.0f;
-    }
-    return;
-  }
-  const float* values = row_at(slabs, row);
+}
+
+__device__ __forceinline__ void copy_values(const float* values, float* target, u32 lane) {
 #if DIM % 4 == 0
   for (u32 column = lane; column < DIM4; column += 8) __stcs((float4*)target + column, __ldcg((const float4*)values + column));
 #else
@@ -188,9 +190,50 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
 #endif
 }
 
-// Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state.
-extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count,
-                                       u32* out, u64 seed, float low, float width, float largest) {
+// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros.
+extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
+                                       int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+  GROUP_OF_8
+  const u32 first = (thread >> 3) * 2;
+  if (first >= count) return;
+  const bool has_second = first + 1 < count;
+  const u64 keys[2] = {(u64)ids[first], (u64)ids[first + has_second]};
+  u32 slots[2];
+  u32 rows[2];
+  probe_pair(index, keys, lane, mask, shift, slots);
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {  // one address per id: the lanes share the access
+    rows[k] = keys[k] == EMPTY ? counters->special : slots[k] == NONE ? NONE : row_number(index, slots[k]);
+  }
+#if DIM % 4 == 0 && DIM4 <= 8
+  if (has_second && rows[0] != NONE && rows[1] != NONE) {
+    if (lane < DIM4) {
+      const float4 one = __ldcg((const float4*)row_at(slabs, rows[0]) + lane);
+      const float4 other = __ldcg((const float4*)row_at(slabs, rows[1]) + lane);
+      __stcs((float4*)(out + (u64)first * DIM) + lane, one);
+      __stcs((float4*)(out + (u64)(first + 1) * DIM) + lane, other);
+    }
+    return;
+  }
+#endif
+  for (u32 k = 0; k < 1 + has_second; ++k) {
+    float* target = out + (u64)(first + k) * DIM;
+    if (rows[k] != NONE) {
+      copy_values(row_at(slabs, rows[k]), target, lane);
+      continue;
+    }
+    const u64 draw = scramble(seed ^ scramble(keys[k]));
+    for (u32 column = lane; column < DIM; column += 8) {
+      target[column] = miss_is_initial ? first_value(draw, column, low, width, largest) : 0.0f;
+    }
+  }
+}
+
+// Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state. With
+// `values_out`, the values of new rows go there too, and `is_read` tells for which ids; read_slots does the others.
+extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
+                                       u64 seed, float low, float width, float largest, float* values_out,
+                                       unsigned char* is_read) {
   GROUP_OF_8
   const u32 which = thread >> 3;
   if (which >= count || out[which] != NONE) return;
@@ -253,15 +296,31 @@ extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* count
   float* values = row_at(slabs, number);
   const u64 draw = scramble(seed ^ scramble(key));
   for (u32 column = lane; column < PADDED; column += 8) {
-    values[column] = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+    const float value = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+    values[column] = value;
+    if (values_out && column < DIM) values_out[(u64)which * DIM + column] = value;
   }
+  if (is_read && lane == 0) is_read[which] = 1;
   for (u32 word = 0; word < STATES; ++word) {
     for (u32 column = lane; column < PADDED; column += 8) values[(1 + word) * PADDED + column] = first_state(word);
   }
   if (lane == 0) {
     first_extra(values + PADDED * (1 + STATES));
+#if HAS_TIMES
     time_of(slabs, number) = 0;
+#endif
   }
+}
+
+// Values of the ids that insert_keys found in the table.
+extern "C" __global__ void read_slots(Index index, Slabs slabs, const Counters* counters, const u32* slots, u32 count,
+                                      const unsigned char* is_read, float* out) {
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  if (which >= count || is_read[which]) return;
+  const u32 slot = slots[which];
+  const u32 row = slot == SPECIAL ? counters->special : row_number(index, slot);
+  copy_values(row_at(slabs, row), out + (u64)which * DIM, lane);
 }
 
 // Numbers the distinct slots. `table` is a scratch table of (slot, place), all bits set, with a power of two of entries.
@@ -401,7 +460,9 @@ __device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
 }
 
 __device__ __forceinline__ void stamp(const Slabs& slabs, u32 number, u32 time_s) {
+#if HAS_TIMES
   if (time_s != 0 && time_of(slabs, number) < time_s) time_of(slabs, number) = time_s;
+#endif
 }
 
 #define GROUP_OF_LANES                                                                       \
@@ -671,18 +732,24 @@ extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count,
     float* place = row_at(slabs, number) + at % STRIDE;
     if (to_rows) {
       *place = flat[at];
+#if HAS_TIMES
       if (at % STRIDE == 0) time_of(slabs, number) = times[at / STRIDE];
+#endif
     } else {
       flat[at] = *place;
+#if HAS_TIMES
       if (at % STRIDE == 0) times[at / STRIDE] = time_of(slabs, number);
+#endif
     }
   }
 }
 
+#if HAS_TIMES
 extern "C" __global__ void read_times(Slabs slabs, const u32* numbers, u32 count, u32* times) {
   const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
   if (which < count) times[which] = time_of(slabs, numbers[which]);
 }
+#endif
 
 // Row number of every slot of insert_keys.
 extern "C" __global__ void rows_of_slots(Index index, const Counters* counters, const u32* slots, u32 count, u32* out) {

@@ -19,6 +19,7 @@ from torch import Tensor
 from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError, ExpiryRefused
 from monolith.embedding import Fp16, Fp32, NoFilter, RandomUniform, Table, TableSpec
 from monolith.embedding.initializers import Initializer
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS
 from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
 from monolith.nn.gpu.rules import rule_of
@@ -56,7 +57,7 @@ class _SlabArgument(ctypes.Structure):
 
 
 class GpuTable:
-    """A table with one slice on a GPU.
+    """A table with one slice on a GPU. Rows of a table without an expiry have no times.
 
     Args:
         spec: The table, without an admission filter.
@@ -79,6 +80,7 @@ class GpuTable:
         self._states, self._extra = rule.states, rule.extra
         words = self._padded * (1 + rule.states) + rule.extra
         self._stride = -(-words // 4) * 4
+        self._slab_words = self._stride + _has_times(spec)
         self._first, _ = _first_values(piece.initializer, spec)
         text = kernel_text(spec)
         with torch.cuda.device(self.device):
@@ -109,7 +111,7 @@ class GpuTable:
         out = torch.empty((len(ids), self.dim), device=self.device)
         self._launch(
             "find_values",
-            len(ids) * 8,
+            -(-len(ids) // 2) * 8,
             self._index.argument,
             self._slab_argument(),
             self._counters,
@@ -129,7 +131,9 @@ class GpuTable:
         """Return the places of the ids, for ``pool`` and ``apply``."""
         ids = self._check_ids(ids)
         rows, slots = (torch.empty(len(ids), dtype=torch.int32, device=self.device) for _ in range(2))
-        self._launch("find_rows", len(ids) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots)
+        self._launch(
+            "find_rows", -(-len(ids) // 2) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots
+        )
         return Found(ids, rows, slots, self._version)
 
     def pool(self, found: Found, offsets: Tensor | None, mode: Mode = "sum") -> Tensor:
@@ -273,10 +277,22 @@ class GpuTable:
         ids = self._check_ids(ids)
         self._reserve(len(ids))
         slots = torch.full((len(ids),), -1, dtype=torch.int32, device=self.device)
-        self._insert(ids, slots)
-        rows = self._rows_of(slots)
+        is_read = torch.zeros(len(ids), dtype=torch.uint8, device=self.device)
+        out = torch.empty((len(ids), self.dim), device=self.device)
+        self._insert(ids, slots, out, is_read)
+        self._launch(
+            "read_slots",
+            len(ids) * 8,
+            self._index.argument,
+            self._slab_argument(),
+            self._counters,
+            slots,
+            _u32(len(ids)),
+            is_read,
+            out,
+        )
         self._note_rows(len(ids))
-        return self.pool(Found(ids, rows, slots, self._version), None)
+        return out
 
     def reserve(self, rows: int) -> None:
         """Take memory for ``rows`` rows in all, so that no later call grows the table before it has them."""
@@ -290,6 +306,8 @@ class GpuTable:
         Raises:
             ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
         """
+        if not _has_times(self.spec):
+            return 0
         ids, numbers = self._list_keys()
         if not len(ids):
             return 0
@@ -353,7 +371,7 @@ class GpuTable:
         )
         return numbers
 
-    def _insert(self, ids: Tensor, slots: Tensor) -> None:
+    def _insert(self, ids: Tensor, slots: Tensor, out: Tensor | None = None, is_read: Tensor | None = None) -> None:
         self._launch(
             "insert_keys",
             len(ids) * 8,
@@ -364,6 +382,8 @@ class GpuTable:
             _u32(len(ids)),
             slots,
             *self._first,
+            ctypes.c_void_p(0) if out is None else out,
+            ctypes.c_void_p(0) if is_read is None else is_read,
         )
 
     def _number_bags(self, offsets: Tensor, count: int) -> Tensor:
@@ -381,7 +401,7 @@ class GpuTable:
         for first in range(0, count, _COPIED_ROWS):
             some = numbers[first : first + _COPIED_ROWS]
             flat = torch.empty((len(some), self._stride), device=self.device)
-            times = torch.empty(len(some), dtype=torch.int32, device=self.device)
+            times = torch.zeros(len(some), dtype=torch.int32, device=self.device)
             self._copy_rows(some, flat, times, to_rows=False)
             rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._columns()])
             keys = all_ids[first : first + _COPIED_ROWS].cpu().numpy()
@@ -461,7 +481,7 @@ class GpuTable:
         slab_rows = 1 << self._slab_shift
         missing = max(0, -(-upper // slab_rows) - len(self._slabs))
         budget = self.spec.max_bytes
-        added = missing * slab_rows * (self._stride + 1) * 4 + self._index.bytes_for(upper)
+        added = missing * slab_rows * self._slab_words * 4 + self._index.bytes_for(upper)
         if budget is not None and self.memory_bytes + added > budget:
             raise CapacityExceeded(
                 f"table {self.spec.name!r} holds {self.memory_bytes} bytes on {self.device}; {new} more ids may need "
@@ -470,7 +490,7 @@ class GpuTable:
         self._index.grow(upper, is_empty=self._is_empty)
         self._is_empty = False
         if missing:
-            self._slabs.extend(torch.empty(slab_rows * (self._stride + 1), device=self.device) for _ in range(missing))
+            self._slabs.extend(torch.empty(slab_rows * self._slab_words, device=self.device) for _ in range(missing))
             if len(self._slabs) > len(self._slab_pointers):
                 self._slab_pointers = torch.zeros(2 * len(self._slabs), dtype=torch.int64, device=self.device)
             addresses = torch.tensor([each.data_ptr() for each in self._slabs], dtype=torch.int64).pin_memory()
@@ -521,6 +541,7 @@ def kernel_text(spec: TableSpec) -> str:
         "LANES": min(32, 1 << (padded // 4 - 1).bit_length()),
         "HOT": max(1, min(64, 8192 // padded)),
         "INIT_KIND": kind,
+        "HAS_TIMES": int(_has_times(spec)),
         "CHECK_FINITE": int(spec.nan_gradients != "pass"),
         "ROUND_HALF": int(piece.optimizer.stochastic_rounding),
         "DEVICE": "__device__ __forceinline__",
@@ -529,6 +550,11 @@ def kernel_text(spec: TableSpec) -> str:
     folder = files("monolith.nn.gpu")
     text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
     return text + (folder / "rules.cuh").read_text() + (folder / "kernels.cu").read_text()
+
+
+def _has_times(spec: TableSpec) -> bool:
+    """Return whether the rows of a table have the times of their last updates: where they can expire."""
+    return spec.expire_days < NEVER_EXPIRES_DAYS or bool(spec.slot_expire_days)
 
 
 def _check_spec(spec: TableSpec) -> None:
