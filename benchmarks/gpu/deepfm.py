@@ -52,28 +52,34 @@ def deepfm_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         return
     rows = sizes.deepfm_rows
     optimizer = mt.Adagrad(0.05, initial_accumulator_value=0.1)
-    ours = mt.nn.EmbeddingBag(1 + DIM, optimizer=optimizer, mode="sum", device="cuda")
+    ours = mt.nn.Embedding(1 + DIM, optimizer=optimizer, device="cuda")
     theirs = nn.EmbeddingBag(rows, 1 + DIM, mode="sum", sparse=True, device="cuda")
     sparse = torch.optim.Adagrad(theirs.parameters(), 0.05, initial_accumulator_value=0.1, eps=1e-10)
     batches = _make_batches(rows, sizes)
 
-    def read_with(bag: nn.Module) -> Callable[[Tensor], Tensor]:
-        return lambda ids: bag(ids.reshape(-1, 1)).reshape(-1, FIELDS, 1 + DIM)
+    def read_bags(ids: Tensor) -> Tensor:
+        rows: Tensor = theirs(ids.reshape(-1, 1))
+        return rows.reshape(-1, FIELDS, 1 + DIM)
 
-    step = _make_step(DeepFm(read_with(ours)).cuda(), [])
-    step_torch = _make_step(DeepFm(read_with(theirs)).cuda(), [sparse])
+    step = _make_step(DeepFm(ours).cuda(), [])
+    step_torch = _make_step(DeepFm(read_bags).cuda(), [sparse])
     torch.set_float32_matmul_precision("high")
     progress(case)
-    seconds = [_time_steps(step, batches), _time_steps(step_torch, batches)]
+    seconds = [_time_steps(each, batches, sizes.rounds) for each in (step, step_torch)]
     extra = {"peer_name": f"torch {torch.__version__}", "batch": sizes.deepfm_batch, "rows": rows, "matmul": "TF32"}
     yield compare(case, *seconds, sizes.deepfm_batch / 1e6, "M examples/s", **extra)
 
 
-def _time_steps(step: Callable[[Tensor, Tensor, Tensor], None], batches: Sequence[Batch]) -> Seconds:
-    for batch in batches[:4]:
-        step(*batch)
+def _time_steps(step: Callable[[Tensor, Tensor, Tensor], None], batches: Sequence[Batch], rounds: int) -> Seconds:
+    """Return the seconds of a step in each round; the steps of a round follow each other, as in a training loop."""
+
+    def train() -> None:
+        for batch in batches:
+            step(*batch)
+
+    train()
     torch.cuda.synchronize()
-    return np.array([seconds_of(lambda batch=batch: step(*batch)) for batch in batches])  # type: ignore[misc]
+    return np.array([seconds_of(train) / len(batches) for _ in range(rounds)])
 
 
 def _make_step(model: DeepFm, sparse: Sequence[torch.optim.Optimizer]) -> Callable[[Tensor, Tensor, Tensor], None]:

@@ -229,63 +229,66 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
   }
 }
 
+// Finds or adds one key by eight lanes and writes its slot. Returns the slot where this group added the key, else NONE.
+__device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters, u64 key, u32* out, u32 lane, u32 mask,
+                                          u32 shift) {
+  if (key == EMPTY) {
+    u32 won = 0;
+    if (lane == 0) {
+      won = atomicCAS(&counters->special, NONE, SPECIAL) == NONE;
+      *out = SPECIAL;
+    }
+    return __shfl_sync(mask, won, 0, 8) ? SPECIAL : NONE;
+  }
+  const u64 hash = mix(key);
+  const Home home = home_of(index, hash);
+  u32 bucket = bucket_of(hash, home.buckets);
+  for (;;) {
+    u32 empty;
+    const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
+    if (slot != NONE) {
+      if (lane == 0) *out = slot;
+      return NONE;
+    }
+    if (empty == NONE) {
+      if (lane == 0) atomicAdd(&counters->lost, 1u);
+      return NONE;
+    }
+    u64 before = 0;
+    if (lane == 0) {
+      before = atomicCAS(index.keys[empty / SLOTS] + empty % SLOTS, EMPTY, key);
+      if (before == EMPTY || before == key) *out = empty;
+    }
+    before = __shfl_sync(mask, before, 0, 8);
+    if (before == key) return NONE;
+    if (before == EMPTY) return empty;
+    bucket = empty / 8 - home.first * BUCKETS;  // another key took the slot
+  }
+}
+
 // Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state. With
 // `values_out`, the values of new rows go there too, and `is_read` tells for which ids; read_slots does the others.
 extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
                                        u64 seed, float low, float width, float largest, float* values_out,
                                        unsigned char* is_read) {
+  // Rows of this block: one atomic on the counter of the table for all of them, which is the bottleneck otherwise.
+  __shared__ u32 added;
+  __shared__ u32 first_number;
+  if (threadIdx.x == 0) added = 0;
+  __syncthreads();
   GROUP_OF_8
   const u32 which = thread >> 3;
-  if (which >= count || out[which] != NONE) return;
-  const u64 key = (u64)ids[which];
-  u32 new_slot = 0;  // of a key that this group added
-  if (key == EMPTY) {
-    u32 won = 0;
-    if (lane == 0) {
-      won = atomicCAS(&counters->special, NONE, SPECIAL) == NONE;
-      out[which] = SPECIAL;
-    }
-    won = __shfl_sync(mask, won, 0, 8);
-    if (!won) return;
-  } else {
-    const u64 hash = mix(key);
-    const Home home = home_of(index, hash);
-    u32 bucket = bucket_of(hash, home.buckets);
-    for (;;) {
-      u32 empty;
-      const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
-      if (slot != NONE) {
-        if (lane == 0) out[which] = slot;
-        return;
-      }
-      if (empty == NONE) {
-        if (lane == 0) {
-          out[which] = NONE;
-          atomicAdd(&counters->lost, 1u);
-        }
-        return;
-      }
-      u64 before = 0;
-      if (lane == 0) {
-        before = atomicCAS(index.keys[empty / SLOTS] + empty % SLOTS, EMPTY, key);
-        if (before == EMPTY || before == key) out[which] = empty;
-      }
-      before = __shfl_sync(mask, before, 0, 8);
-      if (before == key) return;
-      if (before == EMPTY) {
-        new_slot = empty;
-        break;
-      }
-      bucket = empty / 8 - home.first * BUCKETS;  // another key took the slot
-    }
-  }
+  const bool is_absent = which < count && out[which] == NONE;
+  const u64 key = is_absent ? (u64)ids[which] : 0;
+  const u32 new_slot = is_absent ? claim_slot(index, counters, key, out + which, lane, mask, shift) : NONE;
   u32 number = 0;
+  if (new_slot != NONE && lane == 0) number = atomicAdd(&added, 1u);
+  __syncthreads();
+  if (threadIdx.x == 0 && added) first_number = atomicAdd(&counters->rows, added);
+  __syncthreads();
+  if (new_slot == NONE) return;
   if (lane == 0) {
-    const u32 adding = __activemask();  // one atomic for all groups of the warp that add a row
-    const u32 first = (u32)__ffs((int)adding) - 1;
-    const u32 own = threadIdx.x & 31u;
-    if (own == first) number = atomicAdd(&counters->rows, (u32)__popc(adding));
-    number = __shfl_sync(adding, number, first) + (u32)__popc(adding & ((1u << own) - 1u));
+    number += first_number;
     if (key == EMPTY) {
       counters->special = number;
     } else {
