@@ -1,4 +1,4 @@
-"""Measures GPU tables beside torch and HierarchicalKV's figures: ``monolith bench gpu [--case C] [--quick]``.
+"""Measures GPU tables beside torch, and beside the speed of HierarchicalKV: ``monolith bench gpu [--case C]``.
 
 Prints one JSON object per case on standard output. Every case is skipped where there is no GPU, except those of the
 engine, ``cpu_*``, which run the same steps on this machine's processor. See docs/design/gpu_tables.md.

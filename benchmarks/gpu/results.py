@@ -1,4 +1,4 @@
-"""The bars of the GPU benchmark, HierarchicalKV's figures, and the line of a result."""
+"""The bars of the GPU benchmark, the speed of HierarchicalKV, and the line of a result."""
 
 from __future__ import annotations
 

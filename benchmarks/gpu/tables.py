@@ -1,4 +1,4 @@
-"""Cases of the table alone: find and insert beside HierarchicalKV's figures, growth, and memory."""
+"""Cases of the table alone: find and insert beside the speed of HierarchicalKV, growth, and memory."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _over_hkv(case: str, seconds: Seconds, sizes: Sizes, extra: dict[str, float]
         ratio=ours / HKV[case],
         unit="G keys/s",
         rounds=len(seconds),
-        extra={"peer_name": "HierarchicalKV, figures of an earlier run", **extra},
+        extra={"peer_name": "HierarchicalKV, measured in an earlier run", **extra},
     )
 
 

@@ -569,6 +569,8 @@ def _check_spec(spec: TableSpec) -> None:
         )
     if not isinstance(spec.admission, NoFilter):
         raise ConfigError(f"admission is {spec.admission!r}, expected NoFilter on a GPU; use device='cpu'")
+    if spec.when_full != "refuse":
+        raise ConfigError(f"when_full is {spec.when_full!r}, expected 'refuse' on a GPU; use device='cpu'")
     if spec.nan_gradients == "error":
         raise ConfigError(
             "nan_gradients is 'error', expected 'skip' or 'pass' on a GPU: a check would make each step wait; use "
