@@ -6,10 +6,10 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "distinct_ids.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 #include "engine/table_image.h"
-#include "distinct_ids.h"
 #include "part_update.h"
 #include "partition.h"
 #include "rows.h"
