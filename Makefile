@@ -21,6 +21,7 @@ export CHAOS_SECONDS ?= 60
 
 VENV := .venv
 COMPAT := .venv-compat
+FLINK := .venv-flink
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
@@ -84,7 +85,7 @@ test-browser: setup ## Test the dashboard in Chromium; needs the packages chromi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50'
 	$(BIN)/python -m pytest -q tests/browser
 
-test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
+test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan: LOAD_SECONDS=60
 	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan
 
 test-asan: setup
@@ -105,6 +106,29 @@ $(COMPAT)/.requirements: requirements-compat.lock
 test-compat: setup compat-setup ## Exchange TFRecords with TensorFlow, and requests with TensorFlow Serving's client
 	TENSORFLOW_PYTHON=$(CURDIR)/$(COMPAT)/bin/python $(BIN)/python -m pytest tests/compat $(PYTEST_ARGS)
 
+# Lightning, accelerate and TorchRec are in a folder of their own, beside the project's environment.
+TORCH_LIBRARIES := build/torch-libraries
+.PHONY: test-torch
+test-torch: setup $(TORCH_LIBRARIES)/.requirements ## Run the loops of Lightning and accelerate, and TorchRec beside mt.nn
+	PYTHONPATH=$(CURDIR)/$(TORCH_LIBRARIES) $(BIN)/python -m pytest tests/unit/nn/test_torch_loops.py $(PYTEST_ARGS)
+
+$(TORCH_LIBRARIES)/.requirements: requirements-torch.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TORCH_LIBRARIES) \
+		--upgrade -r requirements-torch.lock
+	touch $@
+
+# PyFlink pins older packages than Monolith, so it has a separate environment too. Needs Java 17.
+.PHONY: flink-setup test-flink
+flink-setup: $(FLINK)/.requirements ## Create .venv-flink with PyFlink: for test-flink, and a peer of bench join
+
+$(FLINK)/.requirements: requirements-flink.lock
+	test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
+	$(FLINK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-flink.lock
+	touch $@
+
+test-flink: setup flink-setup ## Run the joiner as a Flink job beside the reference joiner
+	FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m pytest tests/compat/test_flink.py $(PYTEST_ARGS)
+
 .PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
@@ -120,7 +144,10 @@ mutants: setup ## Apply mistakes one at a time and count those that tests notice
 
 # --- fuzzing ----------------------------------------------------------------------------------------------------------
 
-.PHONY: fuzz fuzz-minute fuzz-corpus
+.PHONY: fuzz fuzz-minute fuzz-python fuzz-corpus
+fuzz-python: setup ## Fuzz agent payloads and messages of feeds, which Python reads: make fuzz-python FUZZ_SECONDS=60
+	$(BIN)/python scripts/fuzz_python.py $(FUZZ_SECONDS)
+
 fuzz-minute: $(VENV)/.requirements ## Fuzz every native parser under ASan + UBSan, a minute in all; needs clang 14
 	scripts/fuzz.sh minute
 

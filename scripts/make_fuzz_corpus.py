@@ -29,7 +29,7 @@ from monolith.data.records.messages import (
 )
 from monolith.data.records.quantized import encode_quantized
 from monolith.embedding.entry import Entry, SliceState
-from monolith.serving import messages as serving
+from monolith.serving.api import messages as serving
 
 CORPUS = Path(__file__).parent.parent / "cpp" / "fuzz" / "corpus"
 NAMES = ("a", "b", "slot_3", "fc_slot_9", "d", "q", "i", "t")
@@ -414,6 +414,35 @@ def predict_messages() -> list[bytes]:
     return found
 
 
+def http2_frames() -> list[bytes]:
+    """Return options and frames: a call, calls in pieces, a wrong message, floods, and a connection without preface."""
+
+    def frame(kind: int, flags: int, stream: int, body: bytes) -> bytes:
+        return len(body).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + body
+
+    def literal(name: bytes, value: bytes) -> bytes:
+        return b"\x00" + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+    def call(stream: int, message: bytes, *, announced: int | None = None, more: bytes = b"") -> bytes:
+        head = literal(b":method", b"POST") + literal(b":scheme", b"http") + literal(b":path", b"/a.B/Predict")
+        head += literal(b"content-type", b"application/grpc") + literal(b"te", b"trailers") + more
+        size = len(message) if announced is None else announced
+        return frame(1, 4, stream, head) + frame(0, 1, stream, b"\0" + size.to_bytes(4, "big") + message)
+
+    options = b"\0\xff"
+    cut = call(1, b"abc")
+    return [
+        options + cut,
+        b"\0\x01" + cut,
+        options + call(1, b"a" * 200, more=literal(b"grpc-timeout", b"5S")) + call(3, b"", announced=9),
+        options + call(1, b"a" * 50, announced=5000) + frame(3, 0, 1, b"\0\0\0\x08"),
+        options + b"".join(cut[:-9] + frame(3, 0, number, b"\0\0\0\x08") for number in (1, 3, 5)),
+        options + frame(6, 0, 0, b"12345678") * 3 + frame(8, 0, 0, b"\0\0\xff\xff") + frame(7, 0, 0, bytes(8)),
+        options + frame(4, 0, 0, b"\0\x04\0\0\0\x01\0\x05\0\0\x40\0") + cut,
+        b"\x01\xffGET / HTTP/1.1\r\n\r\n",
+    ]
+
+
 def csv_blocks() -> list[bytes]:
     """Return blocks of CSV, each behind the number of its fields less one and its delimiter."""
     blocks = [
@@ -507,6 +536,7 @@ def main() -> None:
             b"\x024;a=b\r\nWiki\r\n5\r\npedia\r\n0\r\n\r\n",
         ],
     )
+    write("http2", http2_frames())
     write("csv", csv_blocks())
     write("json_lines", json_blocks())
     write("quantized", [bytes([n]) + encode_quantized([0.5 * k for k in range(n)]) for n in (1, 4, 5, 16)])

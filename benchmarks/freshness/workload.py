@@ -16,7 +16,7 @@ from monolith.core import fid
 from monolith.data import Batch, Ragged
 from monolith.embedding import Adagrad, Fp32, MultiTable, Sgd, Zeros
 from monolith.export import export_model
-from monolith.serving.servable_features import records_of_features
+from monolith.serving.servable.features import records_of_features
 
 __all__ = [
     "DIM",

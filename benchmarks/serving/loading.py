@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from measure.results import Result
-from monolith.serving.servable import Servable
+from monolith.serving.servable.servable import Servable
 from serving.exporting import Exported, scratch_folder
 from serving.results import progress
 from serving.servers import first_request

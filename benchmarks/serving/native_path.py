@@ -16,8 +16,8 @@ import numpy as np
 from measure.results import Result, skipped
 from monolith import _native
 from monolith.embedding import set_threads
-from monolith.serving.native_model import find_onnx_library
-from monolith.serving.servable import Servable
+from monolith.serving.servable.native_model import find_onnx_library
+from monolith.serving.servable.servable import Servable
 from serving.exporting import Exported, scratch_folder
 from serving.results import progress
 from serving.servers import Generator, Load, Ours, Target, first_request

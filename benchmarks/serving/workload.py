@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 
 from monolith.data.records.messages import ExampleBatch
-from monolith.serving import messages
-from monolith.serving.tensors import DT_STRING
+from monolith.serving.api import messages
+from monolith.serving.api.tensors import DT_STRING
 from train.workload import SPARSE, Example, Ints
 from train.workload import Workload as TrainWorkload
 

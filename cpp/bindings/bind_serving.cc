@@ -15,6 +15,7 @@
 #include "arrays.h"
 #include "engine/error.h"
 #include "module.h"
+#include "serving/memory.h"
 #include "serving/model.h"
 #include "serving/onnx.h"
 #include "serving/score_request.h"
@@ -285,6 +286,10 @@ void bind_calls(nb::module_& m) {
 void bind_serving(nb::module_& m) {
   bind_models(m);
   bind_calls(m);
+  m.def("check_transport", &serving::check_transport, "needs_http2"_a, "needs_tls"_a,
+        "Check that the libraries of the transport can be opened.");
+  m.def("release_freed_memory", &serving::release_freed_memory, nb::call_guard<nb::gil_scoped_release>(),
+        "Return freed memory of the heap to the system.");
   nb::class_<serving::Service>(m, "ScoreService", "Queue, model threads and routes of the native request path.")
       .def("__init__", &make_service, "threads"_a, "max_rows"_a, "wait_s"_a, "max_queued_rows"_a, "max_queued_bytes"_a,
            "bounds_us"_a, "max_values"_a)
@@ -317,6 +322,7 @@ void bind_serving(nb::module_& m) {
       .def_prop_ro("connections", [](const serving::Server& server) { return server.stats().connections.load(); })
       .def_prop_ro("pending_bytes", [](const serving::Server& server) { return server.stats().pending_bytes.load(); })
       .def_prop_ro("resets", [](const serving::Server& server) { return server.stats().resets.load(); })
+      .def_prop_ro("accept_pauses", [](const serving::Server& server) { return server.stats().accept_pauses.load(); })
       .def(
           "close", [](serving::Server& server, double drain_s) { server.close(seconds(drain_s)); }, "drain_s"_a,
           nb::call_guard<nb::gil_scoped_release>(), "Stop listening, drain, close all connections.");

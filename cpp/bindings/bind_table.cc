@@ -90,6 +90,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("slot_thresholds", &engine::TableConfig::slot_thresholds)
       .def_rw("miss_is_initial", &engine::TableConfig::miss_is_initial)
       .def_rw("max_bytes", &engine::TableConfig::max_bytes)
+      .def_rw("evicts_when_full", &engine::TableConfig::evicts_when_full)
       .def_rw("seed", &engine::TableConfig::seed)
       .def_rw("is_deterministic", &engine::TableConfig::is_deterministic)
       .def_rw("nan_policy", &engine::TableConfig::nan_policy)
@@ -100,6 +101,7 @@ void bind_configs(nb::module_& m) {
       .def_ro("nan_rows_skipped", &engine::TableStats::nan_rows_skipped)
       .def_ro("ids_filtered", &engine::TableStats::ids_filtered)
       .def_ro("rows_evicted", &engine::TableStats::rows_evicted)
+      .def_ro("rows_evicted_full", &engine::TableStats::rows_evicted_full)
       .def_ro("touched_dropped", &engine::TableStats::touched_dropped);
   nb::class_<engine::StateField>(m, "StateField")
       .def_ro("name", &engine::StateField::name)
@@ -271,6 +273,7 @@ void bind_table(nb::module_& m) {
       .def_prop_rw("forces_expiry", &Table::forces_expiry, &Table::set_forces_expiry)
       .def("force_clock", &Table::force_clock, "time_s"_a)
       .def("set_budget", &Table::set_budget, "bytes"_a)
+      .def_prop_rw("evicts_when_full", &Table::evicts_when_full, &Table::set_evicts_when_full)
       .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("drain_touched",

@@ -1,4 +1,5 @@
 // framing_probe_fuzz.cc: guesses about bytes. They never throw, and a framing that explains a whole stream reads it.
+#include <algorithm>
 #include <optional>
 
 #include "engine/data/framing.h"
@@ -22,14 +23,25 @@ std::uint64_t count_records(const Framing& framing, Bytes stream) {
   return count;
 }
 
-// Input: most records, stream. All framings are tried on it.
+// A fuzzer tries one framing per input, chosen by its first byte: eighteen short runs find more than one long run. The
+// replay of the corpus tries all.
+#ifdef MONOLITH_FUZZING
+constexpr bool kTriesAll = false;
+#else
+constexpr bool kTriesAll = true;
+#endif
+constexpr std::uint32_t kFramings = Framing::kTfRecord + 2;
+
+// Input: most records, stream.
 void run(fuzz::Bytes bytes) {
   fuzz::Input input(bytes);
-  const std::size_t most_records = std::size_t{1} + input.byte();
+  const std::uint8_t first = input.byte();
+  const std::size_t most_records = std::size_t{1} + first;
   const Bytes stream = input.rest();
   fuzz::expect(fuzz::accepts([&] { (void)fit_messages(stream); }), "comparing with messages failed");
   for (std::uint32_t bits = 0; bits <= Framing::kBare; ++bits) {
     if (bits > Framing::kTfRecord && bits < Framing::kBare) continue;
+    if (!kTriesAll && std::min(bits, kFramings - 1) != first % kFramings) continue;
     const Framing framing = Framing::of(bits);
     for (const bool is_whole : {false, true}) {
       FramingProbe probe;

@@ -195,6 +195,12 @@ class TableConfig:
     def max_bytes(self, arg: int, /) -> None: ...
 
     @property
+    def evicts_when_full(self) -> bool: ...
+
+    @evicts_when_full.setter
+    def evicts_when_full(self, arg: bool, /) -> None: ...
+
+    @property
     def seed(self) -> int: ...
 
     @seed.setter
@@ -239,6 +245,9 @@ class TableStats:
 
     @property
     def rows_evicted(self) -> int: ...
+
+    @property
+    def rows_evicted_full(self) -> int: ...
 
     @property
     def touched_dropped(self) -> int: ...
@@ -309,6 +318,12 @@ class Table:
     def force_clock(self, time_s: int) -> None: ...
 
     def set_budget(self, bytes: int) -> None: ...
+
+    @property
+    def evicts_when_full(self) -> bool: ...
+
+    @evicts_when_full.setter
+    def evicts_when_full(self, arg: bool, /) -> None: ...
 
     def clear(self) -> None: ...
 
@@ -1407,6 +1422,12 @@ class PythonCall:
     def answer(self, status: int, body: bytes, content_type: str = 'application/json', headers: Sequence[tuple[str, str]] = [], code: int = 0, message: str = '') -> None:
         """Answer the client; only the first answer counts."""
 
+def check_transport(needs_http2: bool, needs_tls: bool) -> None:
+    """Check that the libraries of the transport can be opened."""
+
+def release_freed_memory() -> None:
+    """Return freed memory of the heap to the system."""
+
 class ScoreService:
     """Queue, model threads and routes of the native request path."""
 
@@ -1451,6 +1472,9 @@ class ScoreServer:
 
     @property
     def resets(self) -> int: ...
+
+    @property
+    def accept_pauses(self) -> int: ...
 
     def close(self, drain_s: float) -> None:
         """Stop listening, drain, close all connections."""

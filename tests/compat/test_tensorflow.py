@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import RecordCorrupt
+from monolith.core.fid import make_v2
 from monolith.data import DenseFeature, Schema, SparseFeature, files
 from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter, read_tfrecords
@@ -72,11 +73,13 @@ def test_we_read_what_tensorflow_writes(ask: Ask, tmp_path: Path, compression: s
 def test_batches_of_tensorflows_files_have_their_values(ask: Ask, tmp_path: Path, compression: str) -> None:
     path = tmp_path / "theirs.tfrecord"
     ask("write", path=str(path), compression=compression, rows=ROWS)
-    schema = Schema(sparse=[SparseFeature("ids", slot=3)], dense=[DenseFeature("price", 2)])
+    in_slot = SparseFeature("fids", slot=3, column="ids", value_type="fid")
+    schema = Schema(sparse=[SparseFeature("ids"), in_slot], dense=[DenseFeature("price", 2)])
     batches = list(files(path, record="tf_example", schema=schema).batch(300))
     assert [batch.size for batch in batches] == [300, 300, 300, 100]
-    ids = [[fid - (3 << 48) for fid in row] for batch in batches for row in batch.ids["ids"].tolist()]
-    assert ids == [row["ids"] for row in ROWS]
+    assert [row for batch in batches for row in batch.ids["ids"].tolist()] == [row["ids"] for row in ROWS]
+    fids = [[make_v2(3, value) for value in row["ids"]] for row in ROWS]
+    assert [row for batch in batches for row in batch.ids["fids"].tolist()] == fids
     assert np.concatenate([batch.dense["price"] for batch in batches]).tolist() == [row["price"] for row in ROWS]
     assert np.concatenate([batch.label for batch in batches]).tolist() == [row["label"] for row in ROWS]
 

@@ -58,11 +58,11 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Scores]:
     return folder, {name: np.asarray(each).reshape(-1).tolist() for name, each in scores.items()}
 
 
-@pytest.fixture(scope="module")
-def address(trained: tuple[Path, Scores]) -> Iterator[str]:
-    """Of ``monolith serve``, in a process of its own, with the model as ``clicks``."""
+@pytest.fixture(scope="module", params=["off", "on"], ids=lambda native: f"native-{native}")
+def address(trained: tuple[Path, Scores], request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of a process of ``monolith serve`` with the model ``clicks``, without and with the native path."""
     command = [sys.executable, "-c", "from monolith.cli.main import main; main()", "serve", str(trained[0])]
-    arguments = ["--name=clicks", "--port=0", "--rest-port=-1", "--json", "--allow-reload"]
+    arguments = ["--name=clicks", "--port=0", "--rest-port=-1", "--json", "--allow-reload", f"--native={request.param}"]
     with subprocess.Popen([*command, *arguments], stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -159,7 +159,7 @@ def test_the_stock_client_changes_the_models(stock: Ask, address: str, trained: 
 def test_it_does_not_matter_who_is_imported_first(tensorflow_python: str, beside: dict[str, str]) -> None:
     code = """
 from monolith.data.records import messages as ours
-from monolith.serving import messages
+from monolith.serving.api import messages
 import tensorflow as tf
 from tensorflow_serving.apis import predict_pb2
 

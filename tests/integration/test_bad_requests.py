@@ -30,7 +30,7 @@ import monolith as mt
 from monolith import models
 from monolith.core import fid
 from monolith.data.records.messages import Example, ExampleBatch
-from monolith.serving import messages
+from monolith.serving.api import messages
 from monolith.testing.eventually import eventually
 from monolith.testing.suites.growth import Usage, growth, usage_of
 

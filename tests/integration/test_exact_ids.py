@@ -21,8 +21,8 @@ import monolith as mt
 from monolith.core.errors import ConfigError, InvalidRequest, SchemaMismatch
 from monolith.ps import RemoteStore
 from monolith.serving import Client, ModelConfig, ModelServer, ServingConfig
-from monolith.serving.servable import Servable
-from monolith.serving.servable_features import records_of_features
+from monolith.serving.servable.features import records_of_features
+from monolith.serving.servable.servable import Servable
 from monolith.testing.processes.ps_servers import PsServers
 
 NEWCOMER = [user << 48 for user in range(4096, 4096 + 184)]

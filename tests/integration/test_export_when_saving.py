@@ -19,7 +19,7 @@ from monolith.artifacts.export_folder import ExportFolder
 from monolith.demo.world import World
 from monolith.demo.world.files import write_parquet
 from monolith.features import Declaration
-from monolith.serving.servable import Servable
+from monolith.serving.servable.servable import Servable
 
 CLICKS = World(users=40, items=30, seed=4).clicks(600)
 FEATURES = "{sparse: [user_id, item_id, category], dense: [price], dim: 4, hidden: [8]}"

@@ -19,6 +19,7 @@ import small_export
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import read_cut, segment_numbers, segment_path, written_ids
 from monolith.artifacts.forget_receipts import ForgetLedger
+from monolith.artifacts.remote_folder import local_path
 from monolith.cli import main as program
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError
@@ -27,9 +28,9 @@ from monolith.data.sources.event_log.writer import LogWriter
 from monolith.embedding import Adagrad, Fp32, MultiTable
 from monolith.serving import Servable
 from monolith.serving.config import ServingConfig
-from monolith.serving.following import Following
-from monolith.serving.model_config import ModelConfig
+from monolith.serving.follow.following import Following
 from monolith.serving.server import ModelServer
+from monolith.serving.versions.model_config import ModelConfig
 from monolith.sync import Follower
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.published import FollowedTables
@@ -114,7 +115,7 @@ def training(folder: Path, **settings: Any) -> Iterator[Trainer]:
     with ThreadPoolExecutor(1) as pool:
         trainer.ended = pool.submit(trainer.run)
         try:
-            address = folder / "run" / "controller_server_addr.txt"
+            address = local_path(settings.get("model_dir", folder / "run")) / "controller_server_addr.txt"
             eventually(lambda: address.exists() or trainer.ended.done())
             assert not trainer.ended.done(), trainer.ended.exception()
             yield trainer
@@ -255,6 +256,33 @@ def test_older_checkpoints_are_dropped_on_request(tmp_path: Path) -> None:
         assert receipt["remaining"] == []
         saved = CheckpointFolder(tmp_path / "run" / "checkpoints").saved()
         assert min(each.manifest.number for each in saved) >= receipt["checkpoint_number"]
+
+
+def test_ids_leave_a_model_folder_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    url, remote = f"file://{tmp_path}/remote/run", tmp_path / "remote" / "run"
+    with training(tmp_path, model_dir=url, publish_dir=None) as trainer:
+        trainer.send(7)
+        trainer.send(8)
+        with ControllerClient(url, save_timeout_s=60) as client:
+            client.save_checkpoint()
+        (before,) = CheckpointFolder(remote / "checkpoints").saved()
+        assert USER in users_of(MultiTable.load(before.path / "tables"))
+        trainer.send(8)
+        receipt = json.loads(run_command(url, "--json", "--timeout-s", 60, "--feature", "user", 7))
+        assert [each["path"] for each in receipt["remaining"]] == [f"{url}/checkpoints/{before.name}"]
+        dropped = json.loads(run_command(url, "--json", "--feature", "item", 3, "--drop-checkpoints"))
+        assert dropped["remaining"] == []
+        saved = CheckpointFolder(remote / "checkpoints").saved()
+        assert [each.manifest.number for each in saved] == [dropped["checkpoint_number"]], "the URL has the newest only"
+        assert users_of(MultiTable.load(saved[0].path / "tables")) == {OTHER}
+        assert [each.is_complete for each in ForgetLedger(remote).all()] == [True, True]
+        monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "another machine"))
+        error = run_command(url, "--feature", "user", 7, status=1)
+        assert "no training with a controller runs at 'file://" in str(error)
+        assert "give host:port" in str(error)
+        monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    assert not (remote / "controller_server_addr.txt").exists()
 
 
 @pytest.mark.parametrize(

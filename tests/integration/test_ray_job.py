@@ -55,6 +55,15 @@ def test_a_job_on_ray_survives_the_kill_of_a_server(ray: Any, tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_a_job_on_ray_saves_at_a_url(ray: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path / "staging"))
+    url, remote = f"file://{tmp_path}/remote/run", tmp_path / "remote" / "run"
+    rows = [20, 20]
+    assert RayJob(settings(tmp_path, rows, model_dir=url), SETTINGS).run()
+    assert counting_model.counts(remote, sum(rows)).tolist() == [1] * sum(rows)
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_role_that_fails_ends_the_job_and_says_which_and_why(ray: Any, tmp_path: Path) -> None:
     config = settings(tmp_path, [20], task=f"{counting_model.__file__}:Nobody", num_workers=1, num_ps=1,
                       enable_dynamic_sharding=False)  # fmt: skip
@@ -62,11 +71,16 @@ def test_a_role_that_fails_ends_the_job_and_says_which_and_why(ray: Any, tmp_pat
         RayJob(config, SETTINGS).run()
 
 
-def test_a_job_on_ray_needs_a_folder_and_a_server() -> None:
+def test_a_job_on_ray_needs_a_folder_and_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MONOLITH_STAGING_DIR", raising=False)
     with pytest.raises(ConfigError, match="num_ps is 0, expected at least 1 server"):
         RayJob(ClusterJobConfig(), SETTINGS)
     with pytest.raises(ConfigError, match="model_dir is empty; give a folder that all machines"):
         RayJob(ClusterJobConfig(num_ps=1), SETTINGS)
+    with pytest.raises(
+        ConfigError, match=r"model_dir is 's3://runs/a' and MONOLITH_STAGING_DIR is not set.*; set MONOLITH_STAGING_DIR"
+    ):
+        RayJob(ClusterJobConfig(num_ps=1, model_dir="s3://runs/a"), RaySettings(address="head:6379"))
     with pytest.raises(ConfigError, match="max_restarts is -2"):
         RaySettings(max_restarts=-2)
 

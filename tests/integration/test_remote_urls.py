@@ -23,7 +23,7 @@ from monolith.demo.world.files import write_parquet
 from monolith.embedding import Fp32, MultiTable
 from monolith.ps import Security, ServerConfig
 from monolith.serving import ModelConfig, ModelServer, ServingConfig, servable_loader
-from monolith.serving.following import FeedSource, Following
+from monolith.serving.follow.following import FeedSource, Following
 from monolith.sync import Follower
 from monolith.sync.remote_feed import FeedDownload
 from monolith.testing.eventually import eventually

@@ -16,8 +16,8 @@ import grpc
 import pytest
 from google.protobuf import json_format
 
-from monolith.serving import messages
-from monolith.serving.tensors import read_tensor
+from monolith.serving.api import messages
+from monolith.serving.api.tensors import read_tensor
 from monolith.testing.fakes.linear_model import write_version
 from monolith.testing.processes.linear_server import LinearServer
 

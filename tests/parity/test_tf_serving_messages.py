@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from monolith.serving import messages
-from monolith.serving.tensors import encode_outputs, read_tensor
+from monolith.serving.api import messages
+from monolith.serving.api.tensors import encode_outputs, read_tensor
 
 SPEC = bytes.fromhex(
     "0a016d"  # name "m"

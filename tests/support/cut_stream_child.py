@@ -20,7 +20,7 @@ from monolith.artifacts.delta_log import read_cut
 from monolith.core import fid
 from monolith.data import Batch, Ragged
 from monolith.embedding import Fp32, Sgd, Zeros
-from monolith.serving.servable_features import records_of_features
+from monolith.serving.servable.features import records_of_features
 from monolith.training.hooks import publish
 
 ROWS = 4

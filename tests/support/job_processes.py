@@ -56,10 +56,11 @@ class JobProcesses:
         self._alarm = threading.Timer(limit_s, self._abort)
         self._is_late = False
 
-    def start(self, name: str, *, largest_file: int | None = None) -> None:
-        """Start a process, again if it was killed; a file limit makes the disk seem full to it."""
+    def start(self, name: str, *more: object, largest_file: int | None = None) -> None:
+        """Start a process, again if it was killed, with more options; a file limit makes the disk seem full to it."""
+        command = [*self._commands[name], *more]
         self._started[name].append(
-            self._shell.start(*self._commands[name], env={"PYTHONFAULTHANDLER": "1"}, largest_file=largest_file)
+            self._shell.start(*command, env={"PYTHONFAULTHANDLER": "1"}, largest_file=largest_file)
         )
 
     def start_all(self) -> None:
@@ -71,6 +72,24 @@ class JobProcesses:
         assert process.pid is not None
         if process.is_alive():
             os.kill(process.pid, number)
+
+    def signal_first(self, name: str, number: signal.Signals) -> None:
+        """Signal the first process of a name that was started again."""
+        pid = self._started[name][0].process.pid
+        assert pid is not None
+        os.kill(pid, number)
+
+    def end_first(self, name: str) -> int:
+        """Wait for the end of the first process of a name; return its status."""
+        process = self._started[name][0].process
+        process.join(LIMIT_S)
+        assert process.exitcode is not None, self.logs()
+        return process.exitcode
+
+    def logged(self, name: str, start: int) -> str:
+        """Return the output of one start of a process."""
+        one = self._started[name][start]
+        return "".join(part.read_text() for part in (one.out, one.err) if part.exists())
 
     def kill(self, name: str) -> None:
         """End a process as a power failure would, and return when it is gone."""
@@ -114,9 +133,11 @@ class JobProcesses:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._alarm.cancel()
-        for name, commands in self._started.items():
-            for one in commands[-1:]:
-                self.signal(name, signal.SIGKILL)
+        for commands in self._started.values():
+            for one in commands:
+                if one.process.is_alive():
+                    assert one.process.pid is not None
+                    os.kill(one.process.pid, signal.SIGKILL)
                 one.process.join()
         assert not self._is_late or error is not None, self.logs()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+from monolith.serving.api.http_server import HttpLimits
+from monolith.serving.api.native_front import NativeFront
 from monolith.serving.config import ServingConfig
-from monolith.serving.http_server import HttpLimits
-from monolith.serving.native_front import NativeFront
+from monolith.telemetry.text import Samples
 
 __all__ = ["NativeHttp"]
 
@@ -45,6 +47,10 @@ class NativeHttp:
         """Bytes of bodies whose requests are not answered yet."""
         assert self._front._server is not None
         return self._front._server.pending_bytes
+
+    def samples(self) -> Iterable[Samples]:
+        """Return the metrics of the native servers."""
+        return self._front.samples()
 
     def close(self, drain_s: float = 0.0) -> None:
         """Stop the server."""

@@ -11,8 +11,8 @@ import numpy as np
 
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
-from monolith.serving import messages
-from monolith.serving.tensors import make_tensor, read_tensor
+from monolith.serving.api import messages
+from monolith.serving.api.tensors import make_tensor, read_tensor
 
 
 class PushTargetServer:

@@ -43,7 +43,7 @@ line.line_id.uid = 7
 line.label.append(1.0)
 assert messages.Example.FromString(line.SerializeToString()).line_id.uid == 7
 from tensorflow_serving import apis_pb2
-from monolith.serving import messages as serving
+from monolith.serving.api import messages as serving
 request = apis_pb2.PredictRequest(output_filter=["score"])
 request.model_spec.version.value = 3
 assert serving.PredictRequest is not apis_pb2.PredictRequest

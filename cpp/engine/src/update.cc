@@ -67,7 +67,7 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
     const std::shared_lock part_lock(part.mutex);
     growth += part.index.growth_bytes(per_part[number]) + part.rows.growth_bytes(per_part[number]);
   }
-  if (growth > 0 && used + growth > budget) {
+  if (growth > 0 && used + growth > budget && !(evicts_when_full() && make_room(ids, per_part))) {
     throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
                            std::to_string(budget) + "; " + std::to_string(absent.size()) + " new ids need " +
                            std::to_string(growth) +

@@ -196,8 +196,8 @@ TEST(OptimizerSlices, EachHasItsOwnRateAndState) {
   first->init(&row[3]);
   second->init(&row[4]);
   const auto step_both = [&] {
-    first->step({1, &rows, &grads, nullptr, nullptr, 0, 3}, {1.0F, 1, 0});
-    second->step({1, &rows, &grads, nullptr, nullptr, 1, 4}, {2.0F, 1, 0});
+    first->step({1, 1, &rows, &grads, nullptr, nullptr, 0, 3}, {1.0F, 1, 0});
+    second->step({1, 1, &rows, &grads, nullptr, nullptr, 1, 4}, {2.0F, 1, 0});
     return Floats(row.begin(), row.begin() + 3);
   };
   expect_near(step_both(), {-0.70710677F, -1.6329931F, -1.8090681F}, 2e-7F);

@@ -50,6 +50,14 @@ TEST(EventLogScan, WholeAndTornSegments) {
   expect_scan(flipped({150, 251}), 0, 64, true, 0);                  // R14
 }
 
+TEST(EventLogScan, AScanHasTheTimesOfItsBatches) {
+  const Scan scan = scan_segment(tiny_segment(), 0, 1);
+  EXPECT_EQ(scan.largest_ms, kTinyMs + 1000);
+  EXPECT_EQ(scan.append_ms, kTinyMs + 1020);
+  EXPECT_EQ(scan.batches, 2U);
+  EXPECT_EQ(scan.records, 3U);
+}
+
 TEST(EventLogScan, DamageNamesItsOffsetsAndBytes) {
   const Scan scan = scan_segment(flipped({68}), 0, 1);
   ASSERT_EQ(scan.bad.size(), 1U);

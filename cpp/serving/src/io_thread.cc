@@ -216,6 +216,7 @@ void IoThread::accept_from(Listening& listening) {
         // No descriptors or memory are left. Connections need time to close; the next sweep resumes.
         epoll_ctl(epoll_, EPOLL_CTL_DEL, listening.socket, nullptr);
         listening.is_paused = true;
+        ++stats_->accept_pauses;
       }
       return;
     }

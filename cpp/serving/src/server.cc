@@ -55,6 +55,11 @@ Listened listen_on(const std::string& host, int port) {
 
 }  // namespace
 
+void check_transport(bool needs_http2, bool needs_tls) {
+  if (needs_http2) check_http2();
+  if (needs_tls) check_tls();
+}
+
 Server::Server(ServerConfig config, std::shared_ptr<Service> service)
     : config_(std::make_shared<const ServerConfig>(std::move(config))), service_(std::move(service)) {
   if (config_->grpc_port >= 0) check_http2();

@@ -186,14 +186,19 @@ class Context final : public TlsContext {
 
 std::shared_ptr<const TlsContext> open_tls(const TlsFiles& files) { return std::make_shared<const Context>(files); }
 
+void check_tls() { openssl(); }
+
 }  // namespace serving
 
 #else
 
 namespace serving {
 
+void check_tls() { throw engine::ConfigError("this build has no TLS; install libssl-dev and build again"); }
+
 std::shared_ptr<const TlsContext> open_tls(const TlsFiles&) {
-  throw engine::ConfigError("this build has no TLS; install libssl-dev and build again");
+  check_tls();
+  return nullptr;
 }
 
 }  // namespace serving

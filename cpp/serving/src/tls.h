@@ -33,5 +33,7 @@ class TlsContext {
 
 // Throws engine::ConfigError where the files do not fit each other, or OpenSSL is missing.
 [[nodiscard]] std::shared_ptr<const TlsContext> open_tls(const TlsFiles& files);
+// Throws engine::ConfigError where this process cannot encrypt.
+void check_tls();
 
 }  // namespace serving

@@ -97,9 +97,9 @@ std::string tensor(std::initializer_list<std::string_view> records, std::uint64_
   return written.take();
 }
 
-std::string message(std::string_view model, std::string_view input, std::string_view value) {
+std::string message(std::string_view model, std::string_view input, std::string_view value, int names = 1) {
   WireWriter spec, entry, request;
-  spec.block(1, model);
+  for (int i = 0; i < names; ++i) spec.block(1, model);
   entry.block(1, input);
   entry.block(2, value);
   request.block(1, spec);
@@ -126,6 +126,7 @@ TEST(ScoreRequestTest, AnyOtherMessageIsLeftToPython) {
   EXPECT_FALSE(read_predict_message(message("m", "examples", tensor({"a"}, 2))));
   EXPECT_FALSE(read_predict_message(message("m", "examples", tensor({"a"}, 1, 1))));
   EXPECT_FALSE(read_predict_message(message("m", "examples", tensor({}, 0))));
+  EXPECT_FALSE(read_predict_message(message("m", "examples", tensor({"a"}, 1), 2)));
   const std::string whole = message("m", "examples", tensor({"abc"}, 1));
   EXPECT_TRUE(read_predict_message(whole));
   EXPECT_FALSE(read_predict_message(whole + whole));

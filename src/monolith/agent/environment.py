@@ -95,7 +95,6 @@ class AgentEnvironment:
     shard: ShardVariables = section(ShardVariables)
     host: HostVariables = section(HostVariables)
     location: LocationVariables = section(LocationVariables)
-    metric_prefix: str | None = None
     logs_to_own_output: bool = False
     """True if children write to the output of the agent, which MLP_POD_NAME asks for."""
     foreign_server: str | None = None
@@ -171,7 +170,6 @@ def read_environment(variables: Mapping[str, str]) -> AgentEnvironment:
         cluster=lowered("TCE_LOGICAL_CLUSTER", "TCE_CLUSTER", "TCE_PHYSICAL_CLUSTER"),
         cluster_flag=text("TCE_CLUSTER") or "",
         service_name=text("TCE_PSM"),
-        metric_prefix=text("MONOLITH_METRIC_PREFIX"),
         logs_to_own_output=text("MLP_POD_NAME") is not None,
         foreign_server=text("MONOLITH_TFS_BINARY"),
         zookeeper_auth=text("ZK_AUTH"),

@@ -17,9 +17,14 @@ __all__ = ["AgentMetrics"]
 
 
 class AgentMetrics:
-    """The metrics of one agent. Thread-safe."""
+    """The metrics of one agent. Thread-safe.
 
-    def __init__(self) -> None:
+    Args:
+        has_versions: Whether the page contains the served versions (``use_metrics`` of the configuration).
+    """
+
+    def __init__(self, *, has_versions: bool = True) -> None:
+        self._has_versions = has_versions
         self.registry = Registry()
         self.registry.declare(names.AGENT_LOST_SESSIONS_TOTAL)
 
@@ -35,15 +40,16 @@ class AgentMetrics:
                 ``heartbeat_age_s``, ``unfit``, ``versions`` (by sub-model), ``restarts``, ``reloads``,
                 ``failed_reloads``, ``is_leader``; all optional.
         """
-        self.registry.collect(lambda: _samples(sample()))
+        self.registry.collect(lambda: _samples(sample(), self._has_versions))
 
 
-def _samples(values: Mapping[str, Any]) -> Iterable[Samples]:
+def _samples(values: Mapping[str, Any], has_versions: bool) -> Iterable[Samples]:
     own = Counter(values.get("own", ()))
     yield names.AGENT_OWN_REPLICAS, [((state,), count) for state, count in sorted(own.items())]
     known = values.get("known", {})
     yield names.AGENT_KNOWN_REPLICAS, [((task,), count) for task, count in sorted(known.items())]
-    yield names.AGENT_SERVED_VERSION, [((name,), version) for name, version in sorted(_table(values, "versions"))]
+    if has_versions:
+        yield names.AGENT_SERVED_VERSION, [((name,), version) for name, version in sorted(_table(values, "versions"))]
     for key, metric in (
         ("map_age_s", names.AGENT_MAP_AGE_SECONDS),
         ("heartbeat_age_s", names.AGENT_HEARTBEAT_AGE_SECONDS),

@@ -119,7 +119,7 @@ def run_agent(
         session = make_session(config.service.zk_servers or "", config.environment.zookeeper_auth)
         session.start()
         stack.callback(session.stop)
-        metrics = AgentMetrics()
+        metrics = AgentMetrics(has_versions=config.supervision.use_metrics)
         servers = _Servers(config, host, foreign, folder, tfs_log, lifeline, restarts)
         agent = _make_agent(config, session, host, servers, metrics)
         page: MetricsPage | None = None

@@ -44,6 +44,7 @@ from monolith.core.errors import ArtifactError, ManifestInvalid, MonolithError, 
 from monolith.core.retry import RetryPolicy, retry
 
 __all__ = [
+    "STAGING_VARIABLE",
     "RemoteFolder",
     "artifact_url",
     "check_writable",
@@ -71,7 +72,9 @@ _INSIDE_RUN = re.compile(r"(.+)/((?:checkpoints|dense_only)(?:/step-\d{9,})?)")
 """A URL inside of a model folder; the model folder is staged, so that a checkpoint has one local copy."""
 _BUNDLE = re.compile(r"step-\d{9,}|\d+")
 _TOP_BUNDLES = frozenset({"best"})
-_LOCAL_ONLY = frozenset({"cluster", "delta_log", "files", "published", "running.json", "workers"})
+_LOCAL_ONLY = frozenset(
+    {"cluster", "controller_server_addr.txt", "delta_log", "files", "published", "running.json", "workers"}
+)
 """Names in a model folder that have a meaning only while the processes of a job run."""
 _NOT_DOWNLOADED = re.compile(r"(?:.*/)?events\.out\.tfevents.*|(?:profile|features)/.*")
 _LOOSE_BYTES = 4 << 20

@@ -95,7 +95,7 @@ class NetworkOptions:
     native: Annotated[
         Literal["auto", "on", "off"],
         typer.Option(help="Answer plain scores without Python: auto = where the machine and the model allow it."),
-    ] = "off"
+    ] = "auto"
     drain_s: Annotated[float, typer.Option(min=0, help="Seconds that open requests get to finish after SIGTERM.")] = (
         10.0
     )
@@ -135,7 +135,9 @@ class BatchingOptions:
     ] = None
     max_batch_rows: Annotated[int, typer.Option(min=1, help="Most rows of one batch.")] = 4096
     batch_wait_ms: Annotated[float, typer.Option(min=0, help="Longest wait of a batch for more requests, in ms.")] = 0.0
-    model_threads: Annotated[int, typer.Option(min=1, help="Batches computed in parallel.")] = 2
+    model_threads: Annotated[
+        int, typer.Option(min=0, help="Batches computed in parallel; 0 = one per core, and 2 with --native off.")
+    ] = 0
     threads_per_call: Annotated[int, typer.Option(min=1, help="Threads that compute one batch.")] = 1
     max_queued_rows: Annotated[
         int, typer.Option(min=1, help="Most rows that may wait; further requests are rejected.")
@@ -148,7 +150,7 @@ class BatchingOptions:
             ConfigError: The file of batching parameters is invalid.
         """
         from monolith.serving import BatchSettings
-        from monolith.serving.batching import parse_batching_parameters
+        from monolith.serving.requests.batching import parse_batching_parameters
 
         settings = BatchSettings(
             max_rows=self.max_batch_rows,
@@ -238,7 +240,7 @@ def _channel_arguments(text: str) -> list[tuple[str, str | int]]:
 
 
 def _metrics_path(file: Path | None) -> str:
-    from monolith.serving import messages
+    from monolith.serving.api import messages
 
     if file is None:
         return _METRICS_PATH

@@ -19,8 +19,8 @@ from monolith.core.errors import ClusterError, ConfigError
 if TYPE_CHECKING:
     from monolith.discovery import DiscoveryGuard, ServiceInfo
     from monolith.serving import RemoteCalls, RemoteSettings
-    from monolith.serving.remote_addresses import Addresses
-    from monolith.serving.remote_calls import Outcome
+    from monolith.serving.remote.addresses import Addresses
+    from monolith.serving.remote.calls import Outcome
 
 __all__ = ["DiscoveryOptions", "RemoteOptions"]
 
@@ -97,7 +97,7 @@ class RemoteOptions:
 
     def _addresses(self, discovery: DiscoveryGuard | None) -> Addresses | None:
         from monolith.serving import DiscoveredAddresses, FileAddresses, GivenAddresses
-        from monolith.serving.remote_addresses import parse_remotes
+        from monolith.serving.remote.addresses import parse_remotes
 
         if self.remote and self.remote_file is not None:
             raise ConfigError("--remote and --remote-file are both given, expected one; leave one of them out")

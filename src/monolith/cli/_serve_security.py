@@ -92,7 +92,7 @@ def client_security(
 
 
 def _unpack(ssl_config: Path, folder: Path) -> dict[str, Path]:
-    from monolith.serving import messages
+    from monolith.serving.api import messages
 
     config = messages.SSLConfig()
     messages.parse_text(ssl_config.read_text(), config, str(ssl_config))

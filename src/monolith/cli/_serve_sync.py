@@ -12,7 +12,7 @@ from monolith.cli._serve_security import client_security
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from monolith.serving.canary import Canary
+    from monolith.serving.follow.canary import Canary
 
 __all__ = ["CanaryOptions", "SyncOptions"]
 
@@ -48,7 +48,7 @@ class SyncOptions:
         Raises:
             ConfigError: A source is invalid, or a TLS file cannot be read.
         """
-        from monolith.serving.following import FeedSettings, parse_sources
+        from monolith.serving.follow.following import FeedSettings, parse_sources
 
         security = client_security(
             "sync",
@@ -92,7 +92,7 @@ class CanaryOptions:
             ConfigError: The message type of the records is unknown.
         """
         from monolith.data.sources.base import RecordKind
-        from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
+        from monolith.serving.follow.canary import Canary, CanaryLimits, CanarySettings
 
         if not self.canary and self.canary_records is None:
             return None

@@ -34,7 +34,7 @@ def register(app: typer.Typer) -> None:
 
 def forget(
     target: Annotated[
-        str, typer.Argument(metavar="MODEL_DIR_OR_ADDR", help="Model folder of the training, or host:port.")
+        str, typer.Argument(metavar="MODEL_DIR_OR_ADDR", help="Model folder or URL of the training, or host:port.")
     ],
     values: Annotated[list[str], typer.Argument(metavar="ID...", help="Values of the features, or ids of the tables.")],
     feature: Annotated[

@@ -15,6 +15,7 @@ from monolith.core.errors import ConfigError, RecordCorrupt
 
 if TYPE_CHECKING:
     from monolith._native import Records
+    from monolith.data.record_filter import RecordFilter
     from monolith.data.records.detect import Detection
     from monolith.data.records.framing import Framing
     from monolith.data.records.reader import RecordReader
@@ -38,6 +39,12 @@ def records(
         ),
     ] = None,
     limit: Annotated[int, typer.Option(metavar="N", min=0, help="Number of records to show.")] = 3,
+    transform: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT|@FILE", help="TransformConfig in protobuf text format: show and count the records it keeps."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Detect the codec, framing and message type of a file, count its records, and show the first ones."""
@@ -49,12 +56,24 @@ def records(
     if not storage.is_file(path):
         raise ConfigError(f"path is {path!r}, expected a file; for a folder, name one of its files")
     found = detect(path)
+    keep = None if transform is None else _filter(transform, found.record, path)
     report = _explanation(path, storage.file_bytes(path), found)
     chosen = wanted or found.framing
-    damage = _read(report, path, chosen, found, limit) if chosen is not None else None
+    damage = _read(report, path, chosen, found, limit, keep) if chosen is not None else None
     _show(report, as_json)
     if damage is not None:
         raise damage
+
+
+def _filter(text: str, record: str | None, path: str) -> RecordFilter:
+    from monolith.cli.filter import read_transform
+    from monolith.data.record_filter import RecordFilter
+
+    if record is None:
+        raise ConfigError(
+            f"format of {path!r} is unknown, so a transform cannot read its records; leave --transform out"
+        )
+    return RecordFilter(record, read_transform(text))
 
 
 # --- the report ---
@@ -80,19 +99,30 @@ def _framing_report(framing: Framing | None) -> Report | None:
     return {"call": repr(framing), "kind": framing.kind, **{name: getattr(framing, name) for name in _FLAGS}}
 
 
-def _read(report: Report, path: str, framing: Framing, found: Detection, limit: int) -> RecordCorrupt | None:
+def _read(
+    report: Report, path: str, framing: Framing, found: Detection, limit: int, keep: RecordFilter | None
+) -> RecordCorrupt | None:
     """Count the records with ``framing`` and keep the first ones; return the error of a corrupt file, if any."""
     from monolith.data.records.reader import RecordReader
 
     counts: Report = {"framing": repr(framing), "records": 0, "payload_bytes": 0, "smallest": None, "largest": None}
+    if keep is not None:
+        counts["kept"] = 0
     report.update(read=counts, first=[], damage=None)
     with RecordReader(path, framing=framing, compression=found.compression) as reader, _progress(reader) as moved:
         try:
             while (chunk := reader.read()) is not None:
                 sizes = _sizes(chunk)
                 first = report["first"]
-                for index in range(min(limit - len(first), len(chunk))):
-                    first.append(_record_report(chunk, index, counts["records"] + index, report["record"]))
+                for index in range(len(chunk) if keep is not None else min(limit - len(first), len(chunk))):
+                    content = chunk[index] if keep is None else keep(chunk[index])
+                    if content is None:
+                        continue
+                    if keep is not None:
+                        counts["kept"] += 1
+                    if len(first) < limit:
+                        number = counts["records"] + index
+                        first.append(_record_report(chunk, index, number, content, report["record"]))
                 counts["records"] += len(sizes)
                 counts["payload_bytes"] += sum(sizes)
                 counts["smallest"] = min([*sizes, counts["smallest"] if counts["smallest"] is not None else sizes[0]])
@@ -109,13 +139,13 @@ def _sizes(chunk: Records) -> list[int]:
     return [len(chunk[index]) for index in range(len(chunk))]
 
 
-def _record_report(chunk: Records, index: int, number: int, record: str | None) -> Report:
+def _record_report(chunk: Records, index: int, number: int, content: bytes, record: str | None) -> Report:
     return {
         "record": number,
         "offset": int(chunk.offsets[index]),
         "bytes": len(chunk[index]),
         "source_key": int(chunk.source_keys[index]),
-        "content": describe(chunk[index], record),
+        "content": describe(content, record),
     }
 
 
@@ -204,6 +234,8 @@ def _lines(report: Report) -> Iterator[str]:
     spread = f", {counts['smallest']:,} to {counts['largest']:,} each" if counts["records"] else ""
     until = " before the damage" if report["damage"] else ""
     yield f"  records      {counts['records']:,}{until}, {counts['payload_bytes']:,} bytes{spread}"
+    if "kept" in counts:
+        yield f"  kept         {counts['kept']:,} by the transform"
     for each in report["first"]:
         source = f", data source {each['source_key']}" if each["source_key"] else ""
         yield f"record {each['record']} at byte {each['offset']}, {each['bytes']} bytes{source}"

@@ -44,8 +44,8 @@ def ray(
 ) -> None:
     """Run a job on a Ray cluster.
 
-    --model-dir must be on a file system that all machines share. Ctrl-C saves a checkpoint and stops all processes,
-    workers first.
+    --model-dir must be on a file system that all machines share, or a URL; then MONOLITH_STAGING_DIR names a folder
+    that they share. Ctrl-C saves a checkpoint and stops all processes, workers first.
     """
     from monolith.cli._job import show_metrics
     from monolith.training.cluster.launch.ray import RayJob, RaySettings

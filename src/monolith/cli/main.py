@@ -33,7 +33,7 @@ _OF_MODELS = (
     "agent",
     "dashboard",
 )
-_OF_FILES = ("convert", "inspect", "join", "log", "bench", "demo", "experiment", "size")
+_OF_FILES = ("convert", "filter", "inspect", "join", "log", "bench", "demo", "experiment", "size")
 _COMMANDS = {name: f"monolith.cli.{name}" for name in (*_OF_MODELS, *_OF_FILES)}
 
 

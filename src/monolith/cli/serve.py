@@ -31,7 +31,7 @@ from monolith.cli._tf_serving_flags import translate
 
 if TYPE_CHECKING:
     from monolith.serving import ModelServer
-    from monolith.serving.servable import Servable
+    from monolith.serving.servable.servable import Servable
 
 __all__ = ["register"]
 
@@ -77,7 +77,7 @@ def serve(
     from monolith.core.stop_signals import stop_signals
     from monolith.data.sources.event_log.writer_metrics import log_writer_samples
     from monolith.serving import ModelServer, ServingConfig, servable_loader
-    from monolith.serving.following import Following
+    from monolith.serving.follow.following import Following
     from monolith.serving.metrics import ServingMetrics
 
     _tune_process(batches.threads_per_call)

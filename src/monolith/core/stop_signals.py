@@ -33,8 +33,8 @@ def stop_signals() -> Iterator[Endings]:
 def held_signals() -> Iterator[None]:
     """Hold back SIGINT, SIGTERM and SIGHUP until the block ends.
 
-    Without it, a signal that arrives while ``Popen`` starts a process leaves a process that nobody knows. Outside the
-    main thread nothing is held: handlers run in the main thread only.
+    Without it, a signal that arrives while ``Popen`` starts a process leaves a process that the caller cannot stop.
+    Outside the main thread nothing is held: handlers run in the main thread only.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

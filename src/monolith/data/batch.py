@@ -288,8 +288,8 @@ class Batch:
         """Return the rows of all batches as one batch, copied.
 
         Raises:
-            ConfigError: There is no batch, or the batches differ in their columns, a column holds texts,
-                or a feature has two types of values.
+            ConfigError: There is no batch, or the batches differ in their columns, or a feature has two types of
+                values.
         """
         if not batches:
             raise ConfigError("batches is empty, expected at least one batch")
@@ -346,10 +346,16 @@ def _concat_ragged(parts: Sequence[tuple[Ragged, int]]) -> Ragged:
     return Ragged(np.concatenate(values), offsets)
 
 
-def _concat_arrays(arrays: Sequence[Array], name: str) -> npt.NDArray[Any]:
-    if any(isinstance(array, Texts) for array in arrays):
-        raise ConfigError(f"column {name!r} holds texts, expected numbers; leave it out of the schema")
-    return np.concatenate([np.asarray(array) for array in arrays])
+def _concat_arrays(arrays: Sequence[Array], name: str) -> Array:
+    texts = [array for array in arrays if isinstance(array, Texts)]
+    if not texts:
+        return np.concatenate([np.asarray(array) for array in arrays])
+    if len(texts) < len(arrays):
+        raise ConfigError(f"column {name!r} holds texts and numbers, expected one of them; declare its dtype")
+    lengths = np.concatenate([np.diff(each.offsets) for each in texts])
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return Texts(np.concatenate([each.data[each.offsets[0] : each.offsets[-1]] for each in texts]), offsets)
 
 
 def _numbers_or_texts(value: Any) -> Array:

@@ -29,6 +29,7 @@ from monolith.data.stages import (
     ChainStage,
     MapStage,
     Mark,
+    MergeBatchesStage,
     MergeStage,
     ParseStage,
     PrefetchStage,
@@ -197,6 +198,12 @@ class _MapBatches:
 
 
 @dataclass(frozen=True, slots=True)
+class _MergeBatches:
+    count: int
+    drop_last: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Prefetch:
     depth: int
 
@@ -259,6 +266,8 @@ class Dataset:
         if self.is_batched != transform.is_per_batch:
             rule = "the rows of a batch: put it after" if transform.is_per_batch else "rows: put it before"
             raise ConfigError(f"{type(transform).__name__} works on {rule} batch()")
+        if any(isinstance(each, _MergeBatches) for each in self._steps):
+            raise ConfigError(f"{type(transform).__name__} works on the rows of a batch: put it before merge_batches()")
         return self._with(transform)
 
     filter_by_fids = _step(transforms.FilterByFids)
@@ -380,6 +389,17 @@ class Dataset:
         self._require_rows("batch")
         _check_count("batch size", size, 1)
         return self._with(_Batched(size, drop_last))
+
+    def merge_batches(self, count: int, drop_last: bool = False) -> Dataset:
+        """Join ``count`` consecutive batches into one; the last may have fewer, unless ``drop_last`` drops it.
+
+        Transforms of batches run before the join: negatives of small batches, for example, and one large batch per
+        step. A saved position lies between two joined batches.
+        """
+        _check_count("merge_batches count", count, 1)
+        if not self.is_batched:
+            raise ConfigError("merge_batches() is called on rows, expected batches; call it after batch()")
+        return self if count == 1 else self._with(_MergeBatches(count, drop_last))
 
     def prefetch(self, depth: int = 2) -> Dataset:
         """Prepare up to ``depth`` batches ahead in a thread; 0 disables it."""
@@ -606,6 +626,8 @@ class Dataset:
         for step in after:
             if isinstance(step, _MapBatches):
                 stage = MapStage[Batch](stage, step.change)
+            elif isinstance(step, _MergeBatches):
+                stage = MergeBatchesStage(stage, step.count, drop_last=step.drop_last)
             elif isinstance(step, _Prefetch):
                 stage = PrefetchStage(stage, step.depth)
         return stage

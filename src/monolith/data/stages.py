@@ -585,6 +585,40 @@ class MapStage(Stage[Item], Generic[Item]):
         self._before.close()
 
 
+class MergeBatchesStage(Stage[Batch]):
+    """Joins ``count`` consecutive batches; a state is the position behind the last of them."""
+
+    def __init__(self, before: Stage[Batch], count: int, *, drop_last: bool) -> None:
+        self._before = before
+        self._count = count
+        self._drop_last = drop_last
+
+    @override
+    def read(self) -> Batch | None:
+        batches: list[Batch] = []
+        while len(batches) < self._count and (batch := self._before.read()) is not None:
+            batches.append(batch)
+        if not batches or (self._drop_last and len(batches) < self._count):
+            return None
+        return Batch.concat(batches)
+
+    @override
+    def mark(self) -> Mark:
+        return self._before.mark()
+
+    @override
+    def restore(self, state: State) -> None:
+        self._before.restore(state)
+
+    @override
+    def committed(self, state: State) -> None:
+        self._before.committed(state)
+
+    @override
+    def close(self) -> None:
+        self._before.close()
+
+
 class PrefetchStage(Stage[Item], Generic[Item]):
     """Items that a thread reads ahead; the thread starts with the first ``read``."""
 

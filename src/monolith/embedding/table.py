@@ -29,7 +29,7 @@ from monolith.embedding.arguments import (
     check_whole,
 )
 from monolith.embedding.entry import Entry, SliceState
-from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.specs import SliceSpec, TableSpec, WhenFull
 from monolith.embedding.store import Ids, Rows
 
 __all__ = ["RowPlan", "Table", "set_threads"]
@@ -368,9 +368,19 @@ class Table:
         """The event clock that expiry compares with; gradients move it to their time, by at most a day per call."""
         return self._native.max_time_s
 
+    def limit_memory(self, max_bytes: int | None, when_full: WhenFull) -> None:
+        """Replace the budget and the reaction to it that the spec declares.
+
+        Args:
+            max_bytes: Bytes that the table may take from now on; None = unbounded.
+            when_full: Reaction of the table at its budget.
+        """
+        self._native.set_budget(max_bytes or 0)
+        self._native.evicts_when_full = when_full == "evict_oldest"
+
     @property
     def stats(self) -> _native.TableStats:
-        """Counters: nan_rows_skipped, ids_filtered, rows_evicted, touched_dropped."""
+        """Counters: nan_rows_skipped, ids_filtered, rows_evicted (expired), rows_evicted_full, touched_dropped."""
         return self._native.stats
 
     # --- shared with MultiTable ---
@@ -513,6 +523,7 @@ def _native_config(spec: TableSpec) -> _native.TableConfig:
     config.slot_thresholds = dict(spec.slot_thresholds)
     config.miss_is_initial = spec.on_miss == "initial"
     config.max_bytes = spec.max_bytes or 0
+    config.evicts_when_full = spec.when_full == "evict_oldest"
     config.seed = spec.seed
     config.is_deterministic = spec.deterministic
     config.nan_policy = _NAN_POLICIES[spec.nan_gradients]

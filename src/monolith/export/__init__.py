@@ -1,6 +1,7 @@
 """Export a trained model to files that a server reads without the user's code and without torch.
 
-``export_model`` writes an export and needs torch and onnx. ``ProgramSession`` runs the dense part and needs neither.
+``export_model`` and ``export_module`` write an export and need torch and onnx. ``ProgramSession`` runs the dense part
+and needs neither.
 :mod:`monolith.artifacts` defines the file layout. Names are imported on first use.
 """
 
@@ -12,13 +13,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from monolith.artifacts.program_session import ProgramSession
     from monolith.export.exporter import export_model, export_onnx
+    from monolith.export.modules import export_module
     from monolith.export.options import ExportOptions
     from monolith.export.table_sources import SavedTables
 
-__all__ = ["ExportOptions", "ProgramSession", "SavedTables", "export_model", "export_onnx"]
+__all__ = ["ExportOptions", "ProgramSession", "SavedTables", "export_model", "export_module", "export_onnx"]
 
 _HOMES = {
     "export_model": "monolith.export.exporter",
+    "export_module": "monolith.export.modules",
     "export_onnx": "monolith.export.exporter",
     "ExportOptions": "monolith.export.options",
     "ProgramSession": "monolith.artifacts.program_session",

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
@@ -54,9 +55,17 @@ class Feature:
 
 
 class _Collection(TableModule):
-    """A module with several features."""
+    """A module with several features.
 
-    def __init__(self, features: Sequence[Feature], *, device: str | torch.device = "cpu") -> None:
+    Args:
+        features: The features, with different names.
+        device: Device of the rows.
+        group: Processes over which the rows are sharded; every call is then collective. None keeps all rows here.
+    """
+
+    def __init__(
+        self, features: Sequence[Feature], *, device: str | torch.device = "cpu", group: ProcessGroup | None = None
+    ) -> None:
         features = tuple(features)
         if not features:
             raise ConfigError("features is empty, expected at least one mt.nn.Feature")
@@ -72,7 +81,7 @@ class _Collection(TableModule):
                     "initializer and expire_days"
                 )
         columns = [InputColumn(each.name, each.table or each.name, each.mode, each.padding) for each in features]
-        super().__init__(list(specs.values()), columns, device=device)
+        super().__init__(list(specs.values()), columns, device=device, group=group)
         self.features = features
         self.names = tuple(names)
 

@@ -45,6 +45,7 @@ class _OneTable(TableModule):
         optimizer: Optimizer | None,
         initializer: Initializer | None,
         *,
+        name: str,
         mode: Literal["sum", "mean"],
         padding_idx: int | None,
         device: str | torch.device,
@@ -52,7 +53,7 @@ class _OneTable(TableModule):
         if spec is None:
             if embedding_dim is None:
                 raise ConfigError("embedding_dim is None, expected the width of a row; or give spec")
-            spec = make_spec("table", embedding_dim, optimizer, initializer)
+            spec = make_spec(name, embedding_dim, optimizer, initializer)
         elif optimizer is not None or initializer is not None or embedding_dim not in (None, spec.dim):
             raise ConfigError("spec is given beside embedding_dim, optimizer or initializer; the spec holds them all")
         if len(spec.slices) != 1:
@@ -90,6 +91,7 @@ class Embedding(_OneTable):
         initializer: First values of a row; None = uniform in plus or minus ``embedding_dim ** -0.5``.
         padding_idx: Id that reads as zeros and has no row.
         spec: The whole table instead of the parts: expiry, admission, budget.
+        name: Name of the table; the tables of one export have different names.
         device: Device of the rows.
     """
 
@@ -101,10 +103,11 @@ class Embedding(_OneTable):
         initializer: Initializer | None = None,
         padding_idx: int | None = None,
         spec: TableSpec | None = None,
+        name: str = "table",
         device: str | torch.device = "cpu",
     ) -> None:
         super().__init__(
-            embedding_dim, spec, optimizer, initializer, mode="sum", padding_idx=padding_idx, device=device
+            embedding_dim, spec, optimizer, initializer, name=name, mode="sum", padding_idx=padding_idx, device=device
         )
 
     def forward(self, input: Tensor) -> Tensor:  # the name in torch.nn.Embedding
@@ -134,6 +137,7 @@ class EmbeddingBag(_OneTable):
         include_last_offset: Whether ``offsets`` ends with the number of ids.
         padding_idx: Id that counts in no bag and has no row.
         spec: The whole table instead of the parts: expiry, admission, budget.
+        name: Name of the table; the tables of one export have different names.
         device: Device of the rows.
     """
 
@@ -147,6 +151,7 @@ class EmbeddingBag(_OneTable):
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         spec: TableSpec | None = None,
+        name: str = "table",
         device: str | torch.device = "cpu",
     ) -> None:
         if mode not in ("sum", "mean", "max"):
@@ -156,6 +161,7 @@ class EmbeddingBag(_OneTable):
             spec,
             optimizer,
             initializer,
+            name=name,
             mode="sum" if mode == "max" else mode,
             padding_idx=padding_idx,
             device=device,

@@ -3,31 +3,60 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import DimensionMismatch
-from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.embedding.store import Ids, Rows
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
-__all__ = ["HostTableSet"]
+__all__ = ["HostTableSet", "RowStore"]
+
+
+class RowStore(Protocol):
+    """Rows of distinct ids, by table: the part of ``EmbeddingStore`` that a step needs."""
+
+    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
+        """Return one row per id."""
+        ...
+
+    def push(
+        self,
+        ids: Mapping[str, Ids],
+        grads: Mapping[str, Rows],
+        *,
+        counts: Mapping[str, ArrayLike] | None = None,
+        learning_rates: Mapping[str, ArrayLike] | None = None,
+        time_s: int = 0,
+        step: int = 0,
+    ) -> None:
+        """Take one optimizer step per id."""
+        ...
 
 
 class HostTableSet(TableSet):
-    """The tables of a module, in host memory."""
+    """The tables of a module, in host memory.
 
-    def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn]) -> None:
+    Args:
+        specs: The tables.
+        columns: The inputs of the module.
+        store: Store of the rows; None makes tables in this process.
+    """
+
+    def __init__(
+        self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], *, store: RowStore | None = None
+    ) -> None:
         super().__init__(specs, columns, torch.device("cpu"))
-        self.store = MultiTable(specs)
-        """The tables, for direct use."""
+        self._store: RowStore = MultiTable(specs) if store is None else store
         self._names = list(self.specs)
         self._dims = {name: spec.dim for name, spec in self.specs.items()}
         dims = [self._dims[column.table] for column in self.columns]
@@ -42,6 +71,13 @@ class HostTableSet(TableSet):
             for name, dim in self._dims.items()
         }
 
+    @property
+    def own_rows(self) -> MultiTable:
+        """The rows that this process holds."""
+        if not isinstance(self._store, MultiTable):
+            raise NotImplementedError(f"rows of {type(self).__name__} are in a {type(self._store).__name__}")
+        return self._store
+
     @override
     def plan_bags(self, inputs: Sequence[Tensor]) -> Plan:
         count = len(self.columns)
@@ -49,9 +85,16 @@ class HostTableSet(TableSet):
             _drop_padding(column, _as_numpy(ids), _as_numpy(bounds))
             for column, ids, bounds in zip(self.columns, inputs[:count], inputs[count:], strict=True)
         ]
+        if count == 1 and isinstance(self._store, MultiTable):
+            (column,), ((ids, bounds),) = self.columns, pairs
+            return _TablePlan(self._store[column.table], ids, bounds, column.mode, self._plan_pairs)
+        return self._plan_pairs(pairs)
+
+    def _plan_pairs(self, pairs: Sequence[tuple[Ids, NDArray[np.int64]]]) -> _BagPlan:
+        count = len(pairs)
         bags = len(pairs[0][1]) - 1
         plan = self._bags.plan(bags, [ids for ids, _ in pairs], [bounds for _, bounds in pairs], [False] * count)
-        return _BagPlan(self.store, plan, [self._dims[column.table] for column in self.columns])
+        return _BagPlan(self._store, self._dims, plan, [self._dims[column.table] for column in self.columns])
 
     @override
     def plan_rows(self, inputs: Sequence[Tensor]) -> Plan:
@@ -67,11 +110,11 @@ class HostTableSet(TableSet):
         for name, numbers in members.items():
             ids = np.concatenate([lists[number][kept[number]] for number in numbers])
             plans[name] = self._rows[name].plan(len(ids), [ids], [np.arange(len(ids) + 1)], [False])
-        return _RowPlan(self.store, plans, members, kept)
+        return _RowPlan(self._store, self._dims, plans, members, kept)
 
     @override
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
-        self.store.push(
+        self._store.push(
             {name: each.ids.numpy() for name, each in gradients.items()},
             {name: each.grads.contiguous().numpy() for name, each in gradients.items()},
             counts={name: each.counts.numpy() for name, each in gradients.items()},
@@ -82,22 +125,32 @@ class HostTableSet(TableSet):
 
     @override
     def row_counts(self) -> dict[str, int]:
-        return {name: len(self.store[name]) for name in self.store}
+        return {name: len(self.own_rows[name]) for name in self.own_rows}
+
+    @override
+    def host_tables(self) -> Mapping[str, Table]:
+        return {name: self.own_rows[name] for name in self.own_rows}
 
     @override
     def write(self, folder: Path) -> None:
-        self.store.save(folder)
+        self.own_rows.save(folder)
 
     @override
     def read(self, folder: Path) -> None:
-        self.store.restore(folder)
+        self.own_rows.restore(folder)
 
 
 class _StorePlan(ABC):
     """A plan whose rows come from a store and whose gradients go there."""
 
-    def __init__(self, store: MultiTable, ids: Mapping[str, Ids], counts: Mapping[str, NDArray[np.uint32]]) -> None:
-        self._store, self._ids, self._counts = store, ids, counts
+    def __init__(
+        self,
+        store: RowStore,
+        dims: Mapping[str, int],
+        ids: Mapping[str, Ids],
+        counts: Mapping[str, NDArray[np.uint32]],
+    ) -> None:
+        self._store, self._dims, self._ids, self._counts = store, dims, ids, counts
 
     def read(self) -> list[Tensor]:
         return self._fill(self._store.pull(self._ids))
@@ -129,10 +182,11 @@ class _StorePlan(ABC):
 class _BagPlan(_StorePlan):
     """Pooled rows: one plan over the bags of all columns."""
 
-    def __init__(self, store: MultiTable, plan: _native.StepPlan, widths: Sequence[int]) -> None:
-        tables = list(enumerate(store))
+    def __init__(self, store: RowStore, dims: Mapping[str, int], plan: _native.StepPlan, widths: Sequence[int]) -> None:
+        tables = list(enumerate(dims))
         super().__init__(
             store,
+            dims,
             {name: plan.ids(number) for number, name in tables},
             {name: plan.counts(number) for number, name in tables},
         )
@@ -141,14 +195,41 @@ class _BagPlan(_StorePlan):
     @override
     def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
         outputs = [torch.empty((self._plan.rows, width)) for width in self._widths]
-        self._plan.pool([rows[name] for name in self._store], [each.numpy() for each in outputs])
+        self._plan.pool([rows[name] for name in self._dims], [each.numpy() for each in outputs])
         return outputs
 
     @override
     def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
-        rows = {name: np.empty((len(ids), self._store[name].dim), np.float32) for name, ids in self._ids.items()}
+        rows = {name: np.empty((len(ids), self._dims[name]), np.float32) for name, ids in self._ids.items()}
         self._plan.scatter(grads, list(rows.values()))
         return rows
+
+
+class _TablePlan:
+    """Pooled rows of one column, by the calls of its table: no copy of the distinct rows is made."""
+
+    def __init__(
+        self,
+        table: Table,
+        ids: Ids,
+        offsets: NDArray[np.int64],
+        mode: Literal["sum", "mean"],
+        plan_pairs: Callable[[Sequence[tuple[Ids, NDArray[np.int64]]]], _BagPlan],
+    ) -> None:
+        self._table, self._ids, self._offsets, self._mode = table, ids, offsets, mode
+        self._plan_pairs = plan_pairs
+
+    def read(self) -> list[Tensor]:
+        return [torch.from_numpy(self._table.lookup_pooled(self._ids, self._offsets, self._mode))]
+
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        return self._plan_pairs([(self._ids, self._offsets)]).sum_gradients(grads)
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        (gradient,) = grads
+        self._table.apply_pooled_gradients(
+            self._ids, self._offsets, _as_gradient(gradient), self._mode, time_s=time_s, step=step
+        )
 
 
 class _RowPlan(_StorePlan):
@@ -156,13 +237,15 @@ class _RowPlan(_StorePlan):
 
     def __init__(
         self,
-        store: MultiTable,
+        store: RowStore,
+        dims: Mapping[str, int],
         plans: Mapping[str, _native.StepPlan],
         members: Mapping[str, Sequence[int]],
         kept: Sequence[NDArray[np.bool_]],
     ) -> None:
         super().__init__(
             store,
+            dims,
             {name: plan.ids(0) for name, plan in plans.items()},
             {name: plan.counts(0) for name, plan in plans.items()},
         )
@@ -172,7 +255,7 @@ class _RowPlan(_StorePlan):
     def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
         outputs = {}
         for name, numbers in self._members.items():
-            dim = self._store[name].dim
+            dim = self._dims[name]
             block = np.empty((self._plans[name].rows, dim), np.float32)
             self._plans[name].pool([rows[name]], [block])
             bounds = np.cumsum([0, *(int(self._kept[number].sum()) for number in numbers)])
@@ -186,7 +269,7 @@ class _RowPlan(_StorePlan):
         rows = {}
         for name, numbers in self._members.items():
             block = np.concatenate([grads[number][self._kept[number]] for number in numbers])
-            rows[name] = np.empty((len(self._ids[name]), self._store[name].dim), np.float32)
+            rows[name] = np.empty((len(self._ids[name]), self._dims[name]), np.float32)
             self._plans[name].scatter([block], [rows[name]])
         return rows
 

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
+from torch.distributed import ProcessGroup
 from typing_extensions import override
 
 from monolith.core.errors import ArtifactError, ConfigError, SchemaMismatch
@@ -16,6 +17,7 @@ from monolith.embedding import MultiTable, TableSpec
 from monolith.nn.gpu import GpuTableSet
 from monolith.nn.host import HostTableSet
 from monolith.nn.operators import read_bags, read_rows
+from monolith.nn.ranks import RankTableSet
 from monolith.nn.snapshots import load_snapshot, write_snapshot
 from monolith.nn.table_set import InputColumn, TableSet
 
@@ -35,17 +37,29 @@ class TableModule(torch.nn.Module):
         specs: The tables.
         columns: The inputs.
         device: Device of the rows.
+        group: Processes over which the rows are sharded; None keeps them in this process.
     """
 
     def __init__(
-        self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], *, device: str | torch.device
+        self,
+        specs: Sequence[TableSpec],
+        columns: Sequence[InputColumn],
+        *,
+        device: str | torch.device,
+        group: ProcessGroup | None = None,
     ) -> None:
         super().__init__()
         place = torch.device(device)
         if place.type not in ("cpu", "cuda"):
             raise ConfigError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'; choose one")
         self._tables: TableSet
-        if place.type == "cpu":
+        if group is not None:
+            if place.type != "cpu":
+                raise ConfigError(
+                    f"group is given with device {str(device)!r}, expected 'cpu'; leave group out on a GPU"
+                )
+            self._tables = RankTableSet(specs, columns, group)
+        elif place.type == "cpu":
             self._tables = HostTableSet(specs, columns)
         else:
             self._tables = GpuTableSet(specs, columns, place)
@@ -55,14 +69,14 @@ class TableModule(torch.nn.Module):
 
     @property
     def store(self) -> MultiTable:
-        """The tables in host memory, for direct use: sizes, single rows, export.
+        """The tables in host memory, for direct use: sizes, single rows, export. With ``group``, those of this rank.
 
         Raises:
             ConfigError: The rows are on a GPU.
         """
         if not isinstance(self._tables, HostTableSet):
             raise ConfigError(f"rows are on {self._tables.device}, not in host memory; use table_set.tables")
-        return self._tables.store
+        return self._tables.own_rows
 
     @property
     def table_set(self) -> TableSet:
@@ -95,11 +109,13 @@ class TableModule(torch.nn.Module):
         if not self.training or not torch.is_grad_enabled():
             return False
         distributed = torch.distributed
+        if self._tables.is_sharded:
+            return True
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             raise ConfigError(
                 f"{type(self).__name__} trains in a group of {distributed.get_world_size()} processes, and its rows "
-                "are of this process only; each process would learn other rows. Train in one process, or with "
-                "mt.Estimator, which shards the rows over processes"
+                "are of this process only; each process would learn other rows. Use a collection with group=, which "
+                "shards the rows over processes"
             )
         return True
 

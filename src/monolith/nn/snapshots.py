@@ -8,6 +8,7 @@ from pathlib import Path
 
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import ArtifactError, ConfigError
+from monolith.embedding.snapshot import read_manifest
 from monolith.nn.table_set import TableSet
 
 __all__ = ["load_snapshot", "write_snapshot"]
@@ -21,14 +22,17 @@ def write_snapshot(tables: TableSet, folder: Path) -> str:
     Raises:
         ConfigError: The folder has a snapshot already.
     """
-    if (folder / "module.json").exists():
+    is_new = not (folder / "module.json").exists()
+    if not tables.all_agree(is_new):
         raise ConfigError(f"folder is {str(folder)!r}, which holds a snapshot; give a new folder for each snapshot")
     folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder / "tables")
     identity = secrets.token_hex(16)
-    body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": tables.row_counts()}
-    replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
-    return identity
+    if tables.is_chief:
+        rows = {entry.name: entry.rows for entry in read_manifest(folder / "tables")}
+        body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": rows}
+        replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
+    return tables.broadcast(identity)  # after the file is there
 
 
 def load_snapshot(tables: TableSet, folder: Path) -> str:
@@ -38,6 +42,20 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
         ArtifactError: The folder has no whole snapshot. The rows are unchanged.
     """
     try:
+        step, identity = _read_description(folder)
+    except ArtifactError:
+        tables.all_agree(False)
+        raise
+    if not tables.all_agree(True):
+        raise ArtifactError(f"'{folder}' was not loaded: another rank could not read it; see the log of that rank")
+    tables.read(folder / "tables")
+    tables.step = step
+    return identity
+
+
+def _read_description(folder: Path) -> tuple[int, str]:
+    """Return the step and the identity of a snapshot."""
+    try:
         body = json.loads((folder / "module.json").read_bytes())
         version, identity, step = body["version"], body["id"], body["step"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -46,6 +64,4 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
         ) from error
     if version != _VERSION or not isinstance(identity, str) or not isinstance(step, int):
         raise ArtifactError(f"'{folder}/module.json' has version {version!r}, expected {_VERSION}; use a newer release")
-    tables.read(folder / "tables")
-    tables.step = step
-    return identity
+    return step, identity

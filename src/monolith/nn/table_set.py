@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import TableSpec
+from monolith.embedding import Table, TableSpec
 
 __all__ = ["InputColumn", "GradientSink", "Plan", "DistinctGradients", "TableSet", "table_set"]
 
@@ -108,6 +108,26 @@ class TableSet(ABC):
         """Return the width of a column's rows."""
         return self.specs[self.columns[column].table].dim
 
+    # --- one process of several ---
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other processes hold a part of the rows."""
+        return False
+
+    @property
+    def is_chief(self) -> bool:
+        """Whether this process writes the files that ranks share."""
+        return True
+
+    def broadcast(self, text: str) -> str:
+        """Return the text of the chief."""
+        return text
+
+    def all_agree(self, is_fine: bool) -> bool:
+        """Return whether the flag is true in all processes."""
+        return is_fine
+
     # --- one place per device ---
 
     @abstractmethod
@@ -125,6 +145,10 @@ class TableSet(ABC):
     @abstractmethod
     def row_counts(self) -> dict[str, int]:
         """Return the number of rows of every table."""
+
+    @abstractmethod
+    def host_tables(self) -> Mapping[str, Table]:
+        """Return the tables in host memory, by name: themselves, or copies of those on a GPU."""
 
     @abstractmethod
     def write(self, folder: Path) -> None:

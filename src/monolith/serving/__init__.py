@@ -9,16 +9,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from monolith.serving.batching import BatchSettings
-    from monolith.serving.client import Client
+    from monolith.serving.api.client import Client
     from monolith.serving.config import ServingConfig
-    from monolith.serving.loaded_model import DegradedOutputs
-    from monolith.serving.model_config import ModelConfig, VersionPolicy
-    from monolith.serving.remote_addresses import DiscoveredAddresses, FileAddresses, GivenAddresses
-    from monolith.serving.remote_calls import RemoteCalls, RemoteSettings
-    from monolith.serving.remote_loading import servable_loader
-    from monolith.serving.servable import Servable
+    from monolith.serving.remote.addresses import DiscoveredAddresses, FileAddresses, GivenAddresses
+    from monolith.serving.remote.calls import RemoteCalls, RemoteSettings
+    from monolith.serving.remote.loading import servable_loader
+    from monolith.serving.requests.batching import BatchSettings
+    from monolith.serving.servable.servable import Servable
     from monolith.serving.server import ModelServer
+    from monolith.serving.versions.loaded_model import DegradedOutputs
+    from monolith.serving.versions.model_config import ModelConfig, VersionPolicy
 
 __all__ = [
     "BatchSettings",
@@ -38,20 +38,20 @@ __all__ = [
 ]
 
 _HOMES = {
-    "BatchSettings": "batching",
-    "Client": "client",
-    "DegradedOutputs": "loaded_model",
-    "DiscoveredAddresses": "remote_addresses",
-    "FileAddresses": "remote_addresses",
-    "GivenAddresses": "remote_addresses",
-    "ModelConfig": "model_config",
+    "BatchSettings": "requests.batching",
+    "Client": "api.client",
+    "DegradedOutputs": "versions.loaded_model",
+    "DiscoveredAddresses": "remote.addresses",
+    "FileAddresses": "remote.addresses",
+    "GivenAddresses": "remote.addresses",
+    "ModelConfig": "versions.model_config",
     "ModelServer": "server",
-    "RemoteCalls": "remote_calls",
-    "RemoteSettings": "remote_calls",
-    "Servable": "servable",
+    "RemoteCalls": "remote.calls",
+    "RemoteSettings": "remote.calls",
+    "Servable": "servable.servable",
     "ServingConfig": "config",
-    "VersionPolicy": "model_config",
-    "servable_loader": "remote_loading",
+    "VersionPolicy": "versions.model_config",
+    "servable_loader": "remote.loading",
 }
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from monolith.core.config_sections import fill_sections, section, subsection
 from monolith.core.errors import ConfigError
 from monolith.rpc.security import Security
-from monolith.serving.batching import BatchSettings
-from monolith.serving.model_config import ModelConfig
+from monolith.serving.requests.batching import BatchSettings
+from monolith.serving.versions.model_config import ModelConfig
 
 if TYPE_CHECKING:
     from monolith.serving.serving_settings import ServingSettings
@@ -160,8 +160,8 @@ class MonitoringConfig:
 class RequestPathConfig:
     """The way of a request: native or Python, and its timeouts."""
 
-    native: Literal["auto", "on", "off"] = "off"
-    """``on`` requires the native path; ``auto`` uses it where the machine and the settings allow it."""
+    native: Literal["auto", "on", "off"] = "auto"
+    """``auto`` uses the native path where the machine and the settings allow it; ``on`` requires it."""
     native_io_threads: int = 0
     """Threads that read and write connections; 0 = one per four cores."""
     timeouts: TimeoutConfig = subsection(TimeoutConfig)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from monolith.rpc.status import Code
-from monolith.serving.hosted_models import HostedModels
+from monolith.serving.versions.hosted_models import HostedModels
 from monolith.telemetry import names
 from monolith.telemetry.registry import Registry
 from monolith.telemetry.text import Samples, render
@@ -30,6 +30,7 @@ class ServingMetrics:
             names.SERVING_REMOTE_CALLS_TOTAL,
             names.SERVING_LOGGED_REQUESTS_TOTAL,
             names.SERVING_NATIVE_REQUESTS_TOTAL,
+            names.SERVING_ACCEPT_PAUSES_TOTAL,
         )
 
     def request(self, model: str, api: str, code: Code, seconds: float) -> None:

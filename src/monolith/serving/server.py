@@ -15,21 +15,21 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
-from monolith.serving.access import Access
-from monolith.serving.batching import BatchQueue
+from monolith.serving.api.access import Access
+from monolith.serving.api.grpc_services import GrpcServices
+from monolith.serving.api.http_server import HttpLimits, HttpServer
+from monolith.serving.api.impression_log import open_impression_log
+from monolith.serving.api.native_front import NativeFront
+from monolith.serving.api.request_log import RequestLog
+from monolith.serving.api.rest import Rest, error_body
 from monolith.serving.config import ServingConfig
-from monolith.serving.grpc_services import GrpcServices
-from monolith.serving.hosted_models import HostedModels
-from monolith.serving.hosted_version import HostedVersion
-from monolith.serving.http_server import HttpLimits, HttpServer
-from monolith.serving.impression_log import open_impression_log
-from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics, metrics_page
-from monolith.serving.model_config import ModelConfig, parse_model_configs
-from monolith.serving.native_front import NativeFront
-from monolith.serving.request_log import RequestLog
-from monolith.serving.request_router import RequestRouter
-from monolith.serving.rest import Rest, error_body
+from monolith.serving.requests.batching import BatchQueue
+from monolith.serving.requests.request_router import RequestRouter
+from monolith.serving.versions.hosted_models import HostedModels
+from monolith.serving.versions.hosted_version import HostedVersion
+from monolith.serving.versions.loaded_model import Loader
+from monolith.serving.versions.model_config import ModelConfig, parse_model_configs
 from monolith.telemetry import names
 from monolith.telemetry.text import Samples
 

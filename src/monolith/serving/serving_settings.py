@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from monolith.rpc.security import Security
-from monolith.serving.batching import BatchSettings
 from monolith.serving.config import (
     AccessConfig,
     GrpcConfig,
@@ -20,7 +19,8 @@ from monolith.serving.config import (
     RequestPathConfig,
     RestConfig,
 )
-from monolith.serving.model_config import ModelConfig
+from monolith.serving.requests.batching import BatchSettings
+from monolith.serving.versions.model_config import ModelConfig
 
 __all__ = ["ServingSettings"]
 

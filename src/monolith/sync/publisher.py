@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from monolith.artifacts.delta_log import Cut, DeltaWriter, Flavour, LogPosition, publish, read_cut, shard_folder
 from monolith.artifacts.delta_log.event_ages import MOST_CUTS, CutAges
+from monolith.artifacts.delta_log.segment import segment_path
 from monolith.core.clock import Clock
 from monolith.core.durable_files import make_folder
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
@@ -35,6 +36,8 @@ __all__ = ["LocalRowLog", "Publisher", "LogPositions", "RowLogs", "Weights"]
 
 logger = logging.getLogger(__name__)
 
+MAX_SEGMENTS = 1000
+"""Segments of a local log before it is compacted without a checkpoint."""
 LOCK = "publisher.lock"
 """File in the published folder that its publisher locks."""
 
@@ -80,6 +83,14 @@ class RowLogs(Protocol):
         """Remove the segments that a base contains."""
         ...
 
+    def drop_replaced(self) -> None:
+        """Remove the segments that a later, published segment replaces. Called after each publish.
+
+        Raises:
+            OSError: A segment could not be removed. The next call removes it.
+        """
+        ...
+
     def close(self) -> None:
         """Release the logs."""
         ...
@@ -88,6 +99,9 @@ class RowLogs(Protocol):
 class LocalRowLog:
     """Delta log of the tables in this process. Its first segment holds all rows.
 
+    A log that no checkpoint compacts stays bounded: past ``max_segments`` segments that are together as large as the
+    last segment with all rows, the next segment holds all rows, and replaces the earlier ones once it is published.
+
     Args:
         root: Published folder; the log lies in a subfolder.
         tables: The tables. Only this object may write a delta log of them.
@@ -95,6 +109,7 @@ class LocalRowLog:
         lock: While it is entered, tables and weights do not change.
         flavour: ``serving``: values as the slices are served, the smallest form. ``durable``: with optimizer state,
             which fits exports of every precision.
+        max_segments: Segments before the log may be compacted without a checkpoint.
 
     Raises:
         ConfigError: Another process publishes to the folder.
@@ -108,9 +123,15 @@ class LocalRowLog:
         clock: Clock,
         lock: AbstractContextManager[Any] | None = None,
         flavour: Flavour = "serving",
+        max_segments: int = MAX_SEGMENTS,
     ) -> None:
         self.folders: tuple[Path, ...] = (shard_folder(Path(root), 0, 1),)
         self._tables = tables
+        self._max_segments = max_segments
+        self._complete = 0
+        self._complete_bytes = 0
+        self._later: list[int] = []
+        self._replaced_before = 0
         self._writer = DeltaWriter(self.folders[0], (0, 1), tables, clock=clock, flavour=flavour, lock=lock)
 
     def write(self, take: Callable[[], Weights]) -> tuple[LogPositions, Weights]:
@@ -122,7 +143,13 @@ class LocalRowLog:
         def take_all() -> tuple[int, Weights]:
             return max((self._tables[name].max_time_s for name in self._tables), default=0), take()
 
+        is_long = len(self._later) >= self._max_segments and sum(self._later) >= self._complete_bytes
+        if is_long:
+            self._writer.begin_again()
+        before = self._writer.sequence
         sequence, (newest_event_s, taken) = self._writer.cut(take_all)
+        if sequence != before:
+            self._count(sequence, is_complete=is_long or not self._complete)
         position = LogPosition(self._writer.log, sequence)
         return LogPositions(positions={0: position}, newest_event_s=newest_event_s), taken
 
@@ -134,6 +161,23 @@ class LocalRowLog:
         """Remove the segments that a base contains."""
         if base.positions[0].log == self._writer.log:
             self._writer.compact(base.positions[0].sequence)
+            self._later.clear()
+
+    def drop_replaced(self) -> None:
+        """Remove the segments before a published one with all rows."""
+        if self._replaced_before:
+            self._writer.compact(self._replaced_before)
+            self._replaced_before = 0
+
+    def _count(self, sequence: int, *, is_complete: bool) -> None:
+        size = segment_path(self.folders[0], sequence).stat().st_size
+        if not is_complete:
+            self._later.append(size)
+            return
+        if self._complete:
+            logger.info("delta log compacted folder=%s segments=%d", self.folders[0], len(self._later) + 1)
+            self._replaced_before = sequence
+        self._complete, self._complete_bytes, self._later = sequence, size, []
 
     def close(self) -> None:
         """Release the log for another process."""
@@ -217,6 +261,10 @@ class Publisher:
             self._ages = deque(self.newest.ages, MOST_CUTS)
             self._published = state.positions, dense
             logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
+            try:
+                self._rows.drop_replaced()
+            except OSError as error:
+                logger.warning("log compaction failed root=%s error=%s", self.root, error)
         elif trained:
             self.events.put_back(trained)  # nothing changed: no cut contains these rows yet
         return state

@@ -71,5 +71,8 @@ class ServerDeltaLogs:
     def compact(self, base: BaseSnapshot) -> None:
         """Do nothing: the job compacts the servers' logs after every checkpoint."""
 
+    def drop_replaced(self) -> None:
+        """Do nothing: the servers own the logs."""
+
     def close(self) -> None:
         """Do nothing: the servers own the logs."""

@@ -82,6 +82,7 @@ __all__ = [
     "PUSH_ROWS_TOTAL",
     "PUSH_WAITING_ROWS",
     "RETRY_FAILURES_TOTAL",
+    "SERVING_ACCEPT_PAUSES_TOTAL",
     "SERVING_BATCHES_TOTAL",
     "SERVING_BATCH_WAIT_SECONDS_TOTAL",
     "SERVING_DEGRADED_TOTAL",
@@ -104,6 +105,7 @@ __all__ = [
     "TABLE_BYTES",
     "TABLE_CLOCK_SECONDS",
     "TABLE_EVICTED_ROWS_TOTAL",
+    "TABLE_FULL_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
@@ -167,6 +169,12 @@ TABLE_EVICTED_ROWS_TOTAL = MetricSpec(
     name="monolith_table_evicted_rows_total",
     kind="counter",
     help="Rows removed because their last event is older than the slot's limit.",
+    labels=("table",),
+)
+TABLE_FULL_EVICTED_ROWS_TOTAL = MetricSpec(
+    name="monolith_table_full_evicted_rows_total",
+    kind="counter",
+    help="Least recently updated rows removed because the table was full.",
     labels=("table",),
 )
 TABLE_NOT_ADMITTED_IDS_TOTAL = MetricSpec(
@@ -543,6 +551,11 @@ SERVING_NATIVE_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_native_requests_total",
     kind="counter",
     help="Requests that the native path answered without Python; also in the counts of all requests.",
+)
+SERVING_ACCEPT_PAUSES_TOTAL = MetricSpec(
+    name="monolith_serving_accept_pauses_total",
+    kind="counter",
+    help="Times that the native server paused accepting connections for up to 1 s, because no descriptor was free.",
 )
 SERVING_LOGGED_REQUESTS_TOTAL = MetricSpec(
     name="monolith_serving_logged_requests_total",

@@ -13,8 +13,8 @@ from monolith.core.errors import InvalidRequest, MonolithError, NotPermitted
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps import Security
 from monolith.serving import ModelConfig
-from monolith.serving.access import Access
-from monolith.serving.servable_tables import TableCalls
+from monolith.serving.api.access import Access
+from monolith.serving.servable.tables import TableCalls
 from monolith.testing.fakes.linear_model import LinearModel, example, write_version
 from monolith.testing.processes.linear_server import LinearServer
 

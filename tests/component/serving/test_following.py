@@ -10,7 +10,7 @@ import pytest
 
 from monolith.core.errors import ConfigError
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.serving.following import FeedSource, Following, parse_sources
+from monolith.serving.follow.following import FeedSource, Following, parse_sources
 from monolith.sync.feed_server import FeedServer
 from monolith.telemetry.text import render
 from monolith.testing.eventually import eventually

@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from monolith.core.errors import ClusterError
-from monolith.serving.http_server import HttpError, HttpLimits, HttpServer, Reply, Request, _Chunks
-from monolith.serving.rest import error_body
+from monolith.serving.api.http_server import HttpError, HttpLimits, HttpServer, Reply, Request, _Chunks
+from monolith.serving.api.rest import error_body
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.certificates import Authority
 from native_http import NativeHttp

@@ -19,8 +19,8 @@ from monolith.core.errors import AppendRefused, ConfigError, InvalidRequest
 from monolith.data.records.messages import LINE_ID
 from monolith.data.sources.base import Sink
 from monolith.data.sources.event_log.topic import Topic
-from monolith.serving import impression_log, messages
-from monolith.serving.impression_log import REQUEST_KEY, ImpressionLog, ScoredRecords, stamp_record
+from monolith.serving.api import impression_log, messages
+from monolith.serving.api.impression_log import REQUEST_KEY, ImpressionLog, ScoredRecords, stamp_record
 from monolith.stream.hashes import draw_uniform
 from monolith.stream.line_id import MESSAGES
 from monolith.testing.fakes.linear_model import example, example_batch, instance

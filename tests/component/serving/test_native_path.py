@@ -6,6 +6,7 @@ import base64
 import ctypes
 import http.client
 import json
+import os
 import socket
 import struct
 import threading
@@ -17,22 +18,16 @@ import grpc
 import numpy as np
 import pytest
 
+from monolith import _native
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.data.records import messages as records
 from monolith.rpc.security import Security
-from monolith.serving import (
-    BatchSettings,
-    Client,
-    ModelConfig,
-    ModelServer,
-    ServingConfig,
-    messages,
-    servable_loader,
-)
-from monolith.serving.native_front import NativeFront
-from monolith.serving.native_model import NotNative, find_onnx_library
-from monolith.serving.servable import Servable
-from monolith.serving.tensors import make_tensor, read_tensor
+from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, servable_loader
+from monolith.serving.api import messages
+from monolith.serving.api.native_front import NativeFront
+from monolith.serving.api.tensors import make_tensor, read_tensor
+from monolith.serving.servable.native_model import NotNative, find_onnx_library
+from monolith.serving.servable.servable import Servable
 from monolith.testing.processes.certificates import Authority
 from small_export import declared, example, make_export
 
@@ -321,7 +316,7 @@ def call_silent(server: ModelServer) -> bool:
 def test_a_native_version_shows_assigned_rows_new_weights_and_new_tables(folder: Path) -> None:
     servable = Servable.load(folder / "12")
     servable.open_native(find_onnx_library())
-    native = servable._native
+    native = servable._state.native
     assert native is not None
 
     def check() -> None:
@@ -350,7 +345,7 @@ def test_a_part_of_a_model_stays_with_python(tmp_path: Path) -> None:
 def test_a_feature_without_a_type_takes_the_type_of_each_request(tmp_path: Path) -> None:
     servable = Servable.load(make_export(tmp_path / "1"))
     servable.open_native(find_onnx_library())
-    native = servable._native
+    native = servable._state.native
     assert native is not None
     words = records.Example()
     words.named_feature.add(name="user").feature.bytes_list.value.append(b"seven")
@@ -361,6 +356,68 @@ def test_a_feature_without_a_type_takes_the_type_of_each_request(tmp_path: Path)
 def test_native_on_is_refused_with_a_reason_where_python_must_see_each_request(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="log_requests is set"):
         ModelServer(ServingConfig(native="on", log_requests=f"log://{tmp_path}/t"), servable_loader())
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing", "reason"),
+    [
+        ({"log_requests": "log://{}/t"}, "", "log_requests is set"),
+        ({"grpc_options": [("grpc.max_concurrent_streams", 4)]}, "", "grpc_options are set"),
+        ({}, "check_transport", "no HTTP/2 here"),
+        ({}, "onnx_version", "no ONNX Runtime here"),
+    ],
+)
+def test_a_server_without_the_native_path_logs_one_reason_and_answers_in_python(
+    settings: dict[str, Any],
+    missing: str,
+    reason: str,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(*_: object) -> str:
+        raise ConfigError(reason)
+
+    if missing:
+        monkeypatch.setattr(_native, missing, refuse)
+    if "log_requests" in settings:
+        settings = {"log_requests": settings["log_requests"].format(tmp_path)}
+    server = start(folder, "auto", **settings)
+    try:
+        assert server._native is None
+        (line,) = (each.getMessage() for each in caplog.records if "native request path" in each.getMessage())
+        assert line.startswith(f"native request path off, requests pass through Python reason={reason}")
+        status, answer = call_rest(server, "POST", NATIVE[0][0], NATIVE[0][1])
+        assert (status, answer["outputs"]) == (200, pytest.approx(SCORES))
+    finally:
+        server.stop(0.0)
+
+
+def test_a_version_that_onnx_runtime_refuses_is_scored_by_python(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ConfigError("ONNX Runtime cannot read the program")
+
+    with pytest.MonkeyPatch.context() as patch, caplog.at_level("INFO"):
+        patch.setattr(_native, "OnnxSession", refuse)
+        server = start(folder, "on")
+    try:
+        assert "version scored by Python model=prices version=12 reason=ONNX Runtime cannot read" in caplog.text
+        assert call_rest(server, "POST", NATIVE[0][0], NATIVE[0][1])[0] == 200
+        assert native_answers(server) == 0
+    finally:
+        server.stop(0.0)
+
+
+def test_the_native_path_is_the_default_with_one_model_thread_per_core() -> None:
+    assert ServingConfig().request_path.native == "auto"
+    settings = BatchSettings()
+    assert (settings.native_threads, settings.python_threads) == (len(os.sched_getaffinity(0)), 2)
+    assert (BatchSettings(threads=3).native_threads, BatchSettings(threads=3).python_threads) == (3, 3)
+    with pytest.raises(ConfigError, match="threads is -1"):
+        BatchSettings(threads=-1)
 
 
 def test_native_batches_see_one_cut_while_rows_and_weights_change(folder: Path) -> None:

@@ -30,8 +30,8 @@ from monolith.serving import (
     ServingConfig,
     servable_loader,
 )
-from monolith.serving.cut_history import KEPT, CutKey, RowHistory, key_of
-from monolith.serving.following import Following
+from monolith.serving.follow.following import Following
+from monolith.serving.servable.cut_history import KEPT, CutKey, RowHistory, key_of
 from monolith.testing.fakes.published import PublishedTables
 
 LONG_S = 60.0

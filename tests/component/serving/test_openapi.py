@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from monolith.serving import ModelConfig
-from monolith.serving.openapi import description
+from monolith.serving.api.openapi import description
 from monolith.testing.fakes.linear_model import write_version
 from monolith.testing.processes.linear_server import LinearServer
 

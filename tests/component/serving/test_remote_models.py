@@ -37,11 +37,11 @@ from monolith.serving import (
     VersionPolicy,
     servable_loader,
 )
-from monolith.serving.loaded_model import Loader
 from monolith.serving.metrics import ServingMetrics
-from monolith.serving.remote_addresses import Addresses, Place, parse_remotes
-from monolith.serving.remote_rows import PsRowClient
-from monolith.serving.request_deadline import deadline
+from monolith.serving.remote.addresses import Addresses, Place, parse_remotes
+from monolith.serving.remote.rows import PsRowClient
+from monolith.serving.requests.request_deadline import deadline
+from monolith.serving.versions.loaded_model import Loader
 from monolith.telemetry.names import SERVING_REMOTE_CALLS_TOTAL
 
 LONG_S = 60.0

@@ -32,18 +32,10 @@ from monolith.core.errors import (
 )
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
-from monolith.serving import (
-    BatchSettings,
-    Client,
-    ModelConfig,
-    ModelServer,
-    ServingConfig,
-    VersionPolicy,
-    messages,
-    rest,
-)
-from monolith.serving.openapi import description
-from monolith.serving.rest_json import parse_body
+from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy
+from monolith.serving.api import messages, rest
+from monolith.serving.api.openapi import description
+from monolith.serving.api.rest_json import parse_body
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.linear_model import LinearModel, example, example_batch, instance, write_version
 from monolith.testing.processes.certificates import Authority
@@ -526,7 +518,7 @@ def test_a_port_in_use_is_reported_and_leaves_no_thread(serve: Callable[..., Lin
 
 
 def test_a_server_and_a_client_start_without_torch() -> None:
-    code = "import sys, monolith.serving.server, monolith.serving.client; sys.exit('torch' in sys.modules)"
+    code = "import sys, monolith.serving.server, monolith.serving.api.client; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -19,8 +19,8 @@ from monolith.core.errors import ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.rpc.security import Security
-from monolith.serving import messages
-from monolith.serving.tensors import make_tensor
+from monolith.serving.api import messages
+from monolith.serving.api.tensors import make_tensor
 from monolith.sync import BaseSnapshot, LocalRowLog, Publisher, write_base
 from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of

@@ -32,3 +32,11 @@ def test_the_page_shows_samples_and_counters() -> None:
     ):
         assert line in lines, line
     assert not any(line.startswith("monolith_agent_heartbeat_age_seconds") for line in lines)
+
+
+def test_a_page_without_version_metrics_has_all_others() -> None:
+    metrics = AgentMetrics(has_versions=False)
+    metrics.watch(lambda: {"versions": {"m:ps_0": 7}, "restarts": 2})
+    text = metrics.registry.text()
+    assert "monolith_agent_restarts_total 2" in text
+    assert "served_version{" not in text

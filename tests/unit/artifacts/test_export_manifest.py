@@ -83,3 +83,12 @@ def test_another_kind_version_or_content_is_refused(tmp_path: Path, body: dict, 
     (tmp_path / "manifest.json").write_bytes(seal(body))
     with pytest.raises(error):
         read_export_manifest(tmp_path)
+
+
+def test_the_size_of_a_file_is_checked_although_its_checksum_is_not(tmp_path: Path) -> None:
+    (tmp_path / "rows").write_bytes(b"12345678")
+    manifest = dataclasses.replace(MANIFEST, files=describe_files(tmp_path))
+    verify_files(tmp_path, manifest, size_only=["rows"])
+    (tmp_path / "rows").write_bytes(b"1234567")
+    with pytest.raises(ManifestInvalid, match="rows"):
+        verify_files(tmp_path, manifest, size_only=["rows"])

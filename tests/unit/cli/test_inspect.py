@@ -211,3 +211,17 @@ def test_help_shows_the_kinds_and_an_example() -> None:
         result = CliRunner().invoke(program.app, arguments)
         assert result.exit_code == 0
         assert "Example: monolith inspect table" in result.output
+
+
+@pytest.mark.parametrize(
+    ("admission", "shown"),
+    [
+        (None, "not saved"),
+        ({"kind": "no_filter", "occurrence_threshold": 3, "slot_thresholds": {}}, "all ids"),
+        ({"kind": "sliding_hash", "occurrence_threshold": 0, "slot_thresholds": {}}, "all ids"),
+        ({"kind": "sliding_hash", "occurrence_threshold": 3, "slot_thresholds": {}}, "sliding_hash (threshold 3)"),
+        ({"kind": "sliding_hash", "occurrence_threshold": 0, "slot_thresholds": {"1": 2}}, "sliding_hash (slot 1: 2)"),
+    ],
+)
+def test_the_admission_of_a_table_is_one_line(admission: dict[str, object] | None, shown: str) -> None:
+    assert inspect._admission({"admission": admission}, 5) == shown

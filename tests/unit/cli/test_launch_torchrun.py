@@ -49,3 +49,9 @@ def test_ranks_that_would_train_alone_are_refused(monkeypatch: pytest.MonkeyPatc
     result = CliRunner().invoke(app, ["train", "--task", "deepfm", "--data", "nothing.parquet"])
     assert isinstance(result.exception, ConfigError)
     assert "torchrun started this process as one of several ranks" in str(result.exception)
+
+
+def test_one_machine_with_a_port_meets_at_that_port() -> None:
+    command = command_of(["train"], nproc=2, master_addr="10.0.0.1", master_port=2222)
+    assert "--standalone" not in command
+    assert command[9:13] == ["--master-addr", "10.0.0.1", "--master-port", "2222"]

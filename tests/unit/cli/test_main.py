@@ -84,3 +84,10 @@ def test_only_the_named_command_is_imported(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_program_is_a_typer_application() -> None:
     assert isinstance(program.app, typer.Typer)
+
+
+def test_the_log_level_of_the_command_line_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    levels: list[str] = []
+    monkeypatch.setattr(program, "setup_logging", levels.append)
+    CliRunner().invoke(program.app, ["--log-level", "WARNING", "bench", "--help"], catch_exceptions=False)
+    assert levels == ["WARNING"]

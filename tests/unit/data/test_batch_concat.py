@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from monolith.core.errors import ConfigError
-from monolith.data import Batch
+from monolith.data import Batch, DenseFeature, Schema, parse_batch
 from monolith.data.batch import Ragged
+from monolith.data.records.messages import Example
 from monolith.demo.world import World
 
 
@@ -28,6 +29,18 @@ def test_a_shared_list_is_repeated_for_each_row() -> None:
     shared = Batch.from_arrays(ids={"a": Ragged(np.array([7, 8]), np.array([0, 2]), shared=True)}, label=[0, 1])
     plain = Batch.from_arrays(ids={"a": [[1]]}, label=[1])
     assert Batch.concat([shared, plain]).ids["a"].tolist() == [[7, 8], [7, 8], [1]]
+
+
+def test_texts_are_joined_too() -> None:
+    schema = Schema(dense=[DenseFeature("title", 2, "bytes")], labels=0)
+    rows = []
+    for number in range(5):
+        row = Example()
+        row.named_feature.add(name="title").feature.bytes_list.value.extend([b"a" * number, b"b"])
+        rows.append(row.SerializeToString())
+    parts = [parse_batch(rows[start : start + 2], record="example", schema=schema) for start in (0, 2, 4)]
+    joined = Batch.concat(parts).dense["title"]
+    assert joined.tolist() == parse_batch(rows, record="example", schema=schema).dense["title"].tolist()
 
 
 def test_no_batch_and_other_columns_are_refused() -> None:

@@ -147,6 +147,7 @@ PIPELINES: dict[str, Callable[[Dataset], Dataset]] = {
     "negatives, shuffle, prefetch": lambda ds: negatives(ds).shuffle(40).batch(7).prefetch(2),
     "reweight": lambda ds: ds.instance_reweight(action_priority="1,2,3,4", reweight="1:2:1,2:3:0").batch(4),
     "merge": lambda ds: ds.filter_by_action(has_actions=[1]).merge_flow(ds.shuffle(20), block=3).batch(7),
+    "joined batches": lambda ds: ds.shuffle(20).batch(4).merge_batches(3).prefetch(2),
     "rows": lambda ds: ds,
 }
 
@@ -280,6 +281,9 @@ def test_steps_in_the_wrong_place_are_refused(folder: Path) -> None:
         lambda: batched.repeat(),
         lambda: batched.filter_by_action(has_actions=[1]),
         lambda: open_files(folder).prefetch(),
+        lambda: open_files(folder).merge_batches(2),
+        lambda: batched.merge_batches(0),
+        lambda: batched.merge_batches(2).in_batch_negatives(num=1, item_features=["item"]),
         lambda: open_files(folder).in_batch_negatives(num=1, item_features=["item"]),
         lambda: open_files(folder).batch(0),
         lambda: open_files(folder).shuffle(-1),
@@ -300,6 +304,16 @@ def test_in_batch_negatives_are_drawn_from_the_batch(folder: Path) -> None:
     batch = next(iter(dataset))
     assert batch.size > 10
     assert [one.uid.tolist() for one in dataset] == [one.uid.tolist() for one in dataset]
+
+
+def test_joined_batches_hold_the_rows_of_several_in_order(folder: Path) -> None:
+    joined = list(open_files(folder).batch(16).merge_batches(3))
+    assert [batch.size for batch in joined] == [48, 48, 4]
+    assert uids(joined) == list(range(100))
+    assert [batch.size for batch in open_files(folder).batch(16).merge_batches(3, drop_last=True)] == [48, 48]
+    small = [batch.size for batch in open_files(folder).batch(10).in_batch_negatives(num=1, item_features=["item"])]
+    large = open_files(folder).batch(10).in_batch_negatives(num=1, item_features=["item"]).merge_batches(5)
+    assert [batch.size for batch in large] == [sum(small[:5]), sum(small[5:])], "negatives are those of small batches"
 
 
 def test_the_text_of_a_transform_config_is_a_step(folder: Path) -> None:

@@ -96,6 +96,8 @@ def test_wrappers_show_the_inner_rule_and_their_additions() -> None:
         (lambda: Adam(beta1=1.0), "Adam.beta1 is 1.0"),
         (lambda: Adam(epsilon=0.0), "Adam.epsilon is 0.0"),
         (lambda: Adam(use_nesterov=1), "Adam.use_nesterov is 1"),  # type: ignore[arg-type]
+        (lambda: Momentum(use_nesterov=1), "Momentum.use_nesterov is 1"),  # type: ignore[arg-type]
+        (lambda: Momentum(momentum=1.0), "Momentum.momentum is 1.0"),
         (lambda: Ftrl(l1_regularization_strength=float("inf")), "Ftrl.l1_regularization_strength is inf"),
         (lambda: DynamicWdAdagrad(dynamic_wd_temperature=0.0), "DynamicWdAdagrad.dynamic_wd_temperature is 0.0"),
         (lambda: DelayCompensated("sgd", 0.1), "DelayCompensated.optimizer is 'sgd'"),  # type: ignore[arg-type]

@@ -46,6 +46,7 @@ def test_a_part_has_the_kind_and_settings_of_the_engine(part: Any, kind: str, se
         (lambda: RandomUniform(0, float("inf")), "RandomUniform.maxval is inf"),
         (lambda: FixedR8(0.0), "FixedR8.r is 0.0"),
         (lambda: OneBit(step_size=0), "OneBit.step_size is 0"),
+        (lambda: OneBit(amplitude=0.0), "OneBit.amplitude is 0.0"),
         (lambda: OneBit(max_scale=0.5), "OneBit.max_scale is 0.5, below init_scale"),
         (lambda: SlidingHashFilter(0), "SlidingHashFilter.capacity is 0"),
         (lambda: SlidingHashFilter(1000, split_num=4), "SlidingHashFilter.split_num is 4"),
@@ -53,6 +54,7 @@ def test_a_part_has_the_kind_and_settings_of_the_engine(part: Any, kind: str, se
         (lambda: ProbabilisticFilter(equal_probability=1), "equal_probability is 1"),  # type: ignore[arg-type]
         (lambda: PolynomialDecay(0.1, 0), "PolynomialDecay.decay_steps is 0"),
         (lambda: PolynomialDecay(-0.1, 5), "PolynomialDecay.initial_learning_rate is -0.1"),
+        (lambda: PolynomialDecay(0.1, 5, power=0.0), "PolynomialDecay.power is 0.0"),
         (lambda: ConstantRate(-1.0), "ConstantRate.value is -1.0"),
         (lambda: as_rate_function("fast"), "learning_rate is 'fast'"),
         (lambda: as_rate_function(True), "learning_rate is True"),

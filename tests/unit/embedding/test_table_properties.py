@@ -26,6 +26,8 @@ from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.testing import ReferenceTable
 
 DAY_S = 86400
+CHECKED_ROWS = 200
+"""Rows of a large table that are compared after each step."""
 # Few enough that sequences meet the same ids again; slots 0, 1 and 2, and the ends of the range.
 POOL = [0, 1, 2, 3, 5, -1, 2**63 - 1, -(2**63), (1 << 48) | 7, (1 << 48) | 8, (2 << 48) | 7, -(1 << 50)]
 
@@ -203,7 +205,9 @@ class TableMachine(RuleBasedStateMachine):
         assert len(self.native) == len(self.model)
         assert self.native.max_time_s == self.model.max_time_s
         assert self.native.stats.nan_rows_skipped == self.model.stats.nan_rows_skipped
-        present = np.concatenate([np.array(POOL), *(ids for ids, _ in self.model.items())])
+        stored = np.concatenate([np.zeros(0, np.int64), *(ids for ids, _ in self.model.items())])
+        # The plain model reads a row in 0.1 ms, so only some rows of a large table are compared.
+        present = np.concatenate([np.array(POOL), stored[:: 1 + len(stored) // CHECKED_ROWS]])
         ours, ours_found = self.native.lookup(present, return_found=True)
         theirs, theirs_found = self.model.lookup(present, return_found=True)
         assert np.array_equal(ours_found, theirs_found)
@@ -232,7 +236,7 @@ class TableMachine(RuleBasedStateMachine):
 TestTableAgainstModel = TableMachine.TestCase
 TestTableAgainstModel.settings = settings(
     # A sanitizer makes each example five to ten times as slow.
-    max_examples=5 if "MONOLITH_SANITIZED" in os.environ else 15,
+    max_examples=5 if "MONOLITH_SANITIZED" in os.environ else 40,
     stateful_step_count=25,
     deadline=None,
     print_blob=True,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from monolith.serving import ModelConfig
-from monolith.serving.base_path_report import describe_base_path
-from monolith.serving.hosted_models import HostedModels
+from monolith.serving.versions.base_path_report import describe_base_path
+from monolith.serving.versions.hosted_models import HostedModels
 from monolith.testing import FakeClock
 from monolith.testing.fakes.linear_model import LinearModel, write_version
 

@@ -11,8 +11,8 @@ import pytest
 
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RpcTimeout
-from monolith.serving.batching import BatchQueue, BatchSettings, QueuedRequest, parse_batching_parameters
-from monolith.serving.request_deadline import request_deadline_s
+from monolith.serving.requests.batching import BatchQueue, BatchSettings, QueuedRequest, parse_batching_parameters
+from monolith.serving.requests.request_deadline import request_deadline_s
 
 
 class Addition:

@@ -15,10 +15,10 @@ from monolith.core.errors import ConfigError, CutRefused
 from monolith.data import RecordWriter
 from monolith.embedding import MultiTable
 from monolith.serving import Servable
-from monolith.serving.canary import Canary, CanaryLimits, CanarySettings
-from monolith.serving.canary_measures import measure
-from monolith.serving.canary_sample import RecordSample
-from monolith.serving.following import Following
+from monolith.serving.follow.canary import Canary, CanaryLimits, CanarySettings
+from monolith.serving.follow.following import Following
+from monolith.serving.follow.measures import measure
+from monolith.serving.follow.sample import RecordSample
 from monolith.sync import Follower, LocalRowLog, Publisher
 from monolith.telemetry.text import render
 from monolith.testing.fakes.clock import FakeClock

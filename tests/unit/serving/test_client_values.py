@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from monolith.core.errors import InvalidRequest
 from monolith.data import Ragged
-from monolith.serving.client_values import as_column
+from monolith.serving.api.client_values import as_column
 
 VALUES = st.one_of(
     st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5)),

@@ -17,9 +17,9 @@ from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
 from monolith.core.throttle import yield_gil
 from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
-from monolith.serving.hosted_models import HostedModels
-from monolith.serving.hosted_version import HostedVersion, State
-from monolith.serving.model_config import found_versions
+from monolith.serving.versions.hosted_models import HostedModels
+from monolith.serving.versions.hosted_version import HostedVersion, State
+from monolith.serving.versions.model_config import found_versions
 from monolith.testing import FakeClock
 from monolith.testing.fakes.linear_model import LinearModel, write_version
 
@@ -124,7 +124,7 @@ def test_an_older_scan_of_the_folder_never_brings_back_a_version(
             assert resumed.wait(60)
         return versions
 
-    monkeypatch.setattr("monolith.serving.hosted_models.found_versions", scan_slowly)
+    monkeypatch.setattr("monolith.serving.versions.hosted_models.found_versions", scan_slowly)
     slow = threading.Thread(target=models.poll, name="slow")
     slow.start()
     assert scanned.wait(60)

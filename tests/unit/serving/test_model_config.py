@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from monolith.core.errors import ConfigError
 from monolith.serving import ModelConfig, VersionPolicy
-from monolith.serving.model_config import found_versions, parse_model_configs
+from monolith.serving.versions.model_config import found_versions, parse_model_configs
 
 TEXT = """
 model_config_list {

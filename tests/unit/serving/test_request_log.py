@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from monolith.serving import request_log
-from monolith.serving.request_log import RequestLog
+from monolith.serving.api import request_log
+from monolith.serving.api.request_log import RequestLog
 
 
 def test_a_prefix_that_no_file_can_have_does_not_stop_the_log(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as arrays
 
 from monolith import _native
 from monolith.core.errors import InvalidRequest
-from monolith.serving.rest_json import encode_answer, parse_body
+from monolith.serving.api.rest_json import encode_answer, parse_body
 
 
 @given(st.binary(max_size=200))

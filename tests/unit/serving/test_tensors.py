@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.core.errors import InvalidRequest
-from monolith.serving.messages import PredictResponse, TensorProto
-from monolith.serving.tensors import encode_outputs, make_tensor, read_tensor, varint
+from monolith.serving.api.messages import PredictResponse, TensorProto
+from monolith.serving.api.tensors import encode_outputs, make_tensor, read_tensor, varint
 
 NUMBERS = ["float32", "float64", "float16", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
 

@@ -10,7 +10,7 @@ from monolith.artifacts.delta_log import Cut, read_cut
 from monolith.artifacts.delta_log.event_ages import AGE_BOUNDS_S, MOST_CUTS, CutAges, count_ages
 from monolith.core.errors import ManifestInvalid
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
-from monolith.serving.following import Following
+from monolith.serving.follow.following import Following
 from monolith.sync import LocalRowLog, Publisher
 from monolith.sync.event_ages import TrainedRows
 from monolith.telemetry import names

@@ -37,6 +37,11 @@ class Index {
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return block_.bytes(); }
   // Bytes that memory_bytes() would grow by to hold `more` further ids.
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
+  // Further ids that fit without growing.
+  [[nodiscard]] std::size_t room() const noexcept {
+    const std::size_t most = std::size_t{bucket_count_} * kWidth * 7 / 8;
+    return most > size_ ? most - size_ : 0;
+  }
 
   // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to
   // back.

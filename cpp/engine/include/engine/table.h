@@ -35,7 +35,8 @@ struct TableConfig {
   std::uint32_t occurrence_threshold = 0;  // of slots without their own threshold
   std::map<std::uint32_t, std::uint32_t> slot_thresholds;
   bool miss_is_initial = false;
-  std::uint64_t max_bytes = 0;  // 0 = unbounded
+  std::uint64_t max_bytes = 0;    // 0 = unbounded
+  bool evicts_when_full = false;  // instead of refusing new ids
   std::uint64_t seed = 0;
   bool is_deterministic = false;
   NanPolicy nan_policy = NanPolicy::kSkip;
@@ -87,8 +88,9 @@ struct GradientJob {
 // Counters since the table was made.
 struct TableStats {
   std::uint64_t nan_rows_skipped = 0;
-  std::uint64_t ids_filtered = 0;  // answers "not yet" of the admission filter
-  std::uint64_t rows_evicted = 0;
+  std::uint64_t ids_filtered = 0;       // answers "not yet" of the admission filter
+  std::uint64_t rows_evicted = 0;       // expired
+  std::uint64_t rows_evicted_full = 0;  // least recently updated, because the table was full
   std::uint64_t touched_dropped = 0;
 };
 
@@ -176,6 +178,9 @@ class Table {
   void merge_filter(std::span<const std::byte> state);
   // Bytes that the table may take from now on; 0 = unbounded. Concurrent.
   void set_budget(std::uint64_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }
+  // A table at its budget evicts its least recently updated rows, instead of refusing new ids. Concurrent.
+  void set_evicts_when_full(bool evicts) noexcept { evicts_when_full_.store(evicts, std::memory_order_relaxed); }
+  [[nodiscard]] bool evicts_when_full() const noexcept { return evicts_when_full_.load(std::memory_order_relaxed); }
   // Memory that the calling thread keeps for its next write; and gives it back.
   [[nodiscard]] static std::size_t thread_scratch_bytes() noexcept;
   static void release_thread_scratch() noexcept;
@@ -236,6 +241,11 @@ class Table {
   void apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order);
   // Throws CapacityExceeded when the absent ids of the call do not fit the budget. Holds the lock while near it.
   std::unique_lock<std::mutex> check_budget(std::span<const std::span<const std::int64_t>> calls);
+  // Evicts rows in every part that has no room for its `absent` ids of a call, but no row of the call. False, and no
+  // change, when the other rows are too few.
+  [[nodiscard]] bool make_room(std::span<const std::int64_t> ids, std::span<const std::size_t> absent);
+  // Evicts a share of a part, at least as much as `more` ids need, except the `kept` ids.
+  void evict_oldest(Part& part, std::size_t more, std::span<const std::int64_t> kept);
   [[nodiscard]] std::uint32_t threshold_of(std::int64_t id) const noexcept;
   void advance_clock(std::int64_t time_s) noexcept;
   void accept_clock(std::int64_t time_s) noexcept;
@@ -256,10 +266,13 @@ class Table {
   void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
   void touch(Part& part, std::int64_t id, std::uint32_t row);
   void remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s);
+  // As remove, without the note for explain(): a full table has no memory for notes.
+  void drop(Part& part, Slot slot);
 
   TableConfig config_;
   const std::uint64_t serial_;  // differs from that of every other table of the process
   std::atomic<std::uint64_t> budget_{config_.max_bytes};
+  std::atomic<bool> evicts_when_full_{config_.evicts_when_full};
   RowSchema schema_;
   std::shared_ptr<Pool> pool_;
   SlabArena arena_;
@@ -281,6 +294,7 @@ class Table {
   std::atomic<std::uint64_t> nan_rows_skipped_{0};
   std::atomic<std::uint64_t> ids_filtered_{0};
   std::atomic<std::uint64_t> rows_evicted_{0};
+  std::atomic<std::uint64_t> rows_evicted_full_{0};
   std::atomic<std::uint64_t> touched_dropped_{0};
   std::unique_ptr<const TableImage> image_;  // source of the adopted parts
 };

@@ -44,9 +44,13 @@ struct TransportStats {
   std::atomic<std::size_t> connections{0};
   std::atomic<std::size_t> pending_bytes{0};
   std::atomic<std::size_t> resets{0};
+  std::atomic<std::size_t> accept_pauses{0};  // no descriptor or memory was free
 };
 
 class IoThread;
+
+// Throws engine::ConfigError with the reason where a library of the transport is missing.
+void check_transport(bool needs_http2, bool needs_tls);
 
 // Listens from construction to close(). Concurrent.
 class Server {

@@ -106,7 +106,8 @@ class DeltaWriter:
             self._previous = last.sequence if last else 0
             self._written_marks = _native.read_delta_marks(str(last.path)) if last and is_known else None
             self._sequence = max(self._previous, holds)
-            self._collector = _native.DeltaCollector(natives, _FLAVOURS[flavour], index, count, is_known)
+            self._collect = lambda is_known: _native.DeltaCollector(natives, _FLAVOURS[flavour], index, count, is_known)
+            self._collector = self._collect(is_known)
         except BaseException:
             self.close()
             raise
@@ -150,6 +151,11 @@ class DeltaWriter:
             OSError: The segment could not be written. The next segment has its changes.
         """
         return self._write(lambda: None)[0]
+
+    def begin_again(self) -> None:
+        """Make the next segment hold all rows. Readers then need no segment before it."""
+        with self._turn:
+            self._collector = self._collect(False)
 
     def cut(self, take: Callable[[], _T]) -> tuple[int, _T]:
         """Write the changes, and call ``take`` at the same moment; return the sequence and the result of ``take``.

@@ -34,6 +34,7 @@ __all__ = [
     "example_to_instance",
     "examples_to_batch",
     "instance_to_example",
+    "merge_example_batches",
     "row_major_to_examples",
 ]
 
@@ -121,6 +122,54 @@ def examples_to_batch(examples: Iterable[Example]) -> ExampleBatch:
         _refuse_doubles(row, index)
     add_reserved_columns(messages, batch, rows)
     return batch
+
+
+def merge_example_batches(batches: Iterable[ExampleBatch], *, slot_from_id: bool = False) -> ExampleBatch:
+    """Return the columns of several batches of the same rows as one batch.
+
+    Producers that send the columns of a request in parts (user, item, context) need it before the parser.
+
+    Args:
+        batches: Batches with one number of rows, such as the messages of one request.
+        slot_from_id: Give every id the slot of its column's ``id``: 15 bits of slot above 48 bits of the id, as
+            ``parse_example_batch_list`` of the original does. Columns of ids then become v2 columns.
+
+    Raises:
+        SchemaMismatch: There is no batch, the numbers of rows or data sources differ, a column is there twice, or the
+            ``id`` of a column is outside of the slots.
+    """
+    merged: ExampleBatch | None = None
+    for index, batch in enumerate(batches):
+        if merged is None:
+            merged = type(batch)()
+            merged.CopyFrom(batch)
+            continue
+        for name in ("batch_size", "data_source_key"):
+            value, expected = getattr(batch, name), getattr(merged, name)
+            if value != expected:
+                raise SchemaMismatch(
+                    f"{name} of batch {index} is {value}, expected {expected} as in batch 0; merge parts of one request"
+                )
+        merged.named_feature_list.extend(batch.named_feature_list)
+        merged.named_raw_feature_list.extend(batch.named_raw_feature_list)
+    if merged is None:
+        raise SchemaMismatch("batches is empty, expected at least one batch")
+    _row_count(merged)
+    if slot_from_id:
+        for column in merged.named_feature_list:
+            for feature in column.feature:
+                _set_slot(feature, column)
+    return merged
+
+
+def _set_slot(feature: Feature, column: NamedFeatureList) -> None:
+    arm = feature.WhichOneof("type")
+    if arm not in ("fid_v1_list", "fid_v2_list"):
+        return
+    if not 0 <= column.id < fid.V2_SLOTS:
+        raise SchemaMismatch(f"id of column {column.name!r} is {column.id}, expected a slot, 0 to {fid.V2_SLOTS - 1}")
+    signatures = [fid.signature_v2(one) for one in getattr(feature, arm).value]
+    feature.fid_v2_list.value[:] = [fid.make_v2(column.id, signature) for signature in signatures]
 
 
 def row_major_to_examples(batch: ExampleBatchRowMajor) -> list[Example]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.nn.gpu.table import Found, GpuTable
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -41,7 +41,7 @@ class GpuTableSet(TableSet):
         parts = []
         for name, table in self.tables.items():
             numbers = [number for number, column in enumerate(self.columns) if column.table == name]
-            ids = torch.cat([values[number].to(torch.int64) for number in numbers])
+            ids = _join([values[number].to(torch.int64) for number in numbers])
             bounds, shares = None, None
             if offsets is not None:
                 bounds = _join_offsets([offsets[number].to(torch.int64) for number in numbers])
@@ -54,15 +54,21 @@ class GpuTableSet(TableSet):
     @override
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
         for name, each in gradients.items():
-            self.tables[name].apply_gradients(each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s)
+            self.tables[name].apply_gradients(
+                each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s, step=self.step
+            )
 
     @override
     def row_counts(self) -> dict[str, int]:
         return {name: len(table) for name, table in self.tables.items()}
 
     @override
+    def host_tables(self) -> Mapping[str, Table]:
+        return {name: table.to_host() for name, table in self.tables.items()}
+
+    @override
     def write(self, folder: Path) -> None:
-        MultiTable.of({name: table.to_host() for name, table in self.tables.items()}).save(folder)
+        MultiTable.of(self.host_tables()).save(folder)
 
     @override
     def read(self, folder: Path) -> None:
@@ -101,6 +107,8 @@ class _GpuPlan:
             if part.shares is not None:
                 rows *= part.shares
             outputs |= zip(part.columns, torch.split(rows, list(part.sizes)), strict=True)
+        if self._columns == 1:
+            return [outputs[0]]
         return [outputs[number].clone() for number in range(self._columns)]
 
     def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
@@ -118,11 +126,15 @@ class _GpuPlan:
         for part in self._parts:
             rate = float(part.table.spec.slices[0].rate(step))
             rows = self._join(part, grads)
-            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s)
+            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s, step=step)
 
     def _join(self, part: _Part, grads: Sequence[Tensor]) -> Tensor:
-        rows = torch.cat([grads[number].to(torch.float32) for number in part.columns])
+        rows = _join([grads[number].to(torch.float32) for number in part.columns])
         return rows if part.shares is None else rows * part.shares
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _join_offsets(offsets: Sequence[Tensor]) -> Tensor:

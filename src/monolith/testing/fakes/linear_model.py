@@ -20,7 +20,7 @@ from monolith.data import DenseFeature, Schema, SparseFeature
 from monolith.data.records import messages
 from monolith.data.schema import BatchParser
 from monolith.data.sources.base import RecordKind
-from monolith.serving.loaded_model import FeatureInfo
+from monolith.serving.versions.loaded_model import FeatureInfo
 
 __all__ = ["LinearModel", "example", "example_batch", "instance", "write_version"]
 

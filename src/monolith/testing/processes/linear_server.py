@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from monolith.serving.client import Client
+from monolith.serving.api.client import Client
 from monolith.serving.config import ServingConfig
-from monolith.serving.model_config import ModelConfig
 from monolith.serving.server import ModelServer
+from monolith.serving.versions.model_config import ModelConfig
 from monolith.testing.fakes.linear_model import LinearModel, write_version
 
 __all__ = ["LinearServer"]

@@ -26,6 +26,7 @@ class Heartbeat:
         service_id: The id of this process.
         interval_s: Seconds between two heartbeats; None = no heartbeats.
         on_replaced: Called once in the thread of the heartbeats when another process has taken the id.
+        losses: Heartbeats in a row that must find another process before ``on_replaced`` is called.
     """
 
     def __init__(
@@ -34,7 +35,9 @@ class Heartbeat:
         service_id: str,
         interval_s: float | None,
         on_replaced: Callable[[AlreadyRegistered], None] | None = None,
+        losses: int = 1,
     ) -> None:
+        self._losses = losses
         self._discovery = discovery
         self._service_id = service_id
         self._interval_s = interval_s
@@ -57,12 +60,15 @@ class Heartbeat:
             self._thread.join(_STOP_S)  # a thread that hangs in a call is abandoned
 
     def _beat(self, interval_s: float) -> None:
+        losses = 0
         while not self._ending.wait(interval_s):
             try:
                 self._discovery.heartbeat(self._service_id)
+                losses = 0
             except AlreadyRegistered as error:
+                losses += 1
                 logger.error("place in discovery lost to another process id=%s error=%s", self._service_id, error)
-                if self._on_replaced is not None:
+                if self._on_replaced is not None and losses >= self._losses:
                     self._on_replaced(error)
                     return
             except Exception as error:

@@ -47,14 +47,15 @@ class Session:
         )
         self._call(lambda: self._discovery.register(service), f"register {config.service_id} as {config.service_type}")
 
-    def heartbeat(self, on_replaced: Callable[[AlreadyRegistered], None] | None = None) -> Heartbeat:
+    def heartbeat(self, on_replaced: Callable[[AlreadyRegistered], None], losses: int = 1) -> Heartbeat:
         """Return the heartbeat that keeps the registration alive inside a ``with`` block.
 
         Args:
             on_replaced: Called when another process has taken the place of this one.
+            losses: Heartbeats in a row that must find the other process first.
         """
         interval_s = self.config.discovery.heartbeat_interval_s
-        return Heartbeat(self._discovery, self.config.service_id, interval_s, on_replaced)
+        return Heartbeat(self._discovery, self.config.service_id, interval_s, on_replaced, losses)
 
     def servers(self) -> list[ServiceInfo]:
         """Return the parameter servers that are registered now."""

@@ -1,14 +1,16 @@
-"""Where the controller of a training listens: one line in its model folder, there while it does.
+"""The address of a training's controller: one line of a file in the model folder, present while the run lasts.
 
-Knows a file, no socket.
+The file of a model folder at a URL is in the staging folder of the machine that trains, and is never uploaded.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from monolith.artifacts.remote_folder import local_path
 from monolith.core.durable_files import replace_file
 from monolith.core.errors import NoSuchService
+from monolith.core.storage import is_url
 
 __all__ = ["ADDRESS_FILE", "address_path", "read_address", "remove_address", "write_address"]
 
@@ -38,20 +40,21 @@ def remove_address(model_dir: Path, address: str) -> None:
 
 
 def read_address(target: str | Path) -> str:
-    """Return the address behind a model folder, or ``target`` itself when it is a ``host:port``.
+    """Return the address in a model folder, which may be a URL, or ``target`` itself if it is a ``host:port``.
 
     Raises:
-        NoSuchService: The folder has no address: nothing trains there, or without a controller.
+        NoSuchService: The folder has no address: no training runs there, or it runs without a controller.
     """
-    folder = Path(target)
+    folder = local_path(target)
     if not folder.is_dir() and _is_address(str(target)):
         return str(target)
     try:
         return address_path(folder).read_text().strip()
     except (FileNotFoundError, NotADirectoryError) as exc:
+        place = f"at {str(target)!r} on this machine" if is_url(str(target)) else "there"
         raise NoSuchService(
-            f"{address_path(folder)} is absent: no training with a controller runs there; "
-            "start it with RunConfig(controller_port=0), or give host:port"
+            f"{address_path(folder)} is absent: no training with a controller runs {place}; "
+            "start it with controller_port 0, or give host:port"
         ) from exc
 
 

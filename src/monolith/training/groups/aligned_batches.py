@@ -14,8 +14,8 @@ import numpy as np
 
 from monolith.core.errors import ClusterError
 from monolith.data import Batch, Ragged
+from monolith.embedding.ranks.channel import Channel
 from monolith.features.declaration import Declaration
-from monolith.training.groups.channel import Channel
 from monolith.training.run import Mark, no_position
 
 __all__ = ["AlignedBatches", "PaddedBatches", "StepSizes", "empty_batch"]

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from monolith.core.errors import TrainingDiverged
+from monolith.embedding.ranks.channel import Channel
 from monolith.training.groups.base import LocalGradients
-from monolith.training.groups.channel import Channel
 
 __all__ = ["sum_step"]
 

@@ -9,6 +9,8 @@ NOTE: one request
     4. A checkpoint is saved. It becomes the base of the delta log, whose earlier segments are removed.
     5. The receipt is completed: cut, checkpoint, and the older files that still hold the rows.
 
+A model folder at a URL is uploaded after step 5, so that dropped checkpoints leave the URL too.
+
 A thread of the controller handles the request; the loop continues to train except in step 2.
 """
 
@@ -29,11 +31,12 @@ from typing_extensions import override
 from monolith.artifacts import CheckpointFolder, read_manifest
 from monolith.artifacts.delta_log import Cut, segment_numbers, segment_path, written_ids
 from monolith.artifacts.forget_receipts import ForgetLedger, ForgottenRow, Receipt, Remainder
-from monolith.core.errors import CheckpointMissing, ConfigError, MonolithError
+from monolith.artifacts.remote_folder import artifact_url, push_folder
+from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError, MonolithError
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.export_places import export_base
 from monolith.training.forgetting import REFRESH_S, erase, find_rows
-from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 
@@ -94,6 +97,11 @@ class ForgetHook(Hook):
             receipts = [self._pending.pop(number) for number in covered if number in self._pending]
         for receipt in receipts:
             self._complete(run, receipt, path, manifest.number)
+        if receipts:
+            try:
+                push_folder(run.model_dir)
+            except ArtifactError as error:
+                logger.error("receipt not uploaded, retrying with the next checkpoint error=%s", error)
 
     # --- one request --------------------------------------------------------------------------------------------------
 
@@ -121,7 +129,7 @@ class ForgetHook(Hook):
         Raises:
             ConfigError: The request is invalid; nothing was removed.
             MonolithError: The rows are removed, and the cut or the checkpoint failed. The receipt stays open, and the
-                next checkpoint completes it.
+                next checkpoint completes it. Or the upload of a model folder at a URL failed.
         """
         run = self._run
         if run is None:
@@ -203,9 +211,16 @@ class ForgetHook(Hook):
         if receipt.checkpoint_number is None:
             return receipt
         folder = CheckpointFolder(run.model_dir / CHECKPOINTS)
-        dropped = {str(folder.root / name) for name in folder.remove_older(receipt.checkpoint_number)}
+        dropped = {artifact_url(folder.root / name) for name in folder.remove_older(receipt.checkpoint_number)}
         done = replace(receipt, remaining=tuple(each for each in receipt.remaining if each.path not in dropped))
         self._ledger.write(done)
+        try:
+            push_folder(run.model_dir)
+        except ArtifactError as error:
+            raise MonolithError(
+                f"rows of receipt {receipt.number} are removed, and older checkpoints are still at the URL: {error}; "
+                "the next checkpoint removes them"
+            ) from error
         return done
 
     # --- older files --------------------------------------------------------------------------------------------------
@@ -220,7 +235,7 @@ class ForgetHook(Hook):
         for path in sorted(exports.iterdir()) if exports.is_dir() else ():
             if path.is_dir() and path.stat().st_mtime <= receipt.requested_at_s:
                 yield Remainder(
-                    kind="export", path=str(path), removed_by="the owner: export again, then remove the folder"
+                    kind="export", path=artifact_url(path), removed_by="the owner: export again, then remove the folder"
                 )
 
     def _remaining_checkpoints(self, run: Run, number: int) -> Iterator[Remainder]:
@@ -233,7 +248,7 @@ class ForgetHook(Hook):
             rule = f"retention: checkpoints_max_to_keep={limit}"
             if each.name in kept or each.manifest.is_spared:
                 rule = "the owner: retention keeps this checkpoint; forget with --drop-checkpoints"
-            yield Remainder(kind="checkpoint", path=str(each.path), removed_by=rule)
+            yield Remainder(kind="checkpoint", path=artifact_url(each.path), removed_by=rule)
 
     def _remaining_segments(self, receipt: Receipt) -> Iterator[Remainder]:
         cut = self._cuts.get(receipt.number)

@@ -27,11 +27,11 @@ from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError, MonolithError
 from monolith.core.storage import is_url
 from monolith.embedding import MultiTable
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
 from monolith.telemetry import names
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config.publish import PublishConfig
-from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.event_stages import measure_stages, trained_rows
 from monolith.training.hooks.publish_ranks import RankPublisher

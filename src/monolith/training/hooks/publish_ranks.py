@@ -21,9 +21,9 @@ from monolith.artifacts.delta_log import DeltaWriter, Flavour, LogPosition, shar
 from monolith.core.clock import Clock
 from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
+from monolith.embedding.ranks.channel import Channel
 from monolith.sync.base_snapshot import BaseSnapshot
 from monolith.sync.publisher import LogPositions, Publisher, RowLogs, Weights
-from monolith.training.groups.channel import Channel
 
 __all__ = ["RankPublisher"]
 
@@ -195,6 +195,10 @@ class _RankLog(RowLogs):
     @override
     def compact(self, base: BaseSnapshot) -> None:
         """Keep the segments: all ranks compact their logs with the next publish."""
+
+    @override
+    def drop_replaced(self) -> None:
+        """Keep the segments: only checkpoints compact the logs of ranks."""
 
     @override
     def close(self) -> None:

@@ -14,9 +14,9 @@ from typing_extensions import override
 
 from monolith.artifacts.remote_folder import local_path
 from monolith.core.errors import ConfigError
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.sync.push_targets import FleetAddress, fleet_targets, parse_targets, split_fleets
 from monolith.training.config.push import PushConfig
-from monolith.training.groups.ranks.rank_store import RankStore
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run
 

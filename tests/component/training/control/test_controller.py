@@ -133,7 +133,7 @@ def test_the_address_is_there_while_the_run_lasts(tmp_path: Path) -> None:
     with pytest.raises(NoSuchService, match="may have ended"):
         client.training_status()
     client.close()
-    with pytest.raises(NoSuchService, match="controller_port=0"):
+    with pytest.raises(NoSuchService, match="controller_port 0"):
         ControllerClient(tmp_path)
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from monolith.core import fid
 from monolith.core.errors import ConfigError, RecordCorrupt, SchemaMismatch
+from monolith.data import Schema, parse_batch
 from monolith.data.records import messages
 from monolith.data.records.convert import (
     batch_to_examples,
@@ -15,6 +16,7 @@ from monolith.data.records.convert import (
     example_to_instance,
     examples_to_batch,
     instance_to_example,
+    merge_example_batches,
     row_major_to_examples,
 )
 from monolith.data.records.formatter import parse_record
@@ -276,3 +278,40 @@ def test_a_family_is_kept() -> None:
     assert example_to_instance(example).line_id.did == "d"
     assert instance_to_example(example_to_instance(example)).line_id.did == "d"
     assert batch_to_examples(examples_to_batch([example]))[0].line_id.did == "d"
+
+
+# --- columns of one request in several messages ---
+
+
+def a_part(name: str, number: int, ids: list[list[int]], *, old: bool = False) -> messages.ExampleBatch:
+    batch = messages.ExampleBatch(batch_size=len(ids))
+    column = batch.named_feature_list.add(name=name, id=number)
+    for row in ids:
+        feature = column.feature.add()
+        (feature.fid_v1_list if old else feature.fid_v2_list).value.extend(row)
+    return batch
+
+
+def test_merged_batches_are_parsed_like_one_with_the_slots_of_their_columns() -> None:
+    users = a_part("user", 12, [[fid.as_unsigned(fid.make_v1(700, 5))], [fid.make_v1(3, 6)]], old=True)
+    items = a_part("item", 300, [[7, fid.make_v2(9, 8)], []])
+    merged = merge_example_batches([users, items], slot_from_id=True)
+    schema = Schema(sparse=["user", "item"], labels=0)
+    batch = parse_batch([merged.SerializeToString()], record="example_batch", schema=schema)
+    assert batch.ids["user"].tolist() == [[fid.make_v2(12, 5)], [fid.make_v2(12, 6)]]
+    assert batch.ids["item"].tolist() == [[fid.make_v2(300, 7), fid.make_v2(300, 8)], []]
+    plain = merge_example_batches([users, items])
+    assert [column.name for column in plain.named_feature_list] == ["user", "item"]
+    assert plain.named_feature_list[0] == users.named_feature_list[0]
+    assert len(users.named_feature_list) == 1, "the parts stay as they are"
+
+
+def test_batches_of_different_requests_are_not_merged() -> None:
+    with pytest.raises(SchemaMismatch, match="batch_size of batch 1 is 1, expected 2"):
+        merge_example_batches([a_part("user", 1, [[1], [2]]), a_part("item", 2, [[3]])])
+    with pytest.raises(SchemaMismatch, match="column 'user' is there twice"):
+        merge_example_batches([a_part("user", 1, [[1]]), a_part("user", 1, [[1]])])
+    with pytest.raises(SchemaMismatch, match="id of column 'user' is 40000, expected a slot, 0 to 32767"):
+        merge_example_batches([a_part("user", 40000, [[1]])], slot_from_id=True)
+    with pytest.raises(SchemaMismatch, match="batches is empty"):
+        merge_example_batches([])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.data.sources._file_plan import FULL_DISK_S, SharedPlan
+from monolith.data.sources._file_plan import FULL_DISK_S, FixedPlan, SharedPlan
 from monolith.data.sources.work_list import FolderWorkList
 from monolith.testing import FakeClock
 
@@ -81,3 +81,12 @@ def test_a_closed_plan_retries_no_more(tmp_path: Path, disk: FullDisk) -> None:
     plan.close()
     with pytest.raises(OSError, match="No space left on device"):
         plan.take()
+
+
+def take_all(plan: FixedPlan, limit: int) -> list[str | None]:
+    return [plan.take() for _ in range(limit)]
+
+
+def test_a_fixed_plan_ends_after_its_passes_and_an_endless_one_never() -> None:
+    assert take_all(FixedPlan(["a", "b"], 2), 6) == ["a", "b", "a", "b", None, None]
+    assert take_all(FixedPlan(["a", "b"], None), 5) == ["a", "b", "a", "b", "a"]

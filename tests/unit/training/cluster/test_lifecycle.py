@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from monolith.core.config_sections import read_setting
-from monolith.core.errors import ClusterError, ConfigError, DataError, RpcTimeout
+from monolith.core.errors import AlreadyRegistered, ClusterError, ConfigError, DataError, RpcTimeout
 from monolith.discovery import MemoryDiscovery, MemoryRegistry, ServiceInfo
 from monolith.testing import FakeClock
 from monolith.training.cluster import DistributedConfig, Session, find_servers, run_role
@@ -265,6 +265,33 @@ def test_heartbeats_are_sent_while_the_role_runs_and_end_with_it(
 
 def threading_names() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("heartbeat")]
+
+
+class TakenPlaces(MemoryDiscovery):
+    """Answers heartbeats from a list: True means that another process has the place."""
+
+    def __init__(self, answers: list[bool]) -> None:
+        super().__init__(MemoryRegistry())
+        self.answers = answers
+        self.beats = 0
+
+    def heartbeat(self, service_id: str) -> None:
+        self.beats += 1
+        if self.answers and self.answers.pop(0):
+            raise AlreadyRegistered("taken over by 10.0.0.9:1")
+
+
+@pytest.mark.parametrize(
+    ("answers", "losses", "beats"),
+    [([True], 1, 1), ([True, True], 2, 2), ([True, False, True, False, True, True], 2, 6)],
+)
+def test_a_heartbeat_reports_a_lost_place_after_some_losses_in_a_row(
+    answers: list[bool], losses: int, beats: int
+) -> None:
+    discovery, lost = TakenPlaces(answers), threading.Event()
+    with Heartbeat(discovery, "worker-0", 0.001, lambda error: lost.set(), losses):
+        assert lost.wait(10)
+    assert discovery.beats == beats
 
 
 def test_no_interval_means_no_heartbeats(scripted: Callable[..., ScriptedDiscovery]) -> None:

@@ -13,10 +13,10 @@ import torch
 
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ClusterError
+from monolith.embedding.ranks.channel import PeersLost
 from monolith.testing.fakes.local_job_store import LocalJobStore
 from monolith.training.cluster.job_state import JobState, WorkerEntry, WorkerPhase
 from monolith.training.groups.base import ControlFlags, GroupClosed
-from monolith.training.groups.channel import PeersLost
 from monolith.training.groups.workers.connections import GroupAddress, open_store
 from monolith.training.groups.workers.rendezvous import ChiefRendezvous, RendezvousPoint, WorkerRendezvous
 from monolith.training.groups.workers.sync_group import RoundTotals, SyncGroup

@@ -16,6 +16,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+from monolith.artifacts.remote_folder import STAGING_VARIABLE
 from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.logs import setup_logging
@@ -28,6 +29,7 @@ from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.lifecycle import run_role
 from monolith.training.cluster.roles.process import security_of, server_settings
 from monolith.training.cluster.roles.server import serve
+from monolith.training.staging import stage_model_folder
 
 __all__ = ["RayActor", "RayJob", "RaySettings"]
 
@@ -131,7 +133,7 @@ class RayJob:
     """Servers and workers of one job on a Ray cluster. ``run`` returns when they have ended.
 
     Args:
-        config: The settings of the job. All machines must see its folder.
+        config: The settings of the job. All machines must see its folder; of a URL, its staging folder.
         settings: Placement of the actors.
 
     Raises:
@@ -144,10 +146,7 @@ class RayJob:
             raise ConfigError(f"num_ps is {config.cluster.num_ps}, expected at least 1 server for a job on Ray")
         if not config.run.model_dir:
             raise ConfigError("model_dir is empty; give a folder that all machines of the Ray cluster see")
-        if is_url(str(config.run.model_dir)):
-            raise ConfigError(
-                f"model_dir is {str(config.run.model_dir)!r}, expected a folder that all machines of the cluster see"
-            )
+        _check_staging(str(config.run.model_dir), settings)
         if (
             config.cluster.security.ps_token_file is None
             and config.cluster.security.ps_tls_ca is None
@@ -156,6 +155,7 @@ class RayJob:
             logger.warning("servers accept calls without a token or TLS; give ps_token_file, or ps_tls_*")
         self._ray = _ray()
         self._settings = settings
+        config = stage_model_folder(config, config.run.model_dir)
         self._config = replace_settings(
             config, model_dir=str(Path(config.run.model_dir).absolute()), discovery_type="file"
         )
@@ -217,6 +217,8 @@ class RayJob:
             "max_concurrency": 3,  # run, beside stop and ping
             "scheduling_strategy": "SPREAD",
         }
+        if staging := os.environ.get(STAGING_VARIABLE):  # actors find the URL of a staging folder by it
+            options["runtime_env"] = {"env_vars": {STAGING_VARIABLE: os.path.abspath(staging)}}
         servers = [
             replace_settings(self._config, server_type="ps", index=i) for i in range(self._config.cluster.num_ps)
         ]
@@ -278,6 +280,18 @@ class RayJob:
                 self._ray.wait(runs, num_returns=len(runs), timeout=self._settings.grace_s)
         for actor in self._actors.values():
             self._ray.kill(actor)
+
+
+def _check_staging(model_dir: str, settings: RaySettings) -> None:
+    """Refuse a URL without a staging folder that all machines see.
+
+    Servers and workers share logs, positions and addresses in the staging folder.
+    """
+    if is_url(model_dir) and settings.address != "local" and not os.environ.get(STAGING_VARIABLE):
+        raise ConfigError(
+            f"model_dir is {model_dir!r} and {STAGING_VARIABLE} is not set, expected a staging folder that all "
+            f"machines of the Ray cluster see; set {STAGING_VARIABLE}, or give such a folder as model_dir"
+        )
 
 
 def _ray() -> Any:

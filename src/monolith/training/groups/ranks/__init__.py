@@ -6,9 +6,9 @@ waits for the others at an address that all of them get from their environment.
 
 from __future__ import annotations
 
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.training.groups.ranks.connection import RankConnection
 from monolith.training.groups.ranks.group import Ranks
 from monolith.training.groups.ranks.rank_env import RankInfo, read_rank_env
-from monolith.training.groups.ranks.rank_store import RankStore
 
 __all__ = ["RankConnection", "RankInfo", "RankStore", "Ranks", "read_rank_env"]

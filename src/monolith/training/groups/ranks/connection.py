@@ -15,7 +15,7 @@ from torch.distributed.rendezvous import rendezvous
 
 from monolith.core.clock import Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
-from monolith.training.groups.channel import Channel, short_reason
+from monolith.embedding.ranks.channel import Channel, short_reason
 from monolith.training.groups.ranks.rank_env import RankInfo
 
 __all__ = ["TIMEOUT_S", "RankConnection"]

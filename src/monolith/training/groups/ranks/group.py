@@ -24,6 +24,8 @@ from monolith.core.clock import Clock
 from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError, DataError
 from monolith.embedding import EmbeddingStore, TableSpec
+from monolith.embedding.ranks.rank_store import OwnGradients, RankStore
+from monolith.embedding.ranks.row_request import SummedRows
 from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import ClippingConfig
@@ -44,8 +46,6 @@ from monolith.training.groups.base import (
 from monolith.training.groups.ranks.connection import RankConnection
 from monolith.training.groups.ranks.head_bytes import join_heads, read_heads, write_heads
 from monolith.training.groups.ranks.rank_checkpoints import FollowingCheckpointer, LeadingCheckpointer
-from monolith.training.groups.ranks.rank_store import OwnGradients, RankStore
-from monolith.training.groups.ranks.row_request import SummedRows
 from monolith.training.groups.shared_clipping import clip_shared
 from monolith.training.groups.summed_gradients import sum_step
 from monolith.training.heads import StepTotals

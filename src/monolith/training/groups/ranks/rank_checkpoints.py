@@ -17,15 +17,15 @@ from typing_extensions import override
 from monolith.artifacts.checkpoint_folder import SavedCheckpoint
 from monolith.core.clock import Clock
 from monolith.core.errors import ConfigError
+from monolith.embedding.ranks.channel import Channel
+from monolith.embedding.ranks.rank_cut import leading
+from monolith.embedding.ranks.rank_store import RankStore
 from monolith.training.checkpoints import Checkpointer, PendingSave, Restored, TrainingState
 from monolith.training.checkpoints.choice import choose, choose_for_reading
 from monolith.training.checkpoints.opening import open_checkpoint
 from monolith.training.checkpoints.restoring import restore_all, restore_without_dense
 from monolith.training.config.checkpoint import CheckpointConfig
-from monolith.training.groups.channel import Channel
 from monolith.training.groups.ranks.connection import RankConnection
-from monolith.training.groups.ranks.rank_cut import leading
-from monolith.training.groups.ranks.rank_store import RankStore
 
 __all__ = ["FollowingCheckpointer", "LeadingCheckpointer"]
 
@@ -100,7 +100,8 @@ class FollowingCheckpointer(Checkpointer):
         saved = _saved(choice)
         if choice["is_dense_cleared"]:
             return restore_without_dense(saved, state, keep_step=self._settings.restore.continue_training)
-        return restore_all(saved, state, self._settings.restore.reload_alias_map)
+        settings = self._settings.restore
+        return restore_all(saved, state, settings.reload_alias_map, grows=settings.grow_nn)
 
     @override
     def load(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from monolith.core.errors import ClusterError
-from monolith.training.groups.channel import Channel
+from monolith.embedding.ranks.channel import Channel
 
 __all__ = ["GroupAddress", "Store", "WorkerChannels", "connect_store", "make_channels", "open_store"]
 

@@ -29,7 +29,7 @@ from typing_extensions import override
 
 from monolith.core.clock import Clock, Deadline
 from monolith.core.errors import ClusterError
-from monolith.training.groups.channel import short_reason
+from monolith.embedding.ranks.channel import short_reason
 from monolith.training.groups.workers.connections import (
     GroupAddress,
     Store,

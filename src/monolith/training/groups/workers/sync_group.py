@@ -26,8 +26,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Protocol, TypeVar
 
+from monolith.embedding.ranks.channel import PeersLost
 from monolith.training.groups.base import ControlFlags, GroupClosed
-from monolith.training.groups.channel import PeersLost
 from monolith.training.groups.workers.connections import WorkerChannels
 from monolith.training.groups.workers.rendezvous import Rendezvous
 

@@ -1,0 +1,1 @@
+"""The parts of ``bench_nn.py``: sizes, bars, and the cases of the torch modules."""

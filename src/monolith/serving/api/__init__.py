@@ -1,0 +1,1 @@
+"""The wire: REST, gRPC, TensorFlow Serving's messages, the logs of requests, and the client."""

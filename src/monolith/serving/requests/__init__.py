@@ -1,0 +1,1 @@
+"""The way of a request from its handler to the model threads."""

@@ -1,0 +1,1 @@
+"""A loaded export: features, tables, dense program and cuts."""

@@ -1,0 +1,133 @@
+"""Files of an export: opens tables and programs, and checks their bytes.
+
+``TableFiles`` checks mapped tables after the load. Only one thread uses it at a time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from monolith.artifacts.checkpoint_manifest import verify_files
+from monolith.artifacts.export_manifest import PROGRAM, TABLES, TORCH_PROGRAM, DenseProgram, ExportManifest
+from monolith.artifacts.program_session import ProgramSession
+from monolith.artifacts.torch_session import TorchSession
+from monolith.core.errors import ConfigError, ManifestInvalid, SchemaMismatch, SnapshotCorrupt
+from monolith.core.throttle import yield_gil
+from monolith.embedding import MultiTable
+from monolith.serving.servable.parts import EntryRows, OwnProgram
+
+__all__ = ["TableFiles", "check_parts", "load_tables", "open_program"]
+
+_Stamps = dict[str, tuple[int, int, int] | None]
+
+
+class TableFiles:
+    """Checks of the files of an export.
+
+    Args:
+        folder: Folder of the export.
+        manifest: Manifest of the export.
+    """
+
+    def __init__(self, folder: Path, manifest: ExportManifest) -> None:
+        self._folder = folder
+        self._manifest = manifest
+        self._names = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
+        self._is_verified = False
+        self._stamps: _Stamps = {}
+
+    def verify_before_load(self, *, is_complete: bool, is_mapped: bool) -> None:
+        """Check all files, without the bytes of tables unless ``is_complete``.
+
+        Raises:
+            ArtifactError: A file is missing or damaged.
+        """
+        self._verify(set() if is_complete else self._names)
+        self._is_verified = is_complete
+        self._stamps = self._read_stamps() if is_mapped else {}
+
+    def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
+        """Check every byte of mapped tables; ``Servable.verify_tables`` describes it."""
+        if self._is_verified:
+            return
+        for file in self._manifest.files:
+            if file.name in self._names:
+                if not is_wanted():
+                    return
+                self._verify({each.name for each in self._manifest.files if each.name != file.name})
+        self._is_verified = True
+
+    def notice_changes(self) -> bool:
+        """Return whether mapped files changed since the last call; ``verify_tables`` then checks them again."""
+        stamps = self._read_stamps() if self._stamps else {}
+        if stamps == self._stamps:
+            return False
+        self._stamps, self._is_verified = stamps, False
+        return True
+
+    def _verify(self, size_only: set[str]) -> None:
+        verify_files(self._folder, self._manifest, size_only=size_only, progress=lambda *_: yield_gil())
+
+    def _read_stamps(self) -> _Stamps:
+        stamps: _Stamps = {}
+        for name in self._names:
+            try:
+                status = os.stat(self._folder / name)
+                stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
+            except OSError:
+                stamps[name] = None
+        return stamps
+
+
+def open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:
+    """Return a session of the dense program in a folder."""
+    if program.kind == "torch":
+        return TorchSession(folder / TORCH_PROGRAM, program, threads=threads)
+    return ProgramSession(folder / PROGRAM, program, threads=threads)
+
+
+def load_tables(folder: Path, manifest: ExportManifest, in_memory: bool) -> MultiTable:
+    """Return the tables of an export.
+
+    Raises:
+        ManifestInvalid: The files differ from the manifest.
+    """
+    shared = manifest.shared_tables
+    try:
+        if shared is None:
+            tables = MultiTable.load_images(folder / TABLES, in_memory=in_memory)
+        else:
+            tables = MultiTable.load_serving(
+                os.path.normpath(folder / shared.path),
+                names=[table.name for table in manifest.tables],
+                shard=manifest.shard or (0, 1),
+                skip_zero_rows=shared.skip_zero_rows,
+                full_precision=shared.full_precision,
+                generation=shared.generation,
+            )
+    except (SnapshotCorrupt, SchemaMismatch) as error:
+        raise ManifestInvalid(str(error)) from error
+    if list(tables) != [table.name for table in manifest.tables]:
+        raise ManifestInvalid(
+            f"'{folder / TABLES}' has tables {', '.join(tables)}, expected "
+            f"{', '.join(table.name for table in manifest.tables)}; export the model again"
+        )
+    return tables
+
+
+def check_parts(folder: Path, tables: MultiTable | None, rows: EntryRows | None, dense: object | None) -> None:
+    """Check that an export with features has rows and a dense part.
+
+    Raises:
+        ConfigError: One of them is missing.
+    """
+    if tables is None and rows is None:
+        raise ConfigError(
+            f"'{folder}' is the `entry` of a distributed export; pass rows= (an EntryRows for its ps_* shards)"
+        )
+    if dense is None:
+        raise ConfigError(
+            f"'{folder}' is the `entry` of a distributed export; pass dense= (a DenseRunner for its dense_0)"
+        )

@@ -1,0 +1,1 @@
+"""Models and versions in service: loading, swapping, unloading."""
