@@ -1411,7 +1411,7 @@ class PythonCall:
     def is_compressed(self) -> bool: ...
 
     @property
-    def is_sampled(self) -> bool: ...
+    def is_logged(self) -> bool | None: ...
 
     @property
     def is_wanted(self) -> bool: ...
@@ -1433,9 +1433,9 @@ class ScoreService:
 
     def __init__(self, threads: int, max_rows: int, wait_s: float, max_queued_rows: int, max_queued_bytes: int, bounds_us: Sequence[int], max_values: int) -> None: ...
 
-    def set_routes(self, routes: Mapping[str, tuple[Sequence[tuple[int, ServedModel | None, float]], Mapping[str, int]]]) -> None:
+    def set_routes(self, routes: Mapping[str, tuple[Sequence[tuple[int, ServedModel | None, float, bool]], Mapping[str, int]]]) -> None:
         """
-        Replace the versions by model name: (version, model or None for Python, share that Python samples).
+        Replace the versions by model name: (version, model or None for Python, share to log, has a canary).
         """
 
     def next_call(self, timeout_s: float) -> PythonCall | None:
