@@ -506,6 +506,9 @@ def main() -> None:
     if arguments.check:
         return
     SCRATCH.mkdir(parents=True, exist_ok=True)
+    for left in SCRATCH.glob("overlay-*-*"):  # of a run that was killed
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            shutil.rmtree(left, ignore_errors=True)
     results = Results()
     if not arguments.summary:
         _judge_all(_choose(mutants, arguments, results), results, arguments.jobs, mutants)

@@ -1,7 +1,8 @@
-// http2_fuzz.cc: frames of HTTP/2 as a gRPC client sends them. The connection reads them from a socket, as a server does.
+// http2_fuzz.cc: frames of HTTP/2 as a gRPC client sends them. The connection reads them from a socket, as a server
+// does.
 //
-// Input: options, the size of the pieces, then frames. The preface and the settings of the client come first, unless the
-// options leave them out.
+// Input: options, the size of the pieces, then frames. The preface and the settings of the client come first, unless
+// the options leave them out.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -43,9 +44,7 @@ struct Bench {
 
 // Null where this machine has no library of HTTP/2.
 Bench* find_bench() {
-  static Bench* const bench = [] {
-    return fuzz::accepts([] { serving::check_http2(); }) ? new Bench : nullptr;
-  }();
+  static Bench* const bench = [] { return fuzz::accepts([] { serving::check_http2(); }) ? new Bench : nullptr; }();
   return bench;
 }
 

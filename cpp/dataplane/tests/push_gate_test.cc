@@ -57,6 +57,15 @@ TEST(PushGate, AHoldThatIsOverCannotBeUsed) {
   EXPECT_TRUE(gate.lets_through({1, 1}));
 }
 
+TEST(PushGate, AWaitingPushContinuesWhenTheTimeOfAHoldEnds) {
+  PushGate gate;
+  const Deadline begun = Clock::now();
+  gate.close(1, begun + milliseconds(20));
+  gate.wait({1, 1}, begun + std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(4));
+  EXPECT_TRUE(gate.lets_through({1, 1}));
+}
+
 TEST(PushGate, WhoWaitsIsWokenByTheEndTheAdmissionAndTheDeadline) {
   PushGate gate;
   gate.close(1, Clock::now() + hours(1));

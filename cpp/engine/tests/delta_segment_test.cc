@@ -129,6 +129,27 @@ TEST_F(DeltaSegment, ASegmentIsRefusedWholeWhenOneByteIsWrong) {
   EXPECT_EQ(read_delta_header(path).tables.at(0).upserts, 3U);
 }
 
+TEST_F(DeltaSegment, AHeaderIsRefusedWhenAnyOfItsBytesIsWrong) {
+  const auto table = make_table();
+  DeltaCollector collector({table}, DeltaFlavour::kDurable, {}, false);
+  apply(*table, {1, 2, 3}, 1.0F);
+  ASSERT_TRUE(collector.collect());
+  const std::string path = write(collector);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  for (const int at : {12, 20, 28, 36, 44}) {
+    file.seekg(at);
+    const auto byte = static_cast<char>(file.peek());
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 1));
+    file.flush();
+    EXPECT_THROW((void)read_delta_header(path), SnapshotCorrupt) << at;
+    file.seekp(at);
+    file.put(byte);
+    file.flush();
+  }
+  EXPECT_EQ(read_delta_header(path).sequence, 1U);
+}
+
 TEST_F(DeltaSegment, TablesOfTheJobItselfAreLeftOutWhereTheyAreNotWanted) {
   const auto own = make_table(false, "monolith.workers");
   const auto table = make_table();

@@ -37,6 +37,7 @@ TEST(Http1Test, AHeadThatTwoReadersCouldTakeDifferentlyIsRefused) {
   EXPECT_EQ(status_of("GET / HTTP/2\r\nHost: h"), 505);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: h\r\n folded: x"), 400);
   EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: h\r\nHost: h"), 400);
+  EXPECT_EQ(status_of("GET / HTTP/1.1\r\nHost: h\r\nAuthorization: a\r\nAuthorization: b"), 400);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 1"), 400);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: +1"), 400);
   EXPECT_EQ(status_of("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 01"), 400);

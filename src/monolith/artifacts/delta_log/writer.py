@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import logging
 import os
 import secrets
@@ -106,7 +107,7 @@ class DeltaWriter:
             self._previous = last.sequence if last else 0
             self._written_marks = _native.read_delta_marks(str(last.path)) if last and is_known else None
             self._sequence = max(self._previous, holds)
-            self._collect = lambda is_known: _native.DeltaCollector(natives, _FLAVOURS[flavour], index, count, is_known)
+            self._collect = functools.partial(_native.DeltaCollector, natives, _FLAVOURS[flavour], index, count)
             self._collector = self._collect(is_known)
         except BaseException:
             self.close()
