@@ -339,11 +339,38 @@ class Table:
 
     def import_rows(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], times: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 
+class RowPlan:
+    """
+    The ids of one lookup, searched once, for the update of the same rows.
+
+    A lookup fills it; ``apply_planned_gradients`` of the same table then neither groups nor
+    searches the ids again. The results are those of an update without a plan. Reuse it from
+    step to step: it keeps its memory. One call at a time.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether a lookup has filled it."""
+
+    @property
+    def targets(self) -> int:
+        """Rows of a gradient."""
+
+    @property
+    def first_n(self) -> int:
+        """Rows per bag with mode ("first", n); otherwise 0."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it keeps."""
+
 class LookupJob:
-    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], plan: RowPlan | None = None) -> None: ...
 
 class GradientJob:
-    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, grads: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], learning_rates: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, latest: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, time_s: int, step: int, dedup: bool) -> None: ...
+    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, grads: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], learning_rates: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, latest: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, time_s: int, step: int, dedup: bool, plan: RowPlan | None = None) -> None: ...
 
 def lookup_all(arg: Sequence[LookupJob], /) -> None: ...
 

@@ -32,6 +32,13 @@ TEST(ByteBudget, ARequestWaitsUntilAnotherGivesItsShareBack) {
   EXPECT_EQ(budget.used(), 0U);
 }
 
+TEST(ByteBudget, RequestsMayFillTheBudgetToItsLastByte) {
+  ByteBudget budget(100);
+  const auto first = budget.take(60, Clock::now() + 10s);
+  const auto second = budget.take(40, Clock::now() + 10s);
+  EXPECT_EQ(budget.used(), 100U);
+}
+
 TEST(ByteBudget, ARequestThatFindsNoRoomInTimeIsLate) {
   ByteBudget budget(100);
   const auto all = budget.take(100, Clock::now() + 10s);

@@ -116,6 +116,16 @@ TEST(ClientMarks, TheClientThatWasSilentTheLongestIsForgotten) {
   EXPECT_TRUE(applies(marks, 1, 1)) << "forgotten";
 }
 
+TEST(ClientMarks, AClientWithARunningPushIsNotForgotten) {
+  ClientMarks marks;
+  for (std::uint64_t client = 0; client <= ClientMarks::kMaxClients; ++client) {
+    EXPECT_EQ(marks.begin(client, 1, kNever), Answer::kApply);
+  }
+  for (std::uint64_t client = 0; client <= ClientMarks::kMaxClients; ++client) marks.finish(client, 1, true);
+  EXPECT_EQ(marks.begin(0, 1, kNever), Answer::kRepeat);
+  EXPECT_EQ(marks.begin(ClientMarks::kMaxClients, 1, kNever), Answer::kRepeat);
+}
+
 TEST(ClientMarks, ManyThreadsApplyEachPushOnce) {
   ClientMarks marks;
   std::atomic<int> applied{0};

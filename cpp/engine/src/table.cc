@@ -6,6 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "distinct_ids.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 #include "engine/table_image.h"
@@ -49,10 +50,13 @@ std::vector<std::uint32_t> thresholds_of(const TableConfig& config) {
   return fill_slots(config.slot_thresholds, config.occurrence_threshold);
 }
 
+std::atomic<std::uint64_t> next_serial{1};
+
 }  // namespace
 
 Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
     : config_(std::move(config)),
+      serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
       arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
@@ -399,10 +403,13 @@ void Table::forbid_cuts() noexcept {
   }
 }
 
-std::size_t Table::thread_scratch_bytes() noexcept { return partition_scratch_bytes() + update_scratch_bytes(); }
+std::size_t Table::thread_scratch_bytes() noexcept {
+  return partition_scratch_bytes() + distinct_scratch_bytes() + update_scratch_bytes();
+}
 
 void Table::release_thread_scratch() noexcept {
   release_partition_scratch();
+  release_distinct_scratch();
   release_update_scratch();
 }
 

@@ -19,6 +19,7 @@
 #include "engine/filter.h"
 #include "engine/part.h"
 #include "engine/pool.h"
+#include "engine/row_plan.h"
 #include "engine/row_schema.h"
 
 namespace engine {
@@ -60,13 +61,15 @@ struct RawRows {
 class Table;
 class TableImage;
 class Turnstile;
-struct Partition;
+class Partition;
+struct PartitionPiece;
 
 struct LookupJob {
   const Table* table = nullptr;
   Bags bags;
   float* out = nullptr;           // (targets, dim)
   std::uint8_t* found = nullptr;  // (ids), kNone only; may be null
+  RowPlan* plan = nullptr;        // filled, for the update that follows; null: none follows
 };
 
 struct GradientJob {
@@ -78,7 +81,8 @@ struct GradientJob {
   std::span<const float> learning_rates;  // (slices)
   std::uint32_t time_s = 0;
   std::int64_t step = 0;
-  bool dedup = true;  // false: one optimizer step per occurrence
+  bool dedup = true;        // false: one optimizer step per occurrence
+  RowPlan* plan = nullptr;  // of a lookup in the same table: its ids are the job's, and `bags` is not read
 };
 
 // Counters since the table was made.
@@ -208,6 +212,16 @@ class Table {
 
   class ReadLock;
   void lookup_piece(const LookupJob& job, UnitRange units) const;
+  // Lookups with a plan, see row_plan.cc: fill all plans; then each piece of work reads values out of its plan.
+  struct PlannedPiece {
+    const LookupJob* job;
+    const PartitionPiece* piece;
+  };
+  static std::vector<PlannedPiece> plan_all(std::span<const LookupJob* const> jobs, Pool& pool);
+  void plan_part(RowPlan& plan, std::size_t number) const;
+  void pool_planned(const LookupJob& job, const PartitionPiece& piece) const;
+  template <class Width>
+  void read_planned(const LookupJob& job, const PartitionPiece& piece, Width width) const;
   // Where the row of each id is, or null. All parts are locked for reading.
   void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const;
   // Reads the found rows of ids [first, first + rows) into the targets of their units.
@@ -221,6 +235,8 @@ class Table {
     const GradientJob* job;
     const Partition* grouped;
   };
+  // The ids of a job: those of its plan, in order of parts, where it has one. Throws when the plan is not the table's.
+  [[nodiscard]] static Bags bags_of(const GradientJob& job);
   static void check_job(const GradientJob& job, Pool& pool);
   void apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order);
   // Throws CapacityExceeded when the absent ids of the call do not fit the budget. Holds the lock while near it.
@@ -254,6 +270,7 @@ class Table {
   void drop(Part& part, Slot slot);
 
   TableConfig config_;
+  const std::uint64_t serial_;  // differs from that of every other table of the process
   std::atomic<std::uint64_t> budget_{config_.max_bytes};
   std::atomic<bool> evicts_when_full_{config_.evicts_when_full};
   RowSchema schema_;

@@ -30,8 +30,8 @@ logger = logging.getLogger(__name__)
 _LEAST_LENGTH = 1e-3
 """Column length below which a normalised kernel stays zero; see ``normalized_kernel``."""
 
-Columns = Sequence[tuple[str, int]]
-"""Blocks of input columns from left to right: name and width."""
+Columns = Sequence[Sequence[Any]]
+"""Blocks of input columns from left to right: name and width each, as a tuple or as JSON has them."""
 
 
 @dataclass(frozen=True, slots=True)
