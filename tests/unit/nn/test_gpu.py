@@ -222,6 +222,25 @@ def test_a_module_on_the_gpu_equals_the_one_in_host_memory(mode: Any) -> None:
     assert gpu.table_set.row_counts() == host.table_set.row_counts()
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_padding_ids_count_nowhere_on_the_gpu(mode: Any, is_explicit: bool) -> None:
+    settings: dict[str, Any] = {"optimizer": mt.Adagrad(0.5), "mode": mode, "padding_idx": 7}
+    host, gpu = (mt.nn.EmbeddingBag(5, device=device, **settings) for device in ("cpu", "cuda"))
+    optimizers = [mt.nn.TableOptimizer(each) for each in (host, gpu)] if is_explicit else []
+    for ids in (torch.tensor([[1, 7, 2], [7, 7, 7]]), torch.tensor([[2, 2, 7], [1, 4, 9]])):
+        expected, actual = host(ids), gpu(ids.cuda())
+        torch.testing.assert_close(actual.cpu(), expected)
+        for each in (expected, actual):
+            each.square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert gpu.table_set.row_counts() == host.table_set.row_counts() == {"table": 4}
+    rows = mt.nn.Embedding(3, padding_idx=7, device="cuda")
+    assert not rows(torch.tensor([7], device="cuda")).any()
+
+
 def test_a_collection_on_the_gpu_shares_tables_and_mixes_modes() -> None:
     def make(device: str) -> mt.nn.EmbeddingBagCollection:
         settings = {"table": "item", "optimizer": mt.Sgd(0.5)}
@@ -284,7 +303,7 @@ def test_parts_that_a_gpu_table_lacks_are_refused() -> None:
         GpuTable(make_spec(4, mt.Sgd(0.1), nan_gradients="error"))
     with pytest.raises(ConfigError, match="FixedR8"):
         GpuTable(mt.TableSpec("t", [mt.SliceSpec(4, optimizer=mt.Sgd(0.1), compressor=mt.FixedR8())]))
-    with pytest.raises(ConfigError, match="padding"):
-        mt.nn.EmbeddingBag(4, padding_idx=0, device="cuda")
+    with pytest.raises(ConfigError, match="when_full"):
+        GpuTable(make_spec(4, mt.Sgd(0.1), max_bytes=1 << 20, when_full="evict_oldest"))
     with pytest.raises(DimensionMismatch, match="shape"):
         GpuTable(make_spec(4, mt.Sgd(0.1))).apply_gradients(on_gpu([1]), torch.ones((1, 3)))

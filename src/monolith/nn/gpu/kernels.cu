@@ -24,6 +24,7 @@ typedef long long i64;
 #define MOST_PAGES 16u
 #define SPLIT_PAGES 9u
 #define SPECIAL 0xfffffffeu  // slot of the id whose bits are EMPTY
+#define SKIPPED 0xfffffffdu  // slot and row of an id that counts nowhere
 
 struct Index {
   u64** keys;    // per partition MOST_PAGES pages of SLOTS keys; null where a partition has fewer
@@ -333,7 +334,7 @@ extern "C" __global__ void place_slots(const u32* slots, u32 count, u64* table, 
   u32 won = 0;
   u32 entry = NONE;
   u32 slot = NONE;
-  if (which < count && (slot = slots[which]) != NONE) {
+  if (which < count && (slot = slots[which]) != NONE && slot != SKIPPED) {
     entry = (slot * 0x9e3779b1u) & table_mask;
     u32* words = (u32*)table;
     for (;;) {
@@ -626,9 +627,9 @@ extern "C" __global__ void pool_rows(Slabs slabs, const u32* rows, const i64* id
   for (i64 at = first; at < last; ++at) {
     const u32 row = rows[at];
     float4 value = make_float4(0, 0, 0, 0);
-    if (row != NONE) {
+    if (row < SKIPPED) {
       value = __ldcg((const float4*)row_at(slabs, row) + lane);
-    } else if (miss_is_initial) {
+    } else if (row == NONE && miss_is_initial) {
       const u64 draw = scramble(seed ^ scramble((u64)ids[at]));
       value.x = first_value(draw, lane * 4, low, width, largest);
       value.y = first_value(draw, lane * 4 + 1, low, width, largest);

@@ -33,6 +33,8 @@ _COPIED_ROWS = 1 << 20
 
 _SLAB_BYTES = 64 << 20
 _SLOTS_OF_IDS = 1 << 15
+_SKIPPED = -3
+"""SKIPPED of the kernels, as int32."""
 _MOST_COLUMNS = 1024
 _GUARDED_ROWS = 1000
 _MOST_EXPIRED = 0.8
@@ -48,6 +50,8 @@ class Found:
     rows: Tensor
     """Row number of every id, -1 where it has none."""
     slots: Tensor
+    skipped: Tensor | None
+    """Ids that count nowhere, (N,) bool; None = no id is skipped."""
     version: tuple[Shape, int]
     """Shape of the index and number of evictions; rows and slots are valid as long as both stay."""
 
@@ -127,14 +131,17 @@ class GpuTable:
         """Pool ragged bags, (B, D); offsets are B + 1 numbers."""
         return self.pool(self.find(ids), offsets, mode)
 
-    def find(self, ids: Tensor) -> Found:
-        """Return the places of the ids, for ``pool`` and ``apply``."""
+    def find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
+        """Return the places of the ids, for ``pool`` and ``apply``; ``skipped`` ids read as zeros and get no row."""
         ids = self._check_ids(ids)
         rows, slots = (torch.empty(len(ids), dtype=torch.int32, device=self.device) for _ in range(2))
         self._launch(
             "find_rows", -(-len(ids) // 2) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots
         )
-        return Found(ids, rows, slots, self._version)
+        if skipped is not None:
+            rows.masked_fill_(skipped, _SKIPPED)
+            slots.masked_fill_(skipped, _SKIPPED)
+        return Found(ids, rows, slots, skipped, self._version)
 
     def pool(self, found: Found, offsets: Tensor | None, mode: Mode = "sum") -> Tensor:
         """Return one row per bag, or one per id without offsets."""
@@ -223,7 +230,7 @@ class GpuTable:
         bags = None if offsets is None else self._number_bags(offsets, count)
         grads = grads.detach().to(self.device, torch.float32).contiguous()
         self._reserve(count)
-        slots = found.slots if found.version == self._version else self.find(ids).slots
+        slots = found.slots if found.version == self._version else self.find(ids, found.skipped).slots
         self._insert(ids, slots)
         capacity = 1 << (2 * count - 1).bit_length()
         scratch = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
