@@ -261,8 +261,14 @@ TEST_P(EveryRule, ABatchOfSlicesIsItsRowsOneByOne) {
       }
       for (int k = 0; k < 2; ++k) {
         for (std::size_t i = 0; i < kRows; i += at_once) {
-          optimizers[k]->step({std::min(at_once, kRows - i), &row_starts[i], &grad_starts[i], &latest_starts[i],
-                               &ids[i], k == 0 ? 0 : dims[0], offsets[k]},
+          optimizers[k]->step({.count = std::min(at_once, kRows - i),
+                               .end = kRows - i,
+                               .rows = &row_starts[i],
+                               .grads = &grad_starts[i],
+                               .latest = &latest_starts[i],
+                               .ids = &ids[i],
+                               .value_offset = k == 0 ? 0 : dims[0],
+                               .state_offset = offsets[k]},
                               {0.1F, 6, 11});
         }
       }
